@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "errors.md"
 ANY = "…"
-MADE_OF_A_RULE = ("Violation", "Rule")
+MADE_OF_A_RULE = ("Violation", "GridRule")
 """What becomes a StrategyError where it is broken."""
 MOST = 12
 """Most forms of one message that are told apart."""

@@ -3,11 +3,14 @@ they were written."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from shardwright.api.export_plan import export_plan
 from shardwright.errors import StrategyError
-from shardwright.frameworks.registry import TARGETS
+from shardwright.frameworks.registry import READERS, STRATEGY_FLAGS, TARGETS, claimants
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import stored
 
@@ -34,11 +37,33 @@ def test_models_of_any_kind_are_taken_or_refused(model: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_files_say_their_version(target: str) -> None:
     found = export_plan(stored(parse_grid("dp8 zero0")), target=target, allow_lossy=True)
-    exporter = TARGETS[target]
+    exporter = TARGETS.load(target)
     assert exporter.name == target
     assert any(
         exporter.version in file.text and "Made by Shardwright" in file.text for file in found.files
     )
+
+
+def test_every_framework_has_the_name_under_which_it_is_found() -> None:
+    assert [READERS.load(name).name for name in READERS] == [*READERS]
+    assert [TARGETS.load(name).name for name in TARGETS] == [*TARGETS]
+    assert all(callable(STRATEGY_FLAGS.load(name)) for name in STRATEGY_FLAGS)
+    assert {*READERS} < {*claimants()}
+    assert all(name == framework.name for name, framework in claimants().items())
+
+
+def test_the_registry_imports_no_framework_before_it_is_asked_for() -> None:
+    code = (
+        "import sys; from shardwright.frameworks.registry import READERS;"
+        " print(*sys.modules); READERS.load('deepspeed'); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = (
+        {name for name in line.split() if name.endswith((".read", ".write", ".recipes"))}
+        for line in done.stdout.splitlines()
+    )
+    assert not before
+    assert after == {"shardwright.frameworks.deepspeed.read"}
 
 
 def refusal(target: str, **asked: str) -> str:

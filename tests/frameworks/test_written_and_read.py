@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
-from shardwright.frameworks.launch.launch_degrees import telling
+from shardwright.frameworks.launch.launch_degrees import effective_options
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.models_by_name import load_model
@@ -65,7 +65,7 @@ def with_options(grid: Grid, random: Random, *, model: str, runtime: str) -> Gri
         if (name, value) not in (*base.own, *SAME) and name not in (*OF_EXPERTS, "fp8", *OF_PROGRAM)
     ]
     drawn = dict(random.sample(pairs, min(len(pairs), random.choice((0, 0, 1, 2)))))
-    options = telling(in_vocabulary_order(drawn.items()), grid, load_model(model))
+    options = effective_options(in_vocabulary_order(drawn.items()), grid, load_model(model))
     return replace(grid, options=options)
 
 

@@ -47,7 +47,7 @@ from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.request_trace import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.text.strategy_words import read_words
+from shardwright.strategy.text.strategy_words import translate_phrases
 from shardwright.validation.serving.measured_rows import SERVING_TABLE
 from shardwright.validation.serving.row_to_deployment import to_serving_run
 from shardwright.validation.tables.csv_rows import parse_table
@@ -361,7 +361,7 @@ def _explained(text: str) -> object:
 
 def _strategy_words(text: str) -> None:
     of = parse_grid("tp2 sp pp2 dp8 mbs2 zero1")
-    changed_grid(of, read_words(text, of=of).text)
+    changed_grid(of, translate_phrases(text, of=of).text)
 
 
 def _grid(text: str) -> object:

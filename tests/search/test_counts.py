@@ -22,7 +22,7 @@ from shardwright.search.grid.members.device_meshes import full_meshes, idle_mesh
 from shardwright.search.grid.members.member_arrays import enumerate_members
 from shardwright.search.grid.members.strategy_counts import count_members
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.expert_mesh import FOLDED, fold, folds
+from shardwright.strategy.grid.expert_mesh import FOLDED, fold, mesh_folds
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.model_counts import lone_stages
 from tests.search.brute import count
@@ -137,4 +137,4 @@ def test_columns_fold_as_grids_do(seed: int) -> None:
         name: np.array([int(getattr(grid, name)) for grid in grids], dtype=np.int64)
         for name in FOLDED
     }
-    assert folds(columns, order).tolist() == [fold(grid) is not None for grid in grids]
+    assert mesh_folds(columns, order).tolist() == [fold(grid) is not None for grid in grids]

@@ -15,7 +15,7 @@ from shardwright.strategy.grid import grid_rules
 from shardwright.strategy.grid.grid import AXES, FIELD_RULES, Grid, Recompute
 from shardwright.strategy.grid.grid_rules import GENERAL_RULES, RULES, GridFacts
 from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
-from shardwright.strategy.rule_violations import Rule
+from shardwright.strategy.rule_violations import GridRule
 from tests.search.problems import small_case
 
 EVERY = tuple(dict.fromkeys((*RULES, *GENERAL_RULES)))
@@ -92,7 +92,7 @@ def any_grid(generator: random.Random) -> Grid:
 def test_numbers_and_columns_agree_on_every_rule(seed: int) -> None:
     generator = random.Random(seed)
     facts = any_facts(generator)
-    rows = [grid_rules._row(any_grid(generator), facts) for _ in range(400)]
+    rows = [grid_rules._values_of_grid(any_grid(generator), facts) for _ in range(400)]
     columns = SimpleNamespace(
         **{name: np.array([getattr(row, name) for row in rows]) for name in FIELDS}
     )
@@ -104,10 +104,10 @@ def test_numbers_and_columns_agree_on_every_rule(seed: int) -> None:
 
 def test_every_rule_is_kept_by_some_random_grids_and_broken_by_others() -> None:
     generator = random.Random(7)
-    fates: dict[Rule, set[bool]] = {rule: set() for rule in EVERY}
+    fates: dict[GridRule, set[bool]] = {rule: set() for rule in EVERY}
     for _ in range(3000):
         facts = any_facts(generator)
-        row = grid_rules._row(any_grid(generator), facts)
+        row = grid_rules._values_of_grid(any_grid(generator), facts)
         for rule in EVERY:
             held = rule.holds(row, facts)
             fates[rule].add(held)
@@ -115,7 +115,7 @@ def test_every_rule_is_kept_by_some_random_grids_and_broken_by_others() -> None:
     assert {rule for rule, fate in fates.items() if fate != {True, False}} == set(FIELD_RULES)
 
 
-def _without(rules: tuple[Rule, ...], left_out: Rule) -> tuple[Rule, ...]:
+def _without(rules: tuple[GridRule, ...], left_out: GridRule) -> tuple[GridRule, ...]:
     return tuple(rule for rule in rules if rule is not left_out)
 
 
@@ -195,7 +195,7 @@ def _counted() -> dict[int, int]:
     "rule", IN_THE_SPACE, ids=lambda rule: f"{rule.rule}-{'-'.join(rule.holds.__code__.co_names)}"
 )
 def test_a_search_without_a_rule_counts_other_members(
-    rule: Rule, monkeypatch: pytest.MonkeyPatch
+    rule: GridRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:
         counted = _counted()

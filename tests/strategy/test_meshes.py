@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.strategy.grid.grid import Grid, Recompute
-from shardwright.strategy.grid.grid_by_stage import joined, meshes_of, stages_of
+from shardwright.strategy.grid.grid_by_stage import joined_mesh, meshes_of, stages_of
 from shardwright.strategy.plan.order import NamedOrder
 from tests.frameworks.flagscale.test_write import staged
 
@@ -25,7 +25,7 @@ def test_runs_of_like_stages_are_meshes() -> None:
     assert (whole.tp, whole.pp, whole.layers, whole.zero) == (4, 3, (20, 12, 8), 1)
     assert (whole.recompute, whole.recompute_layers) == (Recompute.FULL, 5)
     first, second = list(stages_of(meshes))[1:]
-    assert joined(first, second) == meshes[1]
+    assert joined_mesh(first, second) == meshes[1]
 
 
 def test_like_lanes_are_replicas() -> None:

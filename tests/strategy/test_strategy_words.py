@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
-from shardwright.strategy.text.strategy_words import DEGREES, PHRASES, read_words
+from shardwright.strategy.text.strategy_words import DEGREES, PHRASES, translate_phrases
 from tests.tiers import examples
 
 PLAN = Grid(tp=2, sp=True, pp=2, dp=8, microbatch=2, zero=1)
@@ -38,14 +38,14 @@ SAID = {
 
 @pytest.mark.parametrize(("words", "text"), SAID.items())
 def test_a_phrase_is_the_change_that_people_mean(words: str, text: str) -> None:
-    reading = read_words(words, of=PLAN)
+    reading = translate_phrases(words, of=PLAN)
     assert reading.read_as
     assert changed_grid(PLAN, reading.text) == changed_grid(PLAN, text)
 
 
 @pytest.mark.parametrize("phrase", [*PHRASES, *(f"{name} 2" for name in DEGREES)])
 def test_every_phrase_is_of_the_notation(phrase: str) -> None:
-    reading = read_words(phrase, of=PLAN)
+    reading = translate_phrases(phrase, of=PLAN)
     assert parse_grid(reading.text)
 
 
@@ -61,12 +61,12 @@ def test_every_phrase_is_of_the_notation(phrase: str) -> None:
 )
 @examples(100)
 def test_the_notation_stays_as_it_is(grid: Grid) -> None:
-    reading = read_words(print_grid(grid), of=PLAN)
+    reading = translate_phrases(print_grid(grid), of=PLAN)
     assert (reading.text, reading.read_as) == (print_grid(grid), "")
 
 
 def test_a_word_of_the_notation_decides() -> None:
-    assert parse_grid(read_words("fsdp tp4 zero2", of=None).text, devices=8) == parse_grid(
+    assert parse_grid(translate_phrases("fsdp tp4 zero2", of=None).text, devices=8) == parse_grid(
         "tp4 zero2", devices=8
     )
 
@@ -82,13 +82,13 @@ def test_a_word_of_the_notation_decides() -> None:
 )
 def test_what_is_no_strategy_is_refused(words: str, message: str) -> None:
     with pytest.raises(StrategyError) as error:
-        read_words(words, of=None)
+        translate_phrases(words, of=None)
     assert str(error.value).startswith(message)
 
 
 def test_nothing_is_less_than_one() -> None:
     with pytest.raises(StrategyError, match="the plan has cp1"):
-        read_words("less context parallelism", of=PLAN)
+        translate_phrases("less context parallelism", of=PLAN)
 
 
 WORDS = st.lists(
@@ -105,7 +105,7 @@ def test_any_words_are_read_or_refused(words: list[str], of: Grid | None) -> Non
     text = " ".join(words)
     grid: Grid | StrategyError
     try:
-        reading = read_words(text, of=of)
+        reading = translate_phrases(text, of=of)
         grid = changed_grid(of, reading.text) if of else parse_grid(reading.text)
     except StrategyError as error:
         grid = error

@@ -37,7 +37,7 @@ from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
-from shardwright.strategy.text.strategy_words import Reading, read_words
+from shardwright.strategy.text.strategy_words import TranslatedStrategy, translate_phrases
 
 GRID_SPACES: Final = frozenset((*SPACES, *JOINT))
 """Names of the spaces that contain a whole space of grids."""
@@ -59,7 +59,11 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
     stored = _stored(answer)
     plan = stored.simulation
     problem = problem_of(plan.request)
-    words_read = read_words(strategy, of=plan.grid) if is_grid_text(strategy) else Reading(strategy)
+    words_read = (
+        translate_phrases(strategy, of=plan.grid)
+        if is_grid_text(strategy)
+        else TranslatedStrategy(strategy)
+    )
     name, requested = _requested_strategy(plan, problem, words_read.text)
     grid = (
         requested

@@ -9,11 +9,11 @@ from typing import Final
 
 from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall
-from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
+from shardwright.frameworks.export.hosts import HostEntry
 from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
-from shardwright.frameworks.export.placement import Placement, placement_files, placement_of
+from shardwright.frameworks.export.placement import RankPlacement, placement_files, placement_of
 from shardwright.frameworks.registry import TARGETS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.grid_by_stage import Mesh, meshes_of
@@ -44,7 +44,7 @@ def export_plan(
     target: str,
     allow_lossy: bool = False,
     launchers: Sequence[str] = (),
-    hosts: Sequence[Host] = (),
+    hosts: Sequence[HostEntry] = (),
     image: str = "",
 ) -> Export:
     """Export a plan as the configuration files of `target`, with a map of its ranks.
@@ -65,12 +65,7 @@ def export_plan(
         UsageError: `image` is no name of an image. DataError: `hosts` are not as many as the plan's
         nodes, or too small.
     """
-    if target not in TARGETS:
-        raise StrategyError(
-            f"unknown target {target[:40]!r}",
-            hint=nearest(target[:40], TARGETS),
-            rule="export.target",
-        )
+    exporter = TARGETS.load(target)
     unknown = next((name for name in launchers if name not in LAUNCHERS), None)
     if unknown is not None:
         raise StrategyError(
@@ -80,7 +75,6 @@ def export_plan(
         )
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(f"{image[:60]!r} is no name of an image", hint="such as registry/name:tag")
-    exporter = TARGETS[target]
     exportable = exportable_plan(stored, meshes=exporter.stages_differ)
     if exportable is None:
         runnable = (
@@ -124,8 +118,8 @@ def export_plan(
 
 def _launched(
     launcher: Launcher,
-    exportable: Given,
-    placement: Placement,
+    exportable: PlanToExport,
+    placement: RankPlacement,
     files: tuple[ExportFile, ...],
     image: str,
 ) -> ExportFile:
@@ -138,7 +132,7 @@ def _launched(
             rule="export.launch",
         )
     launch = PlacedExport(
-        given=exportable, placement=placement, files=files, start=start, image=image
+        export=exportable, placement=placement, files=files, start=start, image=image
     )
     refusal = launcher.refused(launch)
     if refusal:
@@ -150,7 +144,7 @@ def _launched(
     return launcher.file(launch)
 
 
-def exportable_plan(stored: PlanOfProblem, *, meshes: bool) -> Given | None:
+def exportable_plan(stored: PlanOfProblem, *, meshes: bool) -> PlanToExport | None:
     """The plan as a grid, or as meshes of stages if `meshes`; None if neither equals it."""
     grid, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
     stage_meshes: tuple[Mesh, ...] = ()
@@ -162,7 +156,7 @@ def exportable_plan(stored: PlanOfProblem, *, meshes: bool) -> Given | None:
         grid, stage_meshes = meshes_of(stored.plan, model=stored.problem.model) or (grid, ())
     if grid is None:
         return None
-    return Given(
+    return PlanToExport(
         name=stored.name,
         cluster=stored.cluster,
         problem=stored.problem,

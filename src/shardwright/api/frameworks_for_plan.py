@@ -14,7 +14,8 @@ def frameworks_for_plan(stored: PlanOfProblem) -> Runners:
     exact: list[str] = []
     differing: list[tuple[str, str]] = []
     refused: list[tuple[str, str]] = []
-    for name, exporter in TARGETS.items():
+    for name in TARGETS:
+        exporter = TARGETS.load(name)
         exportable = exportable_plan(stored, meshes=exporter.stages_differ)
         shortfalls: tuple[Shortfall, ...] = (
             () if exportable is None else tuple(exporter.shortfalls(exportable))

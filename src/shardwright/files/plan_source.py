@@ -21,7 +21,7 @@ from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.text.strategy_words import read_words
+from shardwright.strategy.text.strategy_words import translate_phrases
 
 _SUFFIXES: Final = (".plan", ".json", ".txt")
 _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"
@@ -71,7 +71,7 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
         )
         return _saved_strategy(saved, name=name or "the plan", model_name=model_name)
     if not name and not _is_notation(source):
-        reading = read_words(source, of=None)
+        reading = translate_phrases(source, of=None)
         return NamedStrategy(
             name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as
         )

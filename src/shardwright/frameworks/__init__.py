@@ -1,5 +1,6 @@
-"""Frameworks that train: their settings, launch files read, and plans written as their files.
+"""Training frameworks: settings, readers of launch files, and exporters of plans.
 
-A framework has a package of its own (`settings`, `read`, `write`). `launch` and `export` have what
-readers and writers share; `documents` and `shell` read the files; `registry` lists all frameworks.
+A framework has a package of its own (`settings`, `read`, `write`). `launch` and `export` hold the
+parts that readers and writers share, `documents` and `shell` parse files, and `registry` lists all
+frameworks.
 """

@@ -1,6 +1,4 @@
-"""Files that a launch names: found among those that are given or beside them, and an error by name
-where they are not.
-"""
+"""Reading of the files that a launch's settings name, such as a DeepSpeed configuration."""
 
 from __future__ import annotations
 
@@ -12,38 +10,40 @@ from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import Claimant, Document, NamedFile
 from shardwright.frameworks.read_documents import documents_of
 
-Beside = Callable[[str], str | None]
-"""Name of a file -> its text; None = it is not there."""
+FileLookup = Callable[[str], str | None]
+"""Function from a file's name to its text; None = no such file."""
 _HOSTS = ("hostfile", "machinefile", "nodelist", "nodefile")
 """Settings of launchers that name the hosts."""
 
 
-def with_named(
-    documents: Sequence[Document], claimants: Sequence[Claimant], beside: Beside
+def with_named_files(
+    documents: Sequence[Document], claimants: Sequence[Claimant], beside: FileLookup
 ) -> list[Document]:
-    """Documents with those that their settings name, each before the one that names it: what a
-    command says stands before its files.
+    """Documents of a launch with the files that their settings name read too.
+
+    Each named file stands before the document that names it, so the document's settings take
+    precedence.
 
     Args:
         claimants: the reader and the frameworks whose files are part of its launches.
 
     Raises:
-        DataError: a file is not there, and nothing else says what it holds.
+        DataError: a file is missing, and no other setting replaces it.
     """
-    given = {one.name for one in documents}
-    found: list[Document] = []
+    names_read = {document.name for document in documents}
+    read_documents: list[Document] = []
     for document in documents:
         notes: list[str] = []
         names = list(_named(document, claimants))
         for named, name in names:
-            if PurePosixPath(name).name in given or not name:
+            if PurePosixPath(name).name in names_read or not name:
                 continue
             text = None if "$" in name or "`" in name else beside(name)
             if text is None:
                 notes.append(_missing(document, named, name, documents))
                 continue
-            given.add(PurePosixPath(name).name)
-            found += documents_of(text, PurePosixPath(name).name, {})
+            names_read.add(PurePosixPath(name).name)
+            read_documents += documents_of(text, PurePosixPath(name).name, {})
         notes += [
             f"the hosts of {value[:60]} are not read: CLUSTER says them"
             for value in _hosts(document)
@@ -52,22 +52,22 @@ def with_named(
             f"line {line}: {name[:60]} is not here, so what it sets is not known"
             for name, line in document.missing.items()
         ]
-        # What names a file is settled by what the file says.
+        # The file's own settings replace the setting that names it.
         settled = {named.setting for named, _ in names}
         settings = {name: value for name, value in document.settings.items() if name not in settled}
-        found.append(replace(document, settings=settings, notes=(*document.notes, *notes)))
-    return found
+        read_documents.append(replace(document, settings=settings, notes=(*document.notes, *notes)))
+    return read_documents
 
 
 def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[NamedFile, str]]:
-    """Files that a document names, with what each holds."""
-    said = {**document.launched, **document.settings}
-    # What a framework has itself is no file of the launch, whoever else would read one.
+    """Yield the files that a document names, each with the setting that names it."""
+    settings = {**document.launched, **document.settings}
+    # A framework's own files are no files of the launch.
     seen = {
         word
-        for word in said.values()
-        for one in claimants
-        for named in one.signature.files
+        for word in settings.values()
+        for claimant in claimants
+        for named in claimant.signature.files
         if PurePosixPath(word).name in named.own
     }
     for claimant in claimants:
@@ -75,7 +75,7 @@ def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[
             continue
         for named in claimant.signature.files:
             word = (
-                said.get(named.setting, "")
+                settings.get(named.setting, "")
                 if named.setting
                 else next(iter(document.positional), "")
             )
@@ -90,16 +90,17 @@ def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[
 
 
 def _missing(document: Document, named: NamedFile, name: str, documents: Sequence[Document]) -> str:
-    """A note on the settings that a missing file leaves unknown, where another file says what it
-    holds.
+    """A note on a missing file whose contents other settings replace.
 
     Raises:
-        DataError: nothing does.
+        DataError: no setting replaces it.
     """
-    said = {setting for one in documents for setting in (*one.settings, *one.launched)}
+    settings = {
+        setting for document in documents for setting in (*document.settings, *document.launched)
+    }
     writer = document.written.get(name)
     how = f" ({writer} writes it in the script, which is not followed)" if writer else ""
-    if said & named.instead:
+    if settings & named.instead:
         return f"{name[:60]} was not given{how}; the other settings say {named.holds}"
     raise DataError(
         f"{document.name[:60]} names {name[:60]}, which was not given{how}: without it"
@@ -109,4 +110,5 @@ def _missing(document: Document, named: NamedFile, name: str, documents: Sequenc
 
 
 def _hosts(document: Document) -> list[str]:
+    """Host files that a document names for its launcher."""
     return [value for name, value in document.launched.items() if name.partition(".")[2] in _HOSTS]

@@ -1,10 +1,8 @@
-"""Texts of files -> documents: the settings of each, and of a script those of its commands and of
-the files that it writes.
-"""
+"""Parser of launch files and scripts into documents of settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,7 +16,7 @@ from shardwright.frameworks.documents.kubernetes_manifest import Manifest, manif
 from shardwright.frameworks.documents.python_recipes import settings_of_recipe
 from shardwright.frameworks.launch.framework_claims import Document, FileKind
 from shardwright.frameworks.launch.launch import ORDER
-from shardwright.frameworks.registry import CLAIMANTS
+from shardwright.frameworks.registry import claimants
 from shardwright.frameworks.shell.script import read_script
 from shardwright.frameworks.shell.script_state import Sources
 from shardwright.frameworks.shell.started_program import Started, started
@@ -43,19 +41,18 @@ _KINDS: Final = {
 
 
 CONFIGURATION_SUFFIXES: Final = frozenset(_KINDS)
-"""Endings of files that are no scripts."""
+"""Suffixes of configuration files; other files are scripts."""
 
 
 def documents_of(
     text: str, name: str, given: Mapping[str, str], sources: Sources | None = None
 ) -> Iterator[Document]:
-    """The documents in a file: of a script, its commands with settings and each file that it
-    writes.
+    """Parse a file into documents of settings; a script gives its commands and files it writes.
 
     Args:
-        name: of the file; its ending says what it is.
+        name: the file's name; the suffix gives the form.
         given: values of a script's variables.
-        sources: where scripts that it reads are.
+        sources: function from a file's name to the text of scripts that the script reads.
     """
     kind = _KINDS.get(Path(name).suffix.lower())
     if name == ARGUMENTS:
@@ -65,13 +62,13 @@ def documents_of(
     elif kind is FileKind.CSV:
         yield Document(name=name, kind=kind, settings={ORDER: text})
     elif kind is FileKind.PYTHON:
-        followed = settings_of_recipe(text, name, given=given)
-        settings = settings_of_python(text, name) if followed is None else followed.settings
+        recipe = settings_of_recipe(text, name, given=given)
+        settings = settings_of_python(text, name) if recipe is None else recipe.settings
         yield Document(
-            name=name, kind=kind, settings=settings, notes=followed.notes if followed else ()
+            name=name, kind=kind, settings=settings, notes=recipe.notes if recipe else ()
         )
     elif (manifest := manifest_of(text, Path(name).suffix.lower(), name, given=given)) is not None:
-        yield from _of_manifest(manifest, name, given, sources)
+        yield from _manifest_documents(manifest, name, given, sources)
     elif kind is not None:
         yield Document(
             name=name,
@@ -79,13 +76,13 @@ def documents_of(
             settings=settings_of_document(text, Path(name).suffix.lower(), name),
         )
     else:
-        yield from _of_script(text, name, given, sources)
+        yield from _script_documents(text, name, given, sources)
 
 
-def _of_manifest(
+def _manifest_documents(
     manifest: Manifest, file: str, given: Mapping[str, str], sources: Sources | None
 ) -> Iterator[Document]:
-    """The commands of a manifest's containers, and the files of its ConfigMaps."""
+    """Documents of a Kubernetes manifest: commands of containers and files of ConfigMaps."""
     for name, body in manifest.files:
         suffix = Path(name).suffix.lower()
         if suffix in (".json", ".yaml", ".yml", ".toml"):
@@ -97,13 +94,16 @@ def _of_manifest(
             )
     for container in manifest.containers:
         if container.script:
-            found = _of_script(container.script, file, {**container.environment, **given}, sources)
-            yield from (replace(one, devices=manifest.devices) for one in found)
+            documents = _script_documents(
+                container.script, file, {**container.environment, **given}, sources
+            )
+            yield from (replace(document, devices=manifest.devices) for document in documents)
 
 
-def _of_script(
+def _script_documents(
     text: str, file: str, given: Mapping[str, str], sources: Sources | None
 ) -> Iterator[Document]:
+    """Documents of a shell script: commands with settings and files that the script writes."""
     script = read_script(text, given=given, sources=sources)
     for name, body in script.files:
         is_json = body.lstrip().startswith("{")
@@ -117,7 +117,7 @@ def _of_script(
             )
     notes = tuple(f"not followed: {line}" for line in script.left_out)
     commands = [
-        one for command in dict.fromkeys(script.commands) if (one := started(command)).words
+        program for command in dict.fromkeys(script.commands) if (program := started(command)).words
     ]
     for command in commands or [Started(program="", launchers=(), words=())]:
         yield Document(
@@ -126,7 +126,7 @@ def _of_script(
             settings=arguments_from_words(command.words, keep_off=True),
             program=command.program,
             launchers=frozenset(name for name, _ in command.launchers),
-            launched=_launched(command),
+            launched=_launcher_settings(command),
             positional=_positional(command.words),
             is_script=True,
             environment=dict(script.environment),
@@ -136,15 +136,15 @@ def _of_script(
         )
 
 
-def _launched(command: Started) -> Arguments:
-    """Settings of the launchers, each with the launcher's name before it."""
-    found = {
+def _launcher_settings(command: Started) -> Arguments:
+    """Settings of a command's launchers, each with the launcher's name as prefix."""
+    settings = {
         f"{launcher}.{name}": value
         for launcher, words in command.launchers
         for name, value in arguments_from_words(words).items()
     }
-    # A command of a launcher, as of `accelerate launch`, says something without a setting.
-    return found | {
+    # A launcher's command, such as `accelerate launch`, counts as a setting of its own.
+    return settings | {
         f"{launcher}.{words[0]}": ON
         for launcher, words in command.launchers
         if words[:1] == ("launch",)
@@ -152,32 +152,59 @@ def _launched(command: Started) -> Arguments:
 
 
 def _positional(words: Sequence[str]) -> tuple[str, ...]:
+    """Words of a command before its first setting."""
     first = next(
         (n for n, word in enumerate(words) if word.startswith("-") or "=" in word), len(words)
     )
     return tuple(words[:first])
 
 
-def chosen(documents: Sequence[Document], framework: str) -> list[Document]:
-    """Of the commands of a script the one that is best claimed, and of those claimed equally the
-    one with most settings.
+def documents_of_files(
+    files: Iterable[tuple[str, str]],
+    given: Mapping[str, str],
+    framework: str = "",
+    sources: Sources | None = None,
+) -> list[Document]:
+    """Parse the (name, text) of files into documents, with the best command of each script alone.
+
+    Args:
+        given: values of a script's variables.
+        framework: framework whose claims choose the command; empty = all.
+        sources: function from a file's name to the text of scripts that a script reads.
     """
-    commands = [one for one in documents if one.kind is FileKind.COMMAND]
-    claimants = [CLAIMANTS[framework]] if framework else list(CLAIMANTS.values())
+    return [
+        document
+        for name, text in files
+        for document in _with_best_command(
+            list(documents_of(text, name, given, sources)), framework
+        )
+    ]
+
+
+def _with_best_command(documents: Sequence[Document], framework: str) -> list[Document]:
+    """Keep of a script's commands only the one with the strongest claim of a framework.
+
+    Of equal claims, the command with most settings is kept. Other documents are kept.
+    """
+    commands = [document for document in documents if document.kind is FileKind.COMMAND]
+    candidates = [claimants()[framework]] if framework else list(claimants().values())
 
     def strength(document: Document) -> tuple[tuple[int, int, int], int]:
-        return max(one.claims(document).strength for one in claimants), len(document.settings)
+        """Strength of the best claim on a command, then the number of settings."""
+        return max(candidate.claims(document).strength for candidate in candidates), len(
+            document.settings
+        )
 
     best = max(commands, key=strength, default=None)
-    return [one for one in documents if one.kind is not FileKind.COMMAND or one is best]
+    return [
+        document
+        for document in documents
+        if document.kind is not FileKind.COMMAND or document is best
+    ]
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        DataError: it cannot be read, or is too long.
-    """
+    """Text of a launch file; DataError if the file cannot be read or is too long."""
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:

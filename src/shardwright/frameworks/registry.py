@@ -1,69 +1,80 @@
-"""Every framework by name, with what can be done with its files: launches read, plans written."""
+"""Frameworks by name: readers of launch files, and exporters of plans.
+
+A reader or an exporter is imported when it is used, so that a command loads only the frameworks
+that it needs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.accelerate.read import ACCELERATE
-from shardwright.frameworks.accelerate.write import ACCELERATE as ACCELERATE_FILES
-from shardwright.frameworks.axolotl.read import AXOLOTL
-from shardwright.frameworks.deepspeed.read import DEEPSPEED
-from shardwright.frameworks.deepspeed.write import DEEPSPEED as DEEPSPEED_FILES
-from shardwright.frameworks.export.exporter import Exporter, Given
-from shardwright.frameworks.flagscale.read import FLAGSCALE
-from shardwright.frameworks.flagscale.write import FLAGSCALE as FLAGSCALE_FILES
-from shardwright.frameworks.gpt_neox.read import GPT_NEOX
+from shardwright.errors import StrategyError
+from shardwright.frameworks.export.exporter import Exporter, PlanToExport
 from shardwright.frameworks.launch.framework_claims import Claimant
 from shardwright.frameworks.launch.launch import LaunchReader
 from shardwright.frameworks.launch.unread_frameworks import NOT_READ
-from shardwright.frameworks.llama_factory.read import LLAMA_FACTORY
-from shardwright.frameworks.maxtext.read import MAXTEXT
-from shardwright.frameworks.maxtext.write import MAXTEXT as MAXTEXT_FILES
-from shardwright.frameworks.megatron.model_arguments import Flags
-from shardwright.frameworks.megatron.plan_arguments import grid_flags
-from shardwright.frameworks.megatron.read import MEGATRON
-from shardwright.frameworks.megatron.write import MEGATRON as MEGATRON_FILES
-from shardwright.frameworks.megatron_bridge.read import BRIDGE
-from shardwright.frameworks.megatron_bridge.recipes import BRIDGE_RECIPE
-from shardwright.frameworks.megatron_bridge.write import MEGATRON_BRIDGE as BRIDGE_FILES
-from shardwright.frameworks.megatron_deepspeed.read import MEGATRON_DEEPSPEED
-from shardwright.frameworks.ms_swift.read import MS_SWIFT
-from shardwright.frameworks.nanotron.read import NANOTRON
-from shardwright.frameworks.nanotron.write import NANOTRON as NANOTRON_FILES
-from shardwright.frameworks.nemo.read import NEMO
-from shardwright.frameworks.nemo.recipes import NEMO_RECIPE
-from shardwright.frameworks.primus.read import PRIMUS
-from shardwright.frameworks.torchtitan.read import TORCHTITAN
-from shardwright.frameworks.torchtitan.write import TORCHTITAN as TORCHTITAN_FILES
-from shardwright.frameworks.torchtune.read import TORCHTUNE
-from shardwright.frameworks.transformers.read import TRANSFORMERS
-from shardwright.frameworks.trl.read import TRL
-from shardwright.frameworks.verl.read import VERL
+from shardwright.registry import Registry
 
-_READERS: Final[tuple[LaunchReader, ...]] = (
-    *(MEGATRON, MEGATRON_DEEPSPEED, BRIDGE, NEMO, FLAGSCALE),
-    *(DEEPSPEED, ACCELERATE, NANOTRON, TORCHTITAN, MAXTEXT),
-    *(TRANSFORMERS, TRL, LLAMA_FACTORY, AXOLOTL, MS_SWIFT, TORCHTUNE, VERL, GPT_NEOX, PRIMUS),
-    *(NEMO_RECIPE, BRIDGE_RECIPE),
+READERS: Final[Registry[LaunchReader]] = Registry(
+    "framework",
+    {
+        "megatron": "shardwright.frameworks.megatron.read:MEGATRON",
+        "megatron-deepspeed": "shardwright.frameworks.megatron_deepspeed.read:MEGATRON_DEEPSPEED",
+        "megatron-bridge": "shardwright.frameworks.megatron_bridge.read:BRIDGE",
+        "nemo": "shardwright.frameworks.nemo.read:NEMO",
+        "flagscale": "shardwright.frameworks.flagscale.read:FLAGSCALE",
+        "deepspeed": "shardwright.frameworks.deepspeed.read:DEEPSPEED",
+        "accelerate": "shardwright.frameworks.accelerate.read:ACCELERATE",
+        "nanotron": "shardwright.frameworks.nanotron.read:NANOTRON",
+        "torchtitan": "shardwright.frameworks.torchtitan.read:TORCHTITAN",
+        "maxtext": "shardwright.frameworks.maxtext.read:MAXTEXT",
+        "huggingface-trainer": "shardwright.frameworks.transformers.read:TRANSFORMERS",
+        "trl": "shardwright.frameworks.trl.read:TRL",
+        "llama-factory": "shardwright.frameworks.llama_factory.read:LLAMA_FACTORY",
+        "axolotl": "shardwright.frameworks.axolotl.read:AXOLOTL",
+        "ms-swift": "shardwright.frameworks.ms_swift.read:MS_SWIFT",
+        "torchtune": "shardwright.frameworks.torchtune.read:TORCHTUNE",
+        "verl": "shardwright.frameworks.verl.read:VERL",
+        "gpt-neox": "shardwright.frameworks.gpt_neox.read:GPT_NEOX",
+        "primus": "shardwright.frameworks.primus.read:PRIMUS",
+        "nemo-recipe": "shardwright.frameworks.nemo.recipes:NEMO_RECIPE",
+        "bridge-recipe": "shardwright.frameworks.megatron_bridge.recipes:BRIDGE_RECIPE",
+    },
 )
-READERS: Final[Mapping[str, LaunchReader]] = MappingProxyType(
-    {reader.name: reader for reader in _READERS}
+"""Frameworks whose launch files are read."""
+TARGETS: Final[Registry[Exporter]] = Registry(
+    "target",
+    {
+        "accelerate": "shardwright.frameworks.accelerate.write:ACCELERATE",
+        "deepspeed": "shardwright.frameworks.deepspeed.write:DEEPSPEED",
+        "flagscale": "shardwright.frameworks.flagscale.write:FLAGSCALE",
+        "maxtext": "shardwright.frameworks.maxtext.write:MAXTEXT",
+        "megatron": "shardwright.frameworks.megatron.write:MEGATRON",
+        "megatron-bridge": "shardwright.frameworks.megatron_bridge.write:MEGATRON_BRIDGE",
+        "nanotron": "shardwright.frameworks.nanotron.write:NANOTRON",
+        "torchtitan": "shardwright.frameworks.torchtitan.write:TORCHTITAN",
+    },
+    error=partial(StrategyError, rule="export.target"),
 )
-CLAIMANTS: Final[Mapping[str, Claimant]] = MappingProxyType(
-    {**{name: one for name, one in NOT_READ.items() if name not in READERS}, **READERS}
+"""Frameworks whose files are written from a plan."""
+STRATEGY_FLAGS: Final[Registry[Callable[[PlanToExport], list[tuple[str, str]]]]] = Registry(
+    "target", {"megatron": "shardwright.frameworks.megatron.plan_arguments:grid_flags"}
 )
-"""Frameworks that claim files: those that are read, and those that are refused by name."""
-_EXPORTERS: Final[tuple[Exporter, ...]] = (
-    *(ACCELERATE_FILES, DEEPSPEED_FILES, FLAGSCALE_FILES, MAXTEXT_FILES),
-    *(MEGATRON_FILES, BRIDGE_FILES, NANOTRON_FILES, TORCHTITAN_FILES),
-)
-TARGETS: Final[Mapping[str, Exporter]] = MappingProxyType(
-    {target.name: target for target in _EXPORTERS}
-)
-STRATEGIES: Final[Mapping[str, Callable[[Given], Flags]]] = MappingProxyType(
-    {MEGATRON_FILES.name: grid_flags}
-)
-"""Targets that say a strategy apart from the model, and the settings by which: they can, too, where
-they have no such model."""
+"""Functions that write a strategy's flags without the model's, by export target.
+
+They also work for a model that the target itself cannot express.
+"""
+
+
+@cache
+def claimants() -> Mapping[str, Claimant]:
+    """Import all frameworks that can claim a launch file: the read ones and the refused ones."""
+    return MappingProxyType(
+        {
+            **{name: framework for name, framework in NOT_READ.items() if name not in READERS},
+            **{name: READERS.load(name) for name in READERS},
+        }
+    )

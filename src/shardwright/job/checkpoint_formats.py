@@ -23,7 +23,7 @@ INT4: Final = OperatorPrecision(weights=NumberFormat.INT4_GROUP_32, activations=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A published checkpoint, or several with the same quantisation.
+    """A published quantised checkpoint, or several with the same number formats.
 
     Args:
         names: published names, in lower case.
@@ -60,6 +60,7 @@ class Checkpoint:
 
 
 def _without_fp4(formats: OperatorPrecision) -> OperatorPrecision:
+    """Number formats with bf16 activations in place of NVFP4 ones."""
     if formats.activations is not NumberFormat.NVFP4:
         return formats
     return replace(formats, activations=NumberFormat.BF16)
@@ -268,7 +269,9 @@ CHECKPOINTS: Final = (
 
 
 def find_checkpoint(model: str, *, words: str, name: str = "") -> Checkpoint | None:
-    """The checkpoint of that name, else the usual one of a model in a format; None if unknown.
+    """Find a checkpoint by its published name, else the usual one of a model and format.
+
+    None if there is none.
 
     Args:
         model: first name of the catalog's entry.
@@ -294,7 +297,7 @@ def published_checkpoint(model: str) -> Checkpoint | None:
 
 
 def plain_precision(words: str) -> Precision | None:
-    """Number formats of a model in ``bf16``, ``fp16`` or ``fp8``; None for other names.
+    """Number formats of a model in plain ``bf16``, ``fp16`` or ``fp8``; None for other names.
 
     All GEMMs but the head have the format; in fp16 the head has it too.
     """

@@ -1,4 +1,4 @@
-"""The critical batch size: how many tokens a step may have before more of them save few steps.
+"""Critical batch size: tokens a step beyond which a larger batch saves few steps.
 
 Training to a loss with B tokens a step takes S_min (1 + B_crit / B) steps and D_min (1 + B /
 B_crit) tokens (McCandlish et al. 2018, arXiv 1812.06162, section 2.3; Kaplan et al. 2020, arXiv
@@ -27,25 +27,30 @@ SOURCE: Final = (
 )
 
 
-def loss(*, parameters: float, tokens: float) -> float:
-    """Loss in nats a token after training on `tokens` with small batches (equation 1.5)."""
+def predicted_loss(*, parameters: float, tokens: float) -> float:
+    """Predicted loss in nats a token after training on `tokens` with small batches.
+
+    This is equation 1.5 of Kaplan et al. 2020.
+    """
     (most, by_size), (data, by_data) = LOSS_OF_PARAMETERS, LOSS_OF_TOKENS
     return float(((most / parameters) ** (by_size / by_data) + data / tokens) ** by_data)
 
 
 def critical_batch(*, parameters: float, tokens: float) -> float:
-    """Tokens a step of the critical batch at the loss that a run ends with.
+    """Critical batch size in tokens a step, at the loss at the end of the training run.
 
     Args:
-        parameters: that a token multiplies with (of a mixture of experts, the active ones).
-        tokens: trained on.
+        parameters: number of parameters that a token multiplies with (of a mixture of experts, the
+            active ones).
+        tokens: training tokens.
     """
-    per_token = loss(parameters=parameters, tokens=tokens)
+    per_token = predicted_loss(parameters=parameters, tokens=tokens)
     return float(CRITICAL_TOKENS / per_token ** (1 / CRITICAL_EXPONENT))
 
 
 def useful_share(*, batch: float, critical: float) -> float:
-    """Share of the tokens of a step of `batch` tokens that a run with the smallest batches would
-    need too: 1 / (1 + B / B_crit).
+    """Fraction of a step's tokens that training with the smallest batches needs too.
+
+    It is 1 / (1 + B / B_crit) for a step of B tokens.
     """
     return 1 / (1 + batch / critical)

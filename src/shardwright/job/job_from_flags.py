@@ -1,4 +1,4 @@
-"""Training jobs from flags. The text and numbers of a job are checked here alone."""
+"""Training jobs from command-line flags, with all checks of their values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAX_SAMPLES: Final = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRecipe:
-    """Number formats of a training recipe.
+    """Number formats of a training recipe, such as ``bf16`` or ``fp8``.
 
     Args:
-        compute: of GEMMs.
-        parameter: of the working copy of parameters.
-        activation: of saved activations.
-        master: of the master copy; None = there is none.
-        states: of optimizer states.
+        compute: format of GEMMs.
+        parameter: format of the working copy of parameters.
+        activation: format of saved activations.
+        master: format of the master copy; None = there is none.
+        states: format of optimizer states.
     """
 
     compute: Dtype
@@ -96,8 +96,9 @@ def job_from_flags(
     dropout: bool = False,
     expert_imbalance: float = 1.0,
 ) -> TrainingJob:
-    """The training job that the flags describe: AdamW, with states in fp32 unless the precision
-    says otherwise.
+    """Build the training job that command-line flags describe; the optimizer is AdamW.
+
+    Optimizer states are in fp32 unless the precision says otherwise.
 
     Args:
         seq_len: tokens of a sample's text.
@@ -139,25 +140,30 @@ def job_from_flags(
 
 
 def _count(value: object, *, flag: str, most: int, least: int = 1) -> int:
+    """Check that a flag's value is a whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UsageError(f"{flag} {_shown(value)}", hint=f"a whole number from {least} to {most}")
+        raise UsageError(
+            f"{flag} {_value_text(value)}", hint=f"a whole number from {least} to {most}"
+        )
     return value
 
 
 def _imbalance(value: object) -> float:
+    """Check the value of ``--expert-imbalance``."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
         or not 1.0 <= value <= MAX_IMBALANCE
     ):
         raise UsageError(
-            f"--expert-imbalance {_shown(value)}",
+            f"--expert-imbalance {_value_text(value)}",
             hint=f"the busiest device's tokens over the mean, from 1 to {MAX_IMBALANCE}",
         )
     return float(value)
 
 
 def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
+    """Check that every sequence that the model runs over has a length."""
     for name in needed:
         if not name or name in OF_TEXT:
             continue
@@ -174,6 +180,7 @@ def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
 
 
 def _recipe(precision: str) -> PrecisionRecipe:
+    """Number formats of a precision by its name; UsageError if unknown."""
     word = precision.strip().lower()
     recipe = PRECISIONS.get(_OTHER_NAMES.get(word, word))
     if word in _NEAREST_RECIPE:
@@ -188,6 +195,7 @@ def _recipe(precision: str) -> PrecisionRecipe:
 
 
 def _dtype(name: str, *, flag: str) -> Dtype:
+    """Number format by its name; UsageError if unknown."""
     names = {dtype.value: dtype for dtype in Dtype}
     dtype = names.get(name.strip().lower())
     if dtype is None:
@@ -195,8 +203,8 @@ def _dtype(name: str, *, flag: str) -> Dtype:
     return dtype
 
 
-def _shown(value: object) -> str:
-    """A flag's value for a message; a number too long to print is not printed."""
+def _value_text(value: object) -> str:
+    """Text of a flag's value for an error message, cut at 40 characters."""
     if isinstance(value, int) and abs(value) >= 10**40:
         return "is too large"
     return repr(value)[:40]

@@ -11,7 +11,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRange:
-    """Numbers of tokens that are equally likely, from `low` to `high`; one where they are equal."""
+    """Numbers of tokens that are equally likely, from `low` to `high`."""
 
     low: int
     high: int
@@ -36,7 +36,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """A closed loop: `concurrency` requests are in flight, and another starts when one ends.
+    """Arrivals in a closed loop: `concurrency` requests in flight, each replaced when it ends.
 
     Args:
         requests: number of requests of the run.
@@ -59,8 +59,10 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diurnal:
-    """A Poisson stream whose rate swings as a sine over `period_s`, from (1 - swing) to (1 + swing)
-    times `per_second`; it begins at its mean.
+    """Poisson arrivals whose rate swings as a sine around `per_second`.
+
+    The rate is from (1 - swing) to (1 + swing) times `per_second`, with the period `period_s`, and
+    begins at its mean.
     """
 
     per_second: float
@@ -71,7 +73,7 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """Logged requests, in the order of arrival.
+    """Logged requests to replay, with arrival times and token counts, in the order of arrival.
 
     Args:
         arrival_s: (n,) seconds after the first arrival.
@@ -94,8 +96,9 @@ Arrivals: TypeAlias = ClosedLoop | Poisson | Diurnal | Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """Prompts begin with one of `groups` texts of `tokens` tokens (a system prompt), each as
-    likely.
+    """Prompts that begin with one of `groups` shared texts (system prompts) of `tokens` tokens.
+
+    Each text is equally likely.
     """
 
     groups: int
@@ -104,7 +107,9 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """Service level objective: most seconds of a request; None = no limit.
+    """Service level objective: latency limits in seconds and the share of requests within them.
+
+    None = no limit.
 
     Args:
         ttft_s: to the first token.
@@ -134,7 +139,7 @@ class NumberFormat(StrEnum):
 
     @property
     def bytes(self) -> float:
-        """Bytes of an element, with its share of the scales.
+        """Bytes of an element, with the element's share of the scales.
 
         MXFP4: 4 bits and an 8-bit scale for 32; NVFP4: 4 bits and an 8-bit scale for 16; INT4: 4
         bits and a 16-bit scale for 128 (AWQ, GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2
@@ -158,9 +163,7 @@ _BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPrecision:
-    """Number formats of one class of GEMMs: of the stored weights, and of the activations in the
-    multiplication.
-    """
+    """Number formats of one class of GEMMs: stored weights, and activations when multiplied."""
 
     weights: NumberFormat = NumberFormat.BF16
     activations: NumberFormat = NumberFormat.BF16
@@ -168,7 +171,7 @@ class OperatorPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Number formats of each class of operators, and of the KV cache.
+    """Number formats of a served model by operator class, and of the KV cache.
 
     Args:
         attention: projections of attention.
@@ -201,15 +204,16 @@ class Speculation:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean tokens that an iteration yields: 1 + a + a^2 + ... + a^tokens; 2 guesses at
-        0.7 yield 1 + 0.7 + 0.49 = 2.19.
+        """Mean tokens that an iteration yields: 1 + a + a^2 + ... + a^tokens.
+
+        Two draft tokens at an acceptance of 0.7 yield 1 + 0.7 + 0.49 = 2.19.
         """
         return sum(self.acceptance**i for i in range(self.tokens + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingJob:
-    """Traffic to serve.
+    """A serving workload: arrivals, lengths, number formats, prefixes, SLO and speculation.
 
     Args:
         lengths: None where the arrivals are a trace, which has lengths of its own.

@@ -1,4 +1,4 @@
-"""A training job: lengths, batch, optimizer and number formats."""
+"""A training job: sequence lengths, global batch, optimizer and number formats."""
 
 from __future__ import annotations
 
@@ -40,21 +40,19 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLength:
-    """Tokens of one of a sample's sequences: ``text`` for decoders, ``encoder``, ``image`` beside
-    it.
-    """
+    """Number of tokens of one of a sample's sequences: ``text``, ``encoder`` or ``image``."""
 
     name: str
     tokens: int
 
 
 OF_TEXT: Final = ("text", "teacher")
-"""Sequences of a model that are a sample's text: its own, and what a teacher reads beside it."""
+"""Sequences of a model that carry a sample's text: the model's own and a teacher's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """One training step to plan.
+    """Workload of one training step: sequence lengths, global batch, optimizer, number formats.
 
     Args:
         sequences: tokens of a sample by sequence name; ``text`` must be among them.
@@ -80,7 +78,7 @@ class TrainingJob:
     expert_imbalance: float = 1.0
 
     def tokens(self, sequence: str) -> int:
-        """Tokens of one sample's sequence of that name; 0 if the job has none."""
+        """Tokens of a sample's sequence with that name; 0 if the job has none."""
         name = "text" if sequence in OF_TEXT else sequence
         return next((s.tokens for s in self.sequences if s.name == name), 0)
 

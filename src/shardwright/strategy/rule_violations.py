@@ -1,4 +1,4 @@
-"""Rules that a legal strategy keeps, and the violations that a check returns."""
+"""Rules of a legal strategy, and the violations that a check returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class GridRule:
     """A condition that every legal grid meets.
 
     Args:

@@ -22,7 +22,7 @@ from shardwright.api.searches.repeated_searches import (
 from shardwright.cli.main import run
 from shardwright.cli.verbs.plan_scaling import read_batches, read_devices
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.job.critical_batch import critical_batch, loss, useful_share
+from shardwright.job.critical_batch import critical_batch, predicted_loss, useful_share
 from shardwright.search.search_request import Request
 from tests.tiers import examples
 
@@ -119,8 +119,12 @@ def test_the_range_without_one_lies_around_the_critical_batch() -> None:
 def test_the_law_of_the_critical_batch_is_that_of_its_source() -> None:
     """Equation 1.4 at losses that can be read off it, and 1.5 in both of its limits (Kaplan et al.
     2020)."""
-    assert isclose(loss(parameters=1e9, tokens=1e30), (6.4e13 / 1e9) ** 0.076, rel_tol=1e-9)
-    assert isclose(loss(parameters=1e40, tokens=1e9), (1.8e13 / 1e9) ** 0.103, rel_tol=1e-6)
+    assert isclose(
+        predicted_loss(parameters=1e9, tokens=1e30), (6.4e13 / 1e9) ** 0.076, rel_tol=1e-9
+    )
+    assert isclose(
+        predicted_loss(parameters=1e40, tokens=1e9), (1.8e13 / 1e9) ** 0.103, rel_tol=1e-6
+    )
     at_one_nat = critical_batch(parameters=6.4e13 * 2 ** (0.103 / 0.076), tokens=3.6e13)
     assert isclose(at_one_nat, 2e8, rel_tol=1e-12)
 

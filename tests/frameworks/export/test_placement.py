@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shardwright.api.export_plan import Export, export_plan
 from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.errors import DataError
-from shardwright.frameworks.export.hosts import Host, parse_hosts
+from shardwright.frameworks.export.hosts import HostEntry, parse_hosts
 from shardwright.frameworks.export.placement import COLUMNS, HOSTS, RANKS, TABLE
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import level_between, network_units
@@ -81,12 +81,12 @@ def drawn(random: Random, model: str) -> Grid:
 
 def exported(one: PlanOfProblem) -> Export:
     """The rank map does not hang on the target: any that takes the plan's order."""
-    from shardwright.frameworks.export.exporter import Given
+    from shardwright.frameworks.export.exporter import PlanToExport
     from shardwright.frameworks.export.placement import placement_files, placement_of
     from shardwright.frameworks.registry import TARGETS
 
     assert one.grid is not None
-    given_ = Given(
+    given_ = PlanToExport(
         name=one.name,
         cluster=one.cluster,
         problem=one.problem,
@@ -95,7 +95,7 @@ def exported(one: PlanOfProblem) -> Export:
         table=None,
     )
     files = placement_files(placement_of(given_), plan=one.name, cluster=one.cluster)
-    return Export(target=TARGETS["megatron"], files=(), beside=files, losses=())
+    return Export(target=TARGETS.load("megatron"), files=(), beside=files, losses=())
 
 
 @in_both
@@ -222,11 +222,13 @@ def test_hosts_are_the_nodes() -> None:
     assert text_of(export, HOSTS) == "b-2 slots=8\na.1 slots=8\n"
     assert {(row["node"], row["host"]) for row in rows_of(export)} == {("0", "b-2"), ("1", "a.1")}
     with pytest.raises(DataError, match="1 hosts for a plan on 2 nodes"):
-        export_plan(one, target="torchtitan", hosts=(Host(name="a"),))
+        export_plan(one, target="torchtitan", hosts=(HostEntry(name="a"),))
     with pytest.raises(DataError, match="3 hosts for a plan on 2 nodes"):
-        export_plan(one, target="torchtitan", hosts=tuple(Host(name=name) for name in "abc"))
+        export_plan(one, target="torchtitan", hosts=tuple(HostEntry(name=name) for name in "abc"))
     with pytest.raises(DataError, match="host b has 4 slots for 8 ranks"):
-        export_plan(one, target="torchtitan", hosts=(Host(name="a"), Host(name="b", slots=4)))
+        export_plan(
+            one, target="torchtitan", hosts=(HostEntry(name="a"), HostEntry(name="b", slots=4))
+        )
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.frameworks.launch.checkpoint_names import compared
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.launch.checkpoint_names import compared_checkpoint
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.model.catalog.models_by_name import load_model
 
 
@@ -24,5 +24,5 @@ from shardwright.model.catalog.models_by_name import load_model
     ],
 )
 def test_a_name_is_compared_with_the_model(name: str, model: str, verdict: Verdict) -> None:
-    setting = Setting(name="model.-component-", value=name, verdict=Verdict.IGNORED)
-    assert compared(setting, load_model(model)).verdict is verdict
+    setting = LaunchSetting(name="model.-component-", value=name, verdict=Verdict.IGNORED)
+    assert compared_checkpoint(setting, load_model(model)).verdict is verdict

@@ -8,15 +8,15 @@ from itertools import combinations
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_claims import parts_of
+from shardwright.frameworks.launch.framework_claims import included_frameworks
 from shardwright.frameworks.launch.unread_frameworks import NOT_READ
+from shardwright.frameworks.read_documents import documents_of
 from shardwright.frameworks.read_launch import (
     ARGUMENTS,
     LEAST_UNDERSTOOD,
-    documents_of,
     launch_of_files,
 )
-from shardwright.frameworks.registry import CLAIMANTS
+from shardwright.frameworks.registry import claimants
 from shardwright.model.catalog.models_by_name import load_model
 
 LLAMA = "llama-3.1-8b"
@@ -100,7 +100,9 @@ def test_no_other_reader_takes_a_file_that_is_named_for_it(framework: str) -> No
     nothing."""
     mine = OTHERS[framework]
     claims = {
-        name: one for name, one in CLAIMANTS.items() if name not in parts_of(framework, CLAIMANTS)
+        name: one
+        for name, one in claimants().items()
+        if name not in included_frameworks(framework, claimants())
     }
     for document in documents_of(mine[1], mine[0], {}):
         assert not [
@@ -112,9 +114,11 @@ def test_no_other_reader_takes_a_file_that_is_named_for_it(framework: str) -> No
 
 def test_settings_of_one_framework_are_of_no_other() -> None:
     """But of those whose files are part of its launches, as DeepSpeed's of Accelerate's."""
-    signatures = {name: one.signature for name, one in CLAIMANTS.items()}  # type: ignore[attr-defined]
+    signatures = {name: one.signature for name, one in claimants().items()}  # type: ignore[attr-defined]
     for one, other in combinations(sorted(signatures), 2):
-        if one in parts_of(other, CLAIMANTS) or other in parts_of(one, CLAIMANTS):
+        if one in included_frameworks(other, claimants()) or other in included_frameworks(
+            one, claimants()
+        ):
             continue
         both = signatures[one].own & signatures[other].own
         kinds = signatures[one].kinds & signatures[other].kinds

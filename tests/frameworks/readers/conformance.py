@@ -91,11 +91,13 @@ class Conformance:
 
     def test_no_setting_is_dropped(self) -> None:
         for case in self.cases:
-            judged = {one.name for one in case.read().settings}
+            verdicts_on = {one.name for one in case.read().settings}
             for name, text in case.files:
                 for document in documents_of(text, name, dict(case.given)):
                     if document.named and document.kind is not FileKind.COMMAND:
-                        dropped = document.settings.keys() - judged - {"deepspeed", "fsdp-config"}
+                        dropped = (
+                            document.settings.keys() - verdicts_on - {"deepspeed", "fsdp-config"}
+                        )
                         assert not {
                             one
                             for one in dropped

@@ -26,4 +26,4 @@ EARLIER = frozenset(
 
 
 def test_every_reader_has_its_conformance_tests() -> None:
-    assert READERS.keys() - EARLIER <= {tests.framework for tests in READER_TESTS} <= READERS.keys()
+    assert set(READERS) - EARLIER <= {tests.framework for tests in READER_TESTS} <= set(READERS)

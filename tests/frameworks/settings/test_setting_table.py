@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.frameworks.documents.dotted_settings import settings_of_document
-from shardwright.frameworks.export.nested_settings import nested
+from shardwright.frameworks.export.nested_settings import nested_sections
 from shardwright.frameworks.registry import READERS
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
@@ -22,7 +22,7 @@ from shardwright.frameworks.settings.setting_table import (
 from shardwright.frameworks.settings.value_forms import PERCENT, TEXT, WHOLE
 from shardwright.frameworks.settings.verdicts import Verdict
 
-TABLES = {name: reader.settings for name, reader in READERS.items() if reader.settings is not None}
+TABLES = {name: table for name in READERS if (table := READERS.load(name).settings) is not None}
 NUMBERS = st.integers(1, 10**6)
 OWN_FORMS: dict[str, st.SearchStrategy[Any]] = {
     "device_samples": st.integers(1, 4096).map(lambda number: number / 16),
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_back(framework: str, data: st.DataObject) -> No
         for row in rows
         if data.draw(st.booleans())
     }
-    text = json.dumps(nested(written_settings(table, values)))
+    text = json.dumps(nested_sections(written_settings(table, values)))
     found = values_of(table, settings_of_document(text, ".json", "a.json") if text != "{}" else {})
     for row in rows:
         assert found[row.field] == values.get(row.field, row.absent), (row.name, text)
@@ -91,8 +91,8 @@ def test_names_and_fields_stand_once(framework: str) -> None:
     fields = [row.field for row in table.rows if row.field]
     assert len(set(names)) == len(names)
     assert len(set(fields)) == len(fields)
-    judged = (table.understood, table.ignored, table.unmodelled)
-    for number, one in enumerate(judged):
-        for other in judged[number + 1 :]:
+    verdicts_on = (table.understood, table.ignored, table.unmodelled)
+    for number, one in enumerate(verdicts_on):
+        for other in verdicts_on[number + 1 :]:
             assert not one.keys() & other.keys()
     assert table.version

@@ -17,7 +17,7 @@ OWN = {
 
 @pytest.mark.parametrize(("framework", "name"), OWN)
 def test_degrees_have_the_names_that_are_read(framework: str, name: str) -> None:
-    settings_of = READERS[framework].settings_of
+    settings_of = READERS.load(framework).settings_of
     assert settings_of is not None
     grid = parse_grid("tp2 dp4 mbs1 zero2")
     found = settings_of(grid, runtime="torchtitan-0.2", global_batch=32)

@@ -17,11 +17,11 @@ from shardwright.api.request_to_problem import (
 )
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.frameworks.export.exporter import Given, exported
+from shardwright.frameworks.export.exporter import PlanToExport, export_files
 from shardwright.frameworks.export.option_flags import flag_pairs
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import read_launch, settings_of_files
-from shardwright.frameworks.registry import READERS, STRATEGIES, TARGETS
+from shardwright.frameworks.registry import READERS, STRATEGY_FLAGS, TARGETS
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import grid_violations
@@ -282,7 +282,7 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     Where `export` writes the files of another framework with the same settings, the flags of the
     strategy's options follow.
     """
-    reader = READERS[launch.framework]
+    reader = READERS.load(launch.framework)
     if reader.settings_of is not None:
         settings = reader.settings_of(
             grid, runtime=launch.runtime, global_batch=problem.job.global_batch
@@ -292,15 +292,17 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     if reader.target not in TARGETS:
         return {}
     plan = plan_of_grid(problem, grid)
-    given = Given(
+    given = PlanToExport(
         name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None
     )
-    files = exported(TARGETS[reader.target], given)
+    files = export_files(TARGETS.load(reader.target), given)
     exported_settings = dict(
         settings_of_files((Path(export_file.name).name, export_file.text) for export_file in files)
     )
-    if not files and reader.target in STRATEGIES:
-        exported_settings = {name: value or ON for name, value in STRATEGIES[reader.target](given)}
+    if not files and reader.target in STRATEGY_FLAGS:
+        exported_settings = {
+            name: value or ON for name, value in STRATEGY_FLAGS.load(reader.target)(given)
+        }
     if reader.target == launch.framework:
         return exported_settings
     values = {**dict(problem.runtime.own), **dict(grid.options)}

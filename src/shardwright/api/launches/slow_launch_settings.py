@@ -78,7 +78,7 @@ def _jobs(
             yield (
                 f"precision {half} instead of fp32",
                 replace(request, precision=half),
-                half_settings(READERS[launch.framework].settings, half),
+                half_settings(READERS.load(launch.framework).settings, half),
             )
             break
     if request.dropout and launch.dropout:

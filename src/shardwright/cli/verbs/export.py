@@ -30,7 +30,9 @@ def export(
         Option(
             "--to",
             metavar="TARGET",
-            help="; ".join(f"{t.name} {t.version}: {t.summary}" for t in TARGETS.values()),
+            help="; ".join(
+                f"{t.name} {t.version}: {t.summary}" for t in map(TARGETS.load, TARGETS)
+            ),
         ),
     ],
     output: Annotated[

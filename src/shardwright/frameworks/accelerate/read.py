@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate's YAML.
+"""Reader of Hugging Face Accelerate's YAML and ``accelerate launch`` commands.
 
 Source of names and defaults: Accelerate 1.15.0, commands/config/config_args.py,
 utils/dataclasses.py (FullyShardedDataParallelPlugin, DeepSpeedPlugin) and parallelism_config.py.
@@ -18,7 +18,7 @@ from shardwright.frameworks.launch.framework_claims import (
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS, launch_of, replicas
 from shardwright.frameworks.pytorch_fsdp.read import Sharding, sharding
 from shardwright.frameworks.settings.name_lists import name_set
@@ -31,7 +31,7 @@ from shardwright.strategy.grid.grid import Grid, Recompute
 _DEGREES: Final = "parallelism-config.parallelism-config-"
 _LAUNCH: Final = "accelerate."
 _SWITCHES: Final = {"use-fsdp": "FSDP", "use-deepspeed": "DEEPSPEED", "multi-gpu": "MULTI_GPU"}
-"""Flags of ``accelerate launch`` -> ``distributed_type`` of its YAML."""
+"""Flags of ``accelerate launch`` -> ``distributed_type`` of Accelerate's YAML."""
 _PROCESSES: Final = frozenset({"num-processes", "num-machines"})
 """Flags with which the command needs no file: one process a device, each with the whole model."""
 _TABLE: Final = replace(SETTINGS, ignored=IGNORED)
@@ -54,23 +54,23 @@ _SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    written = replace(written, arguments=of_launch(written.arguments))
-    said = written.arguments
-    if said.get("distributed-type", "").upper() == "DEEPSPEED":
-        return _under_deepspeed(written, model=model, devices=devices, runtime=runtime)
-    values = values_of(SETTINGS, said)
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert Accelerate's settings to a launch: FSDP, replicas, or DeepSpeed underneath."""
+    file_settings = replace(file_settings, arguments=with_launch_flags(file_settings.arguments))
+    arguments = file_settings.arguments
+    if arguments.get("distributed-type", "").upper() == "DEEPSPEED":
+        return _under_deepspeed(file_settings, model=model, devices=devices, runtime=runtime)
+    values = values_of(SETTINGS, arguments)
     tp, cp = values["tp"], values["cp"]
     dp = replicas(devices, tp=tp, cp=cp)
     sharded = values["kind"].upper() == "FSDP"
     split = Sharding(zero=0)
     if sharded:
         split = sharding(
-            _strategy(said),
+            _sharding_strategy(arguments),
             replicas=dp * cp,
             replicate=values["replicate"],
-            node_devices=written.node_devices,
+            node_devices=file_settings.node_devices,
             shards=(values["shards"] or 0) * cp,
         )
     checkpointed = values["is_recomputed"] or values["by_program"]
@@ -86,7 +86,7 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         offload=100 if sharded and values["is_offloaded"] else 0,
     )
     return launch_of(
-        written,
+        file_settings,
         grid,
         framework="accelerate",
         runtime=runtime,
@@ -112,9 +112,10 @@ ACCELERATE: Final = LaunchReader(
 )
 
 
-def of_launch(arguments: Arguments) -> Arguments:
-    """Settings with those of ``accelerate launch`` as its YAML names them: they stand before the
-    file's.
+def with_launch_flags(arguments: Arguments) -> Arguments:
+    """Rename the flags of ``accelerate launch`` to the settings of Accelerate's YAML.
+
+    Flags override the file's settings.
 
     Raises:
         DataError: the command reads the configuration of the machine that it runs on.
@@ -124,16 +125,16 @@ def of_launch(arguments: Arguments) -> Arguments:
         for name, value in arguments.items()
         if name.startswith(_LAUNCH)
     }
-    said = {name: value for name, value in arguments.items() if not name.startswith(_LAUNCH)}
+    arguments = {name: value for name, value in arguments.items() if not name.startswith(_LAUNCH)}
     for name, value in flags.items():
         if name in _SWITCHES:
-            said["distributed-type"] = _SWITCHES[name]
+            arguments["distributed-type"] = _SWITCHES[name]
         elif name not in ("config-file", "deepspeed-config-file", "launch"):
-            said[_named_in_file(name)] = value
+            arguments[_named_in_file(name)] = value
     if (
         flags
         and "config-file" not in flags
-        and "distributed-type" not in said
+        and "distributed-type" not in arguments
         and not flags.keys() & _PROCESSES
     ):
         raise DataError(
@@ -141,11 +142,11 @@ def of_launch(arguments: Arguments) -> Arguments:
             " the model is sharded is not known",
             hint="give that file before MODEL, or add --config_file",
         )
-    return said
+    return arguments
 
 
 def _named_in_file(name: str) -> str:
-    """A flag of ``accelerate launch`` as the YAML has it."""
+    """Name in Accelerate's YAML of a flag of ``accelerate launch``."""
     if name.startswith("fsdp-"):
         return f"fsdp-config.{name}"
     if name.startswith("parallelism-config-"):
@@ -160,16 +161,22 @@ def _named_in_file(name: str) -> str:
     return "dynamo-config.dynamo-backend" if name == "dynamo-backend" else name
 
 
-def _strategy(said: Arguments) -> str:
-    kept = said.get("fsdp-config.fsdp-reshard-after-forward", "true")
-    # FSDP 1's files have its strategies under either name.
-    return said.get("fsdp-config.fsdp-sharding-strategy", kept)
+def _sharding_strategy(arguments: Arguments) -> str:
+    """Value of the setting that holds FSDP's sharding strategy, of FSDP 1 or FSDP 2."""
+    reshard = arguments.get("fsdp-config.fsdp-reshard-after-forward", "true")
+    # FSDP 1's files have the sharding strategy under either name.
+    return arguments.get("fsdp-config.fsdp-sharding-strategy", reshard)
 
 
-def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """DeepSpeed's own configuration beside the file, or what the file says in its place."""
-    said = dict(written.arguments)
-    for ours, its in (
+def _under_deepspeed(
+    file_settings: FileSettings, *, model: Model, devices: int, runtime: str
+) -> Launch:
+    """Convert Accelerate's settings to a DeepSpeed launch plus Accelerate's own settings.
+
+    Settings of DeepSpeed's own configuration take precedence over Accelerate's.
+    """
+    arguments = dict(file_settings.arguments)
+    for accelerate_name, deepspeed_name in (
         ("deepspeed-config.zero-stage", "zero-optimization.stage"),
         ("deepspeed-config.gradient-accumulation-steps", "gradient-accumulation-steps"),
         ("deepspeed-config.offload-optimizer-device", "zero-optimization.offload-optimizer.device"),
@@ -177,16 +184,19 @@ def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: s
         (f"{_DEGREES}tp-size", "tensor-parallel.autotp-size"),
         ("per-device-train-batch-size", "train-micro-batch-size-per-gpu"),
     ):
-        if ours in said and its not in said:
-            said[its] = said[ours]
-    if said.get("mixed-precision") in ("bf16", "fp16"):
-        said.setdefault(f"{said['mixed-precision']}.enabled", "true")
+        if accelerate_name in arguments and deepspeed_name not in arguments:
+            arguments[deepspeed_name] = arguments[accelerate_name]
+    if arguments.get("mixed-precision") in ("bf16", "fp16"):
+        arguments.setdefault(f"{arguments['mixed-precision']}.enabled", "true")
     under = DEEPSPEED.runtime if runtime == ACCELERATE.runtime else runtime
     launch = DEEPSPEED.read(
-        Written(arguments=said, notes=written.notes), model=model, devices=devices, runtime=under
+        FileSettings(arguments=arguments, notes=file_settings.notes),
+        model=model,
+        devices=devices,
+        runtime=under,
     )
-    own = launch_of(
-        written,
+    accelerate_launch = launch_of(
+        file_settings,
         launch.grid,
         framework="accelerate",
         runtime=under,
@@ -197,8 +207,15 @@ def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: s
         table=_TABLE,
         possible=OF_TRANSFORMERS,
     )
-    others = {one.name: one for one in launch.settings if one.name in written.arguments}
+    deepspeed_settings = {
+        setting.name: setting
+        for setting in launch.settings
+        if setting.name in file_settings.arguments
+    }
     settings = tuple(
-        others.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one for one in own.settings
+        deepspeed_settings.get(setting.name, setting)
+        if setting.verdict is Verdict.UNKNOWN
+        else setting
+        for setting in accelerate_launch.settings
     )
     return replace(launch, framework="accelerate", settings=settings)

@@ -1,4 +1,4 @@
-"""Accelerate's YAML, setting by setting.
+"""Table of Accelerate's YAML settings.
 
 Source of names and defaults: Accelerate 1.15.0, commands/config/config_args.py (`ClusterConfig`),
 commands/launch.py and utils/launch.py, whose arguments the nested sections are, and
@@ -31,7 +31,7 @@ _STARTS, _SHARDS, _UNIT, _SAVES = (
 
 
 def _fixed(name: str, reason: str, field: str, form: ValueForm = TEXT) -> KnownSetting:
-    """A setting that is written as the plan has it and changes nothing where it is read."""
+    """A setting that is written from the plan and ignored when read."""
     return KnownSetting(name, reason, field, form, verdict=Verdict.IGNORED)
 
 

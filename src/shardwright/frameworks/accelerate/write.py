@@ -1,5 +1,6 @@
-"""Hugging Face Accelerate: the file of ``accelerate launch``, for FSDP2, plain replicas or, where
-heads are traded, DeepSpeed.
+"""Exporter of Accelerate's YAML for ``accelerate launch``: FSDP2, replicas or DeepSpeed.
+
+DeepSpeed is used for Ulysses.
 
 Source of sequence parallelism: Accelerate, accelerator.py (`_prepare_deepspeed`); of settings, see
 `settings`.
@@ -15,17 +16,23 @@ from shardwright.dtype import Dtype
 from shardwright.frameworks.accelerate.settings import SETTINGS
 from shardwright.frameworks.deepspeed import write
 from shardwright.frameworks.export.common_shortfalls import (
-    another_framework,
-    core_recomputed,
-    in_no_target,
-    not_split_beside_tp,
-    of_the_job,
-    of_the_program,
-    other_orders,
-    some_recomputed,
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    program_option_shortfalls,
+    rank_order_shortfalls,
+    selective_recompute_shortfalls,
+    sequence_parallel_shortfalls,
+    universal_shortfalls,
 )
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
-from shardwright.frameworks.export.nested_settings import nested
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+    title,
+)
+from shardwright.frameworks.export.nested_settings import nested_sections
 from shardwright.frameworks.export.nodes_of_plan import nodes_of, unlike_nodes
 from shardwright.frameworks.export.start_script import MASTER, NODE, PORT, start_script
 from shardwright.frameworks.export.yaml_text import yaml_text
@@ -40,29 +47,31 @@ INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 """Axes of its mesh (`ParallelismConfig._get_mesh`)."""
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that Accelerate cannot express, each with the reason."""
-    yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
-    yield from of_the_program(given)
-    yield from unlike_nodes(given)
-    grid = given.grid
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that Accelerate cannot express, each with the reason."""
+    yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
+    yield from program_option_shortfalls(export)
+    yield from unlike_nodes(export)
+    grid = export.grid
     if grid.ep * grid.etp > 1:
         yield Shortfall(
             what=f"ep {grid.ep} etp {grid.etp}: its file has no degree of experts",
             hint="ep 1, or --to deepspeed",
         )
-    if _trades_heads(grid):
+    if _uses_deepspeed(grid):
         yield from write.grid_shortfalls(grid)
-        yield from another_framework(given, "DeepSpeed")
+        yield from other_framework_shortfalls(export, "DeepSpeed")
     else:
-        yield from _of_fsdp2(grid)
-        yield from another_framework(given, "Accelerate")
+        yield from _fsdp2_shortfalls(grid)
+        yield from other_framework_shortfalls(export, "Accelerate")
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    text = yaml_text(nested(written_settings(SETTINGS, _values(given))), comments=_comments(given))
-    return (ExportFile(name=FILE, text=text), *_of_deepspeed(given), _script(given))
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """Accelerate's YAML, DeepSpeed's file where it is used, and the start script, for a plan."""
+    text = yaml_text(
+        nested_sections(written_settings(SETTINGS, _values(export))), comments=_comments(export)
+    )
+    return (ExportFile(name=FILE, text=text), *_deepspeed_file(export), _script(export))
 
 
 ACCELERATE: Final = Exporter(
@@ -74,18 +83,20 @@ ACCELERATE: Final = Exporter(
 )
 
 
-def _trades_heads(grid: Grid) -> bool:
+def _uses_deepspeed(grid: Grid) -> bool:
+    """True if the grid uses Ulysses, which needs DeepSpeed."""
     return grid.ulysses > 1
 
 
-def _of_fsdp2(grid: Grid) -> Iterator[Shortfall]:
+def _fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """Parts of a grid that Accelerate's FSDP2 cannot express."""
     if grid.pp > 1:
         yield Shortfall(
             what=f"pp {grid.pp}: it has no pipelines but Megatron-LM's",
             hint="pp 1, or --to megatron",
         )
-    yield from other_orders(grid, INNERMOST_FIRST)
-    yield from not_split_beside_tp(grid)
+    yield from rank_order_shortfalls(grid, INNERMOST_FIRST)
+    yield from sequence_parallel_shortfalls(grid)
     yield from fsdp2_shortfalls(grid)
     replicate, shard = fsdp2_degrees(grid)
     if replicate > 1 and shard == 1 and grid.tp * grid.cp > 1:
@@ -107,22 +118,22 @@ def _of_fsdp2(grid: Grid) -> Iterator[Shortfall]:
             what="recompute without shards",
             instead="what the program recomputes: its file has that for FSDP alone",
         )
-    yield from core_recomputed(grid)
-    yield from some_recomputed(grid)
-    yield from in_no_target(grid)
+    yield from selective_recompute_shortfalls(grid)
+    yield from partial_recompute_shortfalls(grid)
+    yield from universal_shortfalls(grid)
 
 
 def _sharded(grid: Grid) -> bool:
-    """FSDP2 runs: its mesh has a degree to shard over."""
+    """True if FSDP2 shards: the mesh has a degree to shard over."""
     return fsdp2_degrees(grid)[1] * grid.cp > 1
 
 
-def _values(given: Given) -> dict[str, Any]:
-    """The values of the table's fields."""
-    grid, job = given.grid, given.problem.job
-    nodes, _ = nodes_of(given)
+def _values(export: PlanToExport) -> dict[str, Any]:
+    """Value of each field of the settings table, from the plan."""
+    grid, job = export.grid, export.problem.job
+    nodes, _ = nodes_of(export)
     sharded = _sharded(grid)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "environment": "LOCAL_MACHINE",
         "nodes": nodes,
         "devices": grid.devices,
@@ -130,9 +141,9 @@ def _values(given: Given) -> dict[str, Any]:
         # c10d would number nodes by their names.
         "rendezvous": "static",
     }
-    if _trades_heads(grid):
-        # Beside a file of DeepSpeed's, which has the number format, it refuses to be told.
-        return found | {
+    if _uses_deepspeed(grid):
+        # FileLookup a file of DeepSpeed's, which has the number format, it refuses to be told.
+        return values | {
             "kind": "DEEPSPEED",
             "deepspeed_file": write.CONFIG,
             "launcher": "standard",
@@ -143,12 +154,12 @@ def _values(given: Given) -> dict[str, Any]:
             "seq_len": job.sequence_length,
             "length_varies": False,
         }
-    found |= {
+    values |= {
         "kind": "FSDP" if sharded else "MULTI_GPU",
         "precision": "fp16" if job.compute is Dtype.FP16 else "bf16",
     }
     if sharded:
-        found |= {
+        values |= {
             "fsdp_version": 2,
             "reshards": grid.zero == 3,
             "wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -159,33 +170,35 @@ def _values(given: Given) -> dict[str, Any]:
         }
     if sharded or grid.tp > 1:
         replicate, shards = fsdp2_degrees(grid)
-        found |= {"replicate": replicate, "shards": shards, "tp": grid.tp, "cp": grid.cp}
+        values |= {"replicate": replicate, "shards": shards, "tp": grid.tp, "cp": grid.cp}
     if (sharded or grid.tp > 1) and grid.cp > 1:
-        found |= {"cp_backend": "torch", "gather": grid.gather}
+        values |= {"cp_backend": "torch", "gather": grid.gather}
     if (
-        runtime_with_options(given.problem.runtime, grid.options).element_kernels
+        runtime_with_options(export.problem.runtime, grid.options).element_kernels
         is ElementKernels.COMPILED
     ):
-        found |= {"is_compiled": True, "compiles_each_layer": True}
-    return found
+        values |= {"is_compiled": True, "compiles_each_layer": True}
+    return values
 
 
-def _of_deepspeed(given: Given) -> tuple[ExportFile, ...]:
-    if not _trades_heads(given.grid):
+def _deepspeed_file(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """DeepSpeed's configuration file for Ulysses; nothing for other plans."""
+    if not _uses_deepspeed(export.grid):
         return ()
-    # It makes DeepSpeed's groups of a sequence itself, from its own file.
-    own = {
+    # Accelerate makes DeepSpeed's sequence groups itself, from Accelerate's own file.
+    configuration = {
         key: value
-        for key, value in write.configuration(given).items()
+        for key, value in write.configuration(export).items()
         if key not in ("sequence_parallel_size", "data_parallel_size")
     }
-    return (ExportFile(name=write.CONFIG, text=json.dumps(own, indent=2) + "\n"),)
+    return (ExportFile(name=write.CONFIG, text=json.dumps(configuration, indent=2) + "\n"),)
 
 
-def _comments(given: Given) -> Iterator[str]:
-    grid, job = given.grid, given.problem.job
+def _comments(export: PlanToExport) -> Iterator[str]:
+    """Comment lines above the settings in Accelerate's YAML."""
+    grid, job = export.grid, export.problem.job
     steps = job.global_batch // (grid.dp * grid.microbatch)
-    yield f"{title(given)}. Made by Shardwright for Accelerate {SETTINGS.version}."
+    yield f"{title(export)}. Made by Shardwright for Accelerate {SETTINGS.version}."
     yield f"{SCRIPT} PROGRAM starts a training program with it."
     yield (
         f"The program takes samples of {job.sequence_length} tokens, {grid.microbatch} at once on a"
@@ -195,7 +208,7 @@ def _comments(given: Given) -> Iterator[str]:
         f"and gradient_accumulation_steps={steps} of them a step; AdamW and its learning rate are"
         " its own."
     )
-    if _trades_heads(grid) and grid.recompute is not Recompute.NONE:
+    if _uses_deepspeed(grid) and grid.recompute is not Recompute.NONE:
         yield "It recomputes every layer: model.gradient_checkpointing_enable()."
     if grid.tp > 1:
         yield (
@@ -204,13 +217,14 @@ def _comments(given: Given) -> Iterator[str]:
         )
 
 
-def _script(given: Given) -> ExportFile:
+def _script(export: PlanToExport) -> ExportFile:
+    """Start script of one node, which calls ``accelerate launch``."""
     node = (
         f'${{{NODE}:+--machine_rank "${NODE}" --main_process_ip "${{{MASTER}:?}}"'
         f' --main_process_port "${{{PORT}:?}}"}}'
     )
     return start_script(
-        given,
+        export,
         name=SCRIPT,
         made_for=f"Accelerate {SETTINGS.version}",
         before=("# The first argument is the training program.",),

@@ -1,4 +1,4 @@
-"""axolotl's YAML.
+"""Reader of axolotl's YAML.
 
 Source of names and defaults: axolotl 0.13, src/axolotl/utils/schemas/ (config.py, training.py,
 peft.py, fsdp.py) and deepspeed_configs (https://docs.axolotl.ai/docs/config-reference.html).
@@ -13,10 +13,14 @@ from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import OFF, refusals, refused
-from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.settings import ATTENTION
-from shardwright.frameworks.transformers.trainer_reader import Words, files_of, trainer_reader
-from shardwright.frameworks.transformers.trainer_strategy import on
+from shardwright.frameworks.transformers.trainer_reader import (
+    TrainerNames,
+    files_of,
+    trainer_reader,
+)
+from shardwright.frameworks.transformers.trainer_strategy import is_on
 
 _STAGE: Final = "zero-optimization.stage"
 _OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"
@@ -51,45 +55,47 @@ _RINGS: Final = {
 }
 
 
-def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    normal(said, devices)
+def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite axolotl's settings as the Trainer's, fill in defaults, and return notes."""
+    normalize_dtypes(settings, devices)
     notes = []
-    if not {"bf16", "fp16", "float32"} & said.keys():
-        said["bf16"] = "true"
+    if not {"bf16", "fp16", "float32"} & settings.keys():
+        settings["bf16"] = "true"
         notes.append(
             "assumed: bf16 auto, which is on where the device has it"
             " (https://docs.axolotl.ai/docs/config-reference.html)"
         )
-    if said.get("bf16", "").lower() in ("auto", "full"):
-        said["bf16"] = "true"
-    if said.get("fp16", "").lower() in ("auto", "full"):
-        said["fp16"] = "true"
+    if settings.get("bf16", "").lower() in ("auto", "full"):
+        settings["bf16"] = "true"
+    if settings.get("fp16", "").lower() in ("auto", "full"):
+        settings["fp16"] = "true"
     # The model is loaded in the dtype that it is trained in (utils/config/__init__.py,
     # normalize_config).
-    said["weights"] = next(
+    settings["weights"] = next(
         (
             name
             for name in ("bf16", "fp16")
-            if on(said, name) or on(said, name.replace("bf", "bfloat").replace("fp", "float"))
+            if is_on(settings, name)
+            or is_on(settings, name.replace("bf", "bfloat").replace("fp", "float"))
         ),
         "fp32",
     )
-    if said["weights"] != "fp32":
-        said[said["weights"]] = "true"
-    if said.get("adapter", "").lower() in OFF:
-        said.pop("lora-rank", None)
-    elif on(said, "lora-target-linear"):
-        said["lora-target"] = "all"
-    if "micro-batch-of-all" in said:
-        said["train-batch-size"] = said.pop("micro-batch-of-all")
-    if "context-parallel" in said and "context-method" not in said:
-        method = said.get(
-            "ring-attn-func", "varlen_llama3" if on(said, "packing") else "batch_ring"
+    if settings["weights"] != "fp32":
+        settings[settings["weights"]] = "true"
+    if settings.get("adapter", "").lower() in OFF:
+        settings.pop("lora-rank", None)
+    elif is_on(settings, "lora-target-linear"):
+        settings["lora-target"] = "all"
+    if "micro-batch-of-all" in settings:
+        settings["train-batch-size"] = settings.pop("micro-batch-of-all")
+    if "context-parallel" in settings and "context-method" not in settings:
+        method = settings.get(
+            "ring-attn-func", "varlen_llama3" if is_on(settings, "packing") else "batch_ring"
         )
-        said["context-method"] = _RINGS.get(method, "ring")
+        settings["context-method"] = _RINGS.get(method, "ring")
     for name in ("flash-attention", "sdp-attention"):
-        said.pop(name, None)
-    plugins = said.get("plugins", "").split()
+        settings.pop(name, None)
+    plugins = settings.get("plugins", "").split()
     # A loss without its plugin is not called; Cut Cross-Entropy is on with its plugin alone
     # (integrations/cut_cross_entropy/args.py).
     for loss, plugin, alone in (
@@ -97,14 +103,14 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
         ("cut-loss", "CutCrossEntropyPlugin", "true"),
     ):
         if any(one.endswith(plugin) for one in plugins):
-            said.setdefault(loss, alone)
-        elif on(said, loss):
-            said[loss] = "false"
+            settings.setdefault(loss, alone)
+        elif is_on(settings, loss):
+            settings[loss] = "false"
             notes.append(
                 f"{loss.partition('-')[0]} cross-entropy is set without its plugin {plugin}, and"
                 " has no effect"
             )
-    unknown = [one for one in plugins if not one.endswith(_PLUGINS)]
+    unknown = [plugin for plugin in plugins if not plugin.endswith(_PLUGINS)]
     if unknown:
         raise DataError(
             f"plugins {' '.join(unknown)[:60]}: what they change is not priced here",
@@ -114,7 +120,7 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
 
 
 AXOLOTL: Final = trainer_reader(
-    Words(
+    TrainerNames(
         framework="axolotl",
         renamed=MappingProxyType(
             {
@@ -252,7 +258,7 @@ AXOLOTL: Final = trainer_reader(
                 "routing of Unsloth's kind": "unsloth-*",
             }
         ),
-        settled=_settled,
+        settled=_normalize,
     ),
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),

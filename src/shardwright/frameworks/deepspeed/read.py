@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration as a launch."""
+"""Reader of DeepSpeed's JSON configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.frameworks.launch.framework_claims import (
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
@@ -36,12 +36,12 @@ _SIGNATURE: Final = Signature(
 _OVERLAP: Final = "zero-optimization.overlap-comm"
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that a configuration is."""
-    # A value "auto" is the program's.
-    said = {name: value for name, value in written.arguments.items() if value != "auto"}
-    refuse(said, SETTINGS.refused)
-    values = values_of(SETTINGS, said)
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert DeepSpeed's settings to a launch."""
+    # The training program fills in the value "auto".
+    arguments = {name: value for name, value in file_settings.arguments.items() if value != "auto"}
+    refuse(arguments, SETTINGS.refused)
+    values = values_of(SETTINGS, arguments)
     zero, cp = values["zero"], values["cp"]
     if zero > 3:
         raise DataError(f"zero_optimization.stage {zero}", hint="0 to 3")
@@ -49,7 +49,7 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
     steps = values["microbatches"] or 1
     batch = values["global_batch"] or 0
     microbatch = values["microbatch"] or max(batch // (dp * steps), 1)
-    checkpointed = any(name.startswith("activation-checkpointing.") for name in said)
+    checkpointed = any(name.startswith("activation-checkpointing.") for name in arguments)
     strategy = {
         **values,
         "ulysses": cp,
@@ -59,34 +59,34 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         "offload": _offload(values),
     }
     # Its collectives overlap by default with ZeRO-3 alone.
-    options = {_OVERLAP: str(zero == 3).lower(), **said}
+    options = {_OVERLAP: str(zero == 3).lower(), **arguments}
     return launch_of(
-        written,
+        file_settings,
         Grid(**only_of_grid(strategy)),
         framework="deepspeed",
         runtime=runtime,
         model=model,
         seq_len=0,
         global_batch=batch or microbatch * steps * dp,
-        precision=_precision(written, values),
+        precision=_precision(file_settings, values),
         table=SETTINGS,
         arguments={name: value for name, value in options.items() if value != "false"},
     )
 
 
-def _precision(written: Written, values: dict[str, Any]) -> str:
-    """Number format; empty where the program has it."""
+def _precision(file_settings: FileSettings, values: dict[str, Any]) -> str:
+    """Number format of the GEMMs; empty where the training program decides."""
     for name in ("fp16", "bf16"):
         if values[name]:
             return name
     by_program = any(
-        written.arguments.get(f"{name}.enabled") == "auto" for name in ("fp16", "bf16")
+        file_settings.arguments.get(f"{name}.enabled") == "auto" for name in ("fp16", "bf16")
     )
     return "" if by_program else "fp32"
 
 
 def _offload(values: dict[str, Any]) -> int:
-    """Percent of the optimizer's states on the host."""
+    """Percent of the optimizer states on the host."""
     whole = 100 if values["is_offloaded_whole"] else 0
     return int(values["offload_ratio"] if values["is_offloaded"] else whole)
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration, setting by setting.
+"""Table of DeepSpeed's settings.
 
 Source of names and defaults: DeepSpeed 0.19.8, runtime/config.py, runtime/zero/config.py,
 runtime/zero/offload_config.py, runtime/activation_checkpointing/config.py,
@@ -33,7 +33,7 @@ _ALWAYS, _NEVER = WhenWritten.ALWAYS, WhenWritten.NEVER
 
 
 def _size(name: str) -> KnownSetting:
-    """A size of ZeRO, written as the runtime has it and not counted where it is read."""
+    """A bucket size of ZeRO, written from the runtime and not used when read."""
     return KnownSetting(_ZERO + name, _BUCKETS, name, verdict=Verdict.UNKNOWN)
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed: its configuration, and a script that starts a training program with it.
+"""Exporter of DeepSpeed's JSON configuration and a start script.
 
 Source of groups: DeepSpeed, utils/groups.py; of settings, see `settings`.
 """
@@ -13,18 +13,24 @@ from shardwright.dtype import Dtype
 from shardwright.frameworks.deepspeed.settings import AXES, DATA_FIRST, SETTINGS
 from shardwright.frameworks.export.common_shortfalls import (
     OF_THE_PROGRAM,
-    another_framework,
-    core_recomputed,
-    in_no_target,
-    not_split_beside_tp,
-    of_one_replica,
-    of_the_job,
-    of_the_program,
-    other_orders,
-    some_recomputed,
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    program_option_shortfalls,
+    rank_order_shortfalls,
+    selective_recompute_shortfalls,
+    sequence_parallel_shortfalls,
+    single_replica_shortfalls,
+    universal_shortfalls,
 )
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, one_line
-from shardwright.frameworks.export.nested_settings import Settings, nested, settings_of
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+    one_line,
+)
+from shardwright.frameworks.export.nested_settings import Settings, nested_sections, settings_of
 from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.settings.setting_table import Pair, grid_values, written_settings
@@ -43,19 +49,19 @@ PRESETS: Final[Mapping[str, str]] = {
 """Models whose experts it deals over devices (AutoEP): architecture -> `preset_model`."""
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that DeepSpeed cannot express, each with the reason."""
-    yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
-    yield from of_the_program(given)
-    yield from grid_shortfalls(given.grid)
-    yield from _of_experts(given)
-    yield from another_framework(given, "DeepSpeed")
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that DeepSpeed cannot express, each with the reason."""
+    yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
+    yield from program_option_shortfalls(export)
+    yield from grid_shortfalls(export.grid)
+    yield from _expert_shortfalls(export)
+    yield from other_framework_shortfalls(export, "DeepSpeed")
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    config = json.dumps(configuration(given), indent=2) + "\n"
-    return ExportFile(name=CONFIG, text=config), _script(given)
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """DeepSpeed's configuration and the start script of a plan."""
+    config = json.dumps(configuration(export), indent=2) + "\n"
+    return ExportFile(name=CONFIG, text=config), _script(export)
 
 
 DEEPSPEED: Final = Exporter(
@@ -68,15 +74,15 @@ DEEPSPEED: Final = Exporter(
 
 
 def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
-    """The parts of a grid that DeepSpeed's configuration cannot express, apart from experts."""
+    """Parts of a grid that DeepSpeed's configuration cannot express, apart from experts."""
     if grid.pp > 1:
         yield Shortfall(
             what=f"pp {grid.pp}: its pipelines are programs (PipelineModule), not configuration",
             hint="pp 1",
         )
-    yield from other_orders(grid, (*INNERMOST_FIRST, "pp"))
-    yield from not_split_beside_tp(grid)
-    yield from of_one_replica(grid)
+    yield from rank_order_shortfalls(grid, (*INNERMOST_FIRST, "pp"))
+    yield from sequence_parallel_shortfalls(grid)
+    yield from single_replica_shortfalls(grid)
     if grid.ring > 1:
         yield Shortfall(
             what=f"a ring of {grid.ring}: its sequence parallelism trades heads",
@@ -99,21 +105,22 @@ def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
             what=f"{grid.offload} % of the states on the host with zero{grid.zero}",
             hint="all of them, or zero3",
         )
-    yield from core_recomputed(grid)
-    yield from some_recomputed(grid)
-    yield from in_no_target(grid)
+    yield from selective_recompute_shortfalls(grid)
+    yield from partial_recompute_shortfalls(grid)
+    yield from universal_shortfalls(grid)
 
 
-def _of_experts(given: Given) -> Iterator[Shortfall]:
-    grid, model = given.grid, given.problem.model
+def _expert_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan's expert parallelism that DeepSpeed cannot express."""
+    grid, model = export.grid, export.problem.model
     if grid.etp > 1:
         yield Shortfall(what=f"etp {grid.etp}: its experts are not cut", hint="etp 1")
     if grid.ep == 1:
         return
     if model.architecture not in PRESETS:
-        known = ", ".join(PRESETS.values())
+        presets = ", ".join(PRESETS.values())
         yield Shortfall(
-            what=f"ep {grid.ep} of {model.name}: it deals experts of {known}",
+            what=f"ep {grid.ep} of {model.name}: it deals experts of {presets}",
             hint="ep 1, or such a model",
         )
     if grid.cp > 1 and grid.zero == 3:
@@ -128,16 +135,17 @@ def _of_experts(given: Given) -> Iterator[Shortfall]:
 
 
 def _data_first(grid: Grid) -> bool:
-    """Copies of an expert are neighbours, and the members that share its layer's experts stand
-    apart.
+    """True if the order of ranks puts the copies of an expert side by side.
+
+    The ranks that share a layer's experts then stand apart.
     """
     return grid.ep > 1 and grid.edp > 1 and grid.order.index("dp") < grid.order.index("ep")
 
 
-def configuration(given: Given) -> Settings:
-    """The configuration of a plan of which nothing is lacking."""
-    grid, batch = given.grid, given.problem.job.global_batch
-    half = "fp16" if given.problem.job.compute is Dtype.FP16 else "bf16"
+def configuration(export: PlanToExport) -> Settings:
+    """DeepSpeed's configuration of a plan, as nested settings."""
+    grid, batch = export.grid, export.problem.job.global_batch
+    half = "fp16" if export.problem.job.compute is Dtype.FP16 else "bf16"
     values = {
         **grid_values(grid),
         # With tensor parallelism its check of the batch counts every rank as a replica: it is given
@@ -151,18 +159,19 @@ def configuration(given: Given) -> Settings:
         "order": DATA_FIRST if _data_first(grid) else AXES,
     }
     if grid.ep > 1:
-        values |= {"has_ep": True, "preset": PRESETS[given.problem.model.architecture]}
+        values |= {"has_ep": True, "preset": PRESETS[export.problem.model.architecture]}
     if grid.recompute is not Recompute.NONE:
         values |= {"partition_activations": False, "cpu_checkpointing": False}
-    values |= dict(_sizes(given))
-    return nested([*written_settings(SETTINGS, values), *_options(given)])
+    values |= dict(_sizes(export))
+    return nested_sections([*written_settings(SETTINGS, values), *_options(export)])
 
 
-def _sizes(given: Given) -> Iterator[Pair]:
-    """The format of added gradients and sizes of buckets, as the plan was priced. Without ZeRO it
-    adds gradients up in the parameters' format and takes no other.
+def _sizes(export: PlanToExport) -> Iterator[Pair]:
+    """Gradient dtype and bucket sizes as the plan was priced, by field of the settings table.
+
+    Without ZeRO, DeepSpeed accumulates gradients in the parameters' format and accepts no other.
     """
-    grid, runtime = given.grid, given.problem.runtime
+    grid, runtime = export.grid, export.problem.runtime
     if not grid.zero or runtime.framework != "DeepSpeed":
         return
     yield "gradient_dtype", str(runtime.gradient_dtype)
@@ -174,19 +183,20 @@ def _sizes(given: Given) -> Iterator[Pair]:
         yield "stage3_max_reuse_distance", runtime.reuse_elements
 
 
-def _options(given: Given) -> Iterator[Pair]:
+def _options(export: PlanToExport) -> Iterator[Pair]:
+    """Settings of the plan's runtime options that DeepSpeed's configuration can express."""
     # That a compiler fuses kernels is no setting of this version, but a call of the program.
-    idle = ("cpu_checkpoints",) if given.grid.recompute is Recompute.NONE else ()
+    idle = ("cpu_checkpoints",) if export.grid.recompute is Recompute.NONE else ()
     apart = ("kernels", *idle, *OF_THE_PROGRAM)
-    for flag in flags_set(given, "DeepSpeed", apart=apart):
+    for flag in flags_set(export, "DeepSpeed", apart=apart):
         yield from settings_of(flag)
 
 
-def _program(given: Given) -> Iterator[str]:
-    """Instructions for the training program, which no setting of the configuration expresses."""
-    grid, model = given.grid, given.problem.model
+def _program_instructions(export: PlanToExport) -> Iterator[str]:
+    """Instructions for the training program, for parts that no setting expresses."""
+    grid, model = export.grid, export.problem.model
     yield (
-        f"builds {model.name}, reads samples of {given.problem.job.sequence_length} tokens, and"
+        f"builds {model.name}, reads samples of {export.problem.job.sequence_length} tokens, and"
         " makes AdamW with its learning rate"
     )
     if grid.recompute is not Recompute.NONE:
@@ -199,7 +209,7 @@ def _program(given: Given) -> Iterator[str]:
             "trades heads round attention: deepspeed.sequence.layer.DistributedAttention, or"
             " UlyssesSPAttentionHF"
         )
-    runtime = given.problem.runtime
+    runtime = export.problem.runtime
     if (
         runtime.framework == "DeepSpeed"
         and runtime_with_options(runtime, grid.options).element_kernels is ElementKernels.COMPILED
@@ -207,14 +217,15 @@ def _program(given: Given) -> Iterator[str]:
         yield "compiles: engine.compile()"
 
 
-def _script(given: Given) -> ExportFile:
+def _script(export: PlanToExport) -> ExportFile:
+    """Start script of one node, which calls torchrun."""
     return start_script(
-        given,
+        export,
         name=SCRIPT,
         made_for=f"DeepSpeed {SETTINGS.version}",
         before=[
             f"# {CONFIG} says batch, numbers, ZeRO and degrees. The program, the first argument,",
-            *(f"# - {one_line(line)};" for line in _program(given)),
+            *(f"# - {one_line(line)};" for line in _program_instructions(export)),
             "# - calls deepspeed.initialize with deepspeed.add_config_arguments.",
             'program="${1:?}"; shift',
         ],

@@ -1,4 +1,4 @@
-"""Settings of configuration files, by dotted names in lower case with dashes."""
+"""Settings of JSON, YAML, TOML and Python files as flat dotted names with dashes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from shardwright.units import MAX_INTEGER_BITS
 
 MAX_DEPTH: Final = 30
 MAX_SETTINGS: Final = 5_000
+_HINT: Final = "a configuration file of a framework"
 
 
 def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
-    """The settings of a JSON, YAML or TOML text.
+    """Settings of a JSON, YAML or TOML text, by dotted name in lower case.
 
     Args:
         suffix: ``.json``, ``.yaml``, ``.yml`` or ``.toml``.
-        name: of the file, for errors.
+        name: the file's name, for errors.
 
     Raises:
         DataError: it cannot be read, or holds too much.
@@ -29,18 +30,21 @@ def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
 
 
 def settings_of_python(text: str, name: str) -> Arguments:
-    """The named settings in a Python file: ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` as
-    ``model.tp``, ``Parallelism(tp=8)`` as ``parallelism.tp``.
+    """Settings that a Python file assigns or passes, by dotted name, without running the file.
+
+    ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` give ``model.tp``; ``Parallelism(tp=8)`` gives
+    ``parallelism.tp``.
 
     Raises:
         DataError: it is no Python.
     """
     tree = tree_of(text, name)
-    # What is made by a call may be changed behind it.
-    return dict([*_called(tree), *_assigned(tree)])
+    # An assignment after a call overrides the call's arguments.
+    return dict([*_keyword_arguments(tree), *_assignments(tree)])
 
 
 def _document(text: str, suffix: str, name: str) -> Any:
+    """Parse a JSON, YAML or TOML text."""
     try:
         if suffix == ".toml":
             import tomllib
@@ -56,59 +60,51 @@ def _document(text: str, suffix: str, name: str) -> Any:
     except ShardwrightError as error:
         raise DataError(error.message, hint=error.hint) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{name[:60]}: {str(error)[:200]}", hint="a configuration file of a framework"
-        ) from None
+        raise DataError(f"{name[:60]}: {str(error)[:200]}", hint=_HINT) from None
 
 
 def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
-    """Settings by dotted names, in lower case with dashes; what is off or nothing is left out, as
-    of arguments.
-    """
+    """Flatten a nested document to dotted names in lower case with dashes; None is left out."""
     if depth > MAX_DEPTH:
         raise DataError(
             f"a configuration nested deeper than {MAX_DEPTH}",
-            hint="a configuration file of a framework",
+            hint=_HINT,
         )
     if isinstance(document, Mapping):
-        found: dict[str, str] = {}
+        settings: dict[str, str] = {}
         for key, value in document.items():
             name = f"{before}.{key}" if before else str(key)
-            found |= _flat(value, name.replace("_", "-").lower(), depth + 1)
-            if len(found) > MAX_SETTINGS:
+            settings |= _flat(value, name.replace("_", "-").lower(), depth + 1)
+            if len(settings) > MAX_SETTINGS:
                 raise DataError(
                     f"a configuration of more than {MAX_SETTINGS:,} settings",
-                    hint="a configuration file of a framework",
+                    hint=_HINT,
                 )
-        return found
+        return settings
     if not before:
-        raise DataError("a configuration without names", hint="a configuration file of a framework")
+        raise DataError("a configuration without names", hint=_HINT)
     if document is None or document is False:
         return {before: "false"} if document is False else {}
     if document is True:
         return {before: "true"}
     if isinstance(document, list | tuple):
-        return {before: " ".join(_text(one, before) for one in document[:1000])}
+        return {before: " ".join(_text(item, before) for item in document[:1000])}
     return {before: _text(document, before)}
 
 
 def _text(value: object, name: str) -> str:
-    """A value as text, of the setting `name`."""
+    """Text of a setting's value; DataError if a number is too long."""
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-        raise DataError(
-            f"the number of {name[:60]} is too long", hint="a configuration file of a framework"
-        )
+        raise DataError(f"the number of {name[:60]} is too long", hint=_HINT)
     # Of a table or a list inside a list, numbers may still be too long.
     try:
         return str(value)
     except ValueError:
-        raise DataError(
-            f"a number of {name[:60]} is too long", hint="a configuration file of a framework"
-        ) from None
+        raise DataError(f"a number of {name[:60]} is too long", hint=_HINT) from None
 
 
 def tree_of(text: str, name: str) -> ast.Module:
-    """A Python file, parsed.
+    """Parse a Python file to a syntax tree.
 
     Raises:
         DataError: it is no Python, or has an integer of more than `MAX_INTEGER_BITS` bits.
@@ -125,13 +121,13 @@ def tree_of(text: str, name: str) -> ast.Module:
         ):
             raise DataError(
                 f"{name[:60]}: a number in line {node.lineno} is too long",
-                hint="a configuration file of a framework",
+                hint=_HINT,
             )
     return tree
 
 
-def _called(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Keywords of calls."""
+def _keyword_arguments(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the keyword arguments of all calls, as (dotted name, value)."""
     for node in ast.walk(tree):
         called = dotted(node.func) if isinstance(node, ast.Call) else []
         for keyword in node.keywords if isinstance(node, ast.Call) and called else ():
@@ -140,13 +136,13 @@ def _called(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 if isinstance(keyword.value, ast.List | ast.Tuple)
                 else None
             )
-            value = _literal(keyword.value) or listed or _named(keyword.value)
+            value = _literal(keyword.value) or listed or _dotted_name(keyword.value)
             if keyword.arg and value is not None:
                 yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
 
 
-def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Attributes that are set, and entries of tables whose keys are dotted names."""
+def _assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield attributes that are assigned, and entries of dicts whose keys are dotted names."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)
@@ -154,12 +150,12 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
             and isinstance(node.targets[0], ast.Attribute)
         ):
             parts = dotted(node.targets[0])
-            value = _literal(node.value) or _called_with(node.value)
+            value = _literal(node.value) or _single_text_argument(node.value)
             if parts and value is not None:
                 yield ".".join(parts[1:]).replace("_", "-").lower(), value
         if isinstance(node, ast.Dict):
             for key, item in zip(node.keys, node.values, strict=True):
-                value = _literal(item) or _named(item)
+                value = _literal(item) or _dotted_name(item)
                 if (
                     isinstance(key, ast.Constant)
                     and isinstance(key.value, str)
@@ -170,7 +166,7 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def dotted(node: ast.expr) -> list[str]:
-    """The parts of ``a.b.c``; empty of what else an expression is."""
+    """Names in an expression ``a.b.c``; empty for other expressions."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < MAX_DEPTH:
         parts.insert(0, node.attr)
@@ -178,10 +174,8 @@ def dotted(node: ast.expr) -> list[str]:
     return [node.id, *parts] if isinstance(node, ast.Name) else []
 
 
-def _called_with(node: ast.expr) -> str | None:
-    """The one text that something is called with: of ``get_mixed_precision_config("bf16_mixed")``
-    that.
-    """
+def _single_text_argument(node: ast.expr) -> str | None:
+    """The single text argument of a call, such as "bf16_mixed" of ``get_config("bf16_mixed")``."""
     return (
         _literal(node.args[0])
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
@@ -190,17 +184,20 @@ def _called_with(node: ast.expr) -> str | None:
 
 
 def named_value(node: ast.expr) -> str | None:
-    """The name of what an expression is or calls, or the one text that it is called with."""
+    """Name of the object or function in an expression, or the single text argument of a call."""
     if isinstance(node, ast.List | ast.Tuple):
-        return " ".join(name for one in node.elts[:100] if (name := named_value(one))) or None
-    return _called_with(node) or (
-        _named(node) if isinstance(node, ast.Call | ast.Attribute | ast.Name) else None
+        return (
+            " ".join(name for element in node.elts[:100] if (name := named_value(element))) or None
+        )
+    return _single_text_argument(node) or (
+        _dotted_name(node) if isinstance(node, ast.Call | ast.Attribute | ast.Name) else None
     )
 
 
-def _named(node: ast.expr) -> str | None:
-    """The dotted name of an expression or of the function that it calls: ``FullAC.Config`` for
-    ``FullAC.Config()``; ``none`` for None.
+def _dotted_name(node: ast.expr) -> str | None:
+    """Dotted name of an expression or of the function that it calls; ``none`` for None.
+
+    ``FullAC.Config()`` gives ``FullAC.Config``.
     """
     if isinstance(node, ast.Constant) and node.value is None:
         return "none"
@@ -208,6 +205,7 @@ def _named(node: ast.expr) -> str | None:
 
 
 def _literal(node: ast.expr) -> str | None:
+    """Text of a literal expression; None for other expressions and for dicts."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

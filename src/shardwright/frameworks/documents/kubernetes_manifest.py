@@ -1,5 +1,4 @@
-"""Kubernetes manifests that wrap a launch: the commands of their containers, their environment and
-how many devices they ask for.
+"""Containers, environments and device counts of launches in Kubernetes manifests.
 
 Source of the forms: Kubeflow training-operator v1 (PyTorchJob, MPIJob), Kubeflow Trainer v2
 (TrainJob, ClusterTrainingRuntime), JobSet v0.10, batch/v1 Job, Volcano's Job, KubeRay's RayJob.
@@ -25,6 +24,7 @@ MAX_DOCUMENTS: Final = 50
 MAX_CONTAINERS: Final = 200
 MAX_DEPTH: Final = 20
 MAX_DEVICES: Final = 10**7
+_HINT: Final = "the manifest of one job"
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 _VARIABLE: Final = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]{0,100})\)")
 _ACCELERATOR: Final = re.compile(
@@ -37,12 +37,12 @@ _START: Final = re.compile(r"^kind:\s*[\"']?(\w+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container of a manifest: its start command and environment.
+    """A container of a manifest: start command, environment and number of devices.
 
     Args:
-        script: as shell text; empty = what its image says.
-        environment: its variables.
-        devices: of all its replicas; 0 = not said.
+        script: the command as shell text; empty = the image's copies command.
+        environment: environment variables.
+        devices: devices of all replicas together; 0 = not given.
     """
 
     script: str
@@ -52,8 +52,9 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A manifest's containers, the files of its ConfigMaps by name,
-    and the kinds of its objects.
+    """Contents of a manifest: containers, files in ConfigMaps, and kinds of objects.
+
+    `files` has (name, text) of each file.
     """
 
     containers: tuple[Container, ...]
@@ -62,20 +63,19 @@ class Manifest:
 
     @property
     def devices(self) -> int:
-        """Devices of all containers that start something; 0 = not said."""
-        return sum(one.devices for one in self.containers if one.script)
+        """Devices of all containers that start a command; 0 = not given."""
+        return sum(container.devices for container in self.containers if container.script)
 
 
 def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) -> Manifest | None:
-    """The manifest that a file is; None where it is none of a workload.
+    """Parse a file as a Kubernetes manifest; None if the file holds no known workload.
 
     Args:
-        suffix: of the file; templates of manifests have others than ``.yaml``.
+        suffix: ending of the file's name, which may be other than ``.yaml`` for templates.
         given: values of variables, as ``envsubst`` takes them.
 
     Raises:
-        DataError: it is one, and cannot be read, or its containers start nothing that the manifest
-        says.
+        DataError: the manifest cannot be read, or no container has a command.
     """
     is_json = suffix == ".json" and '"apiVersion"' in text
     if suffix == ".toml" or not (
@@ -84,8 +84,10 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
         return None
     for variable, value in given.items():
         text = text.replace(f"${{{variable}}}", value)
-    objects = [one for one in _objects(text, suffix, name) if isinstance(one, Mapping)]
-    kinds = tuple(str(one.get("kind", ""))[:40] for one in objects)
+    objects = [
+        resource for resource in _objects(text, suffix, name) if isinstance(resource, Mapping)
+    ]
+    kinds = tuple(str(resource.get("kind", ""))[:40] for resource in objects)
     if not set(kinds) & KINDS:
         return None
     containers: list[Container] = []
@@ -95,9 +97,9 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
             if len(containers) > MAX_CONTAINERS:
                 raise DataError(
                     f"{name[:60]}: more than {MAX_CONTAINERS} containers",
-                    hint="the manifest of one job",
+                    hint=_HINT,
                 )
-    if not any(one.script for one in containers):
+    if not any(container.script for container in containers):
         raise DataError(
             f"{name[:60]}: no container of the {next(kind for kind in kinds if kind in KINDS)} says"
             " its command; its image does",
@@ -105,21 +107,20 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
         )
     files = tuple(
         (str(key), str(value))
-        for one in objects
-        if one.get("kind") == "ConfigMap"
-        for key, value in _items(one.get("data"))
+        for resource in objects
+        if resource.get("kind") == "ConfigMap"
+        for key, value in _items(resource.get("data"))
     )
     return Manifest(containers=tuple(containers), files=files, kinds=kinds)
 
 
 def _objects(text: str, suffix: str, name: str) -> Iterator[Any]:
+    """Parse the YAML or JSON documents of a manifest one by one."""
     from shardwright.hardware.files.bounded_yaml import read_yaml  # yaml only where a file is read
 
     parts = [text] if suffix == ".json" else re.split(r"^---.*$", text, flags=re.MULTILINE)
     if len(parts) > MAX_DOCUMENTS:
-        raise DataError(
-            f"{name[:60]}: more than {MAX_DOCUMENTS} documents", hint="the manifest of one job"
-        )
+        raise DataError(f"{name[:60]}: more than {MAX_DOCUMENTS} documents", hint=_HINT)
     for part in parts:
         if not part.strip():
             continue
@@ -132,78 +133,86 @@ def _objects(text: str, suffix: str, name: str) -> Iterator[Any]:
 
 
 def _items(value: object) -> Iterator[tuple[object, object]]:
+    """Yield the items of a mapping; nothing for other values."""
     yield from value.items() if isinstance(value, Mapping) else ()
 
 
 def _containers(
     value: object, replicas: int, environment: Mapping[str, str], depth: int
 ) -> list[Container]:
-    """The containers below a part of an object; `replicas`: of that part."""
+    """Collect all containers below a part of an object.
+
+    `replicas` is the number of copies of that part.
+    """
     if depth > MAX_DEPTH:
-        raise DataError(
-            f"a manifest nested deeper than {MAX_DEPTH}", hint="the manifest of one job"
-        )
-    found: list[Container] = []
+        raise DataError(f"a manifest nested deeper than {MAX_DEPTH}", hint=_HINT)
+    containers: list[Container] = []
     if isinstance(value, list):
         return [
-            one
+            container
             for part in value[:MAX_CONTAINERS]
-            for one in _containers(part, replicas, environment, depth + 1)
+            for container in _containers(part, replicas, environment, depth + 1)
         ]
     if not isinstance(value, Mapping):
-        return found
-    own = _count(next((value[name] for name in _WORKERS if name in value), 1)) or 1
-    replicas = min(replicas * own, MAX_DEVICES)
-    each = _count(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
+        return containers
+    copies = _count(next((value[name] for name in _WORKERS if name in value), 1)) or 1
+    replicas = min(replicas * copies, MAX_DEVICES)
+    node_devices = _count(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
     for key, part in value.items():
         if key == "containers" and isinstance(part, list):
-            found += [
+            containers += [
                 _container(one, replicas, environment)
                 for one in part[:MAX_CONTAINERS]
                 if isinstance(one, Mapping)
             ]
         elif key == "trainer" and isinstance(part, Mapping):
             nodes = _count(part.get("numNodes", 1)) or 1
-            found.append(_container(part, min(replicas * nodes, MAX_DEVICES), environment))
+            containers.append(_container(part, min(replicas * nodes, MAX_DEVICES), environment))
         elif key == "entrypoint" and isinstance(part, str):
-            found.append(Container(script=part, environment=environment))
+            containers.append(Container(script=part, environment=environment))
         elif key not in ("initContainers", "volumes", "metadata", "status", "selector"):
-            found += _containers(part, replicas, environment, depth + 1)
-    if each:
-        found = [
-            one if one.devices or not one.script else _with_devices(one, each, replicas)
-            for one in found
+            containers += _containers(part, replicas, environment, depth + 1)
+    if node_devices:
+        containers = [
+            container
+            if container.devices or not container.script
+            else _with_devices(container, node_devices, replicas)
+            for container in containers
         ]
-    return found
+    return containers
 
 
-def _with_devices(one: Container, each: int, replicas: int) -> Container:
+def _with_devices(container: Container, each: int, replicas: int) -> Container:
+    """Container with its device count set to `each` times `replicas`."""
     return Container(
-        script=one.script, environment=one.environment, devices=min(each * replicas, MAX_DEVICES)
+        script=container.script,
+        environment=container.environment,
+        devices=min(each * replicas, MAX_DEVICES),
     )
 
 
 def _container(
     value: Mapping[Any, Any], replicas: int, environment: Mapping[str, str]
 ) -> Container:
+    """Parse one container: command, environment variables and device count."""
     variables = dict(environment)
     entries = value.get("env")
-    for one in entries if isinstance(entries, list) else ():
+    for entry in entries if isinstance(entries, list) else ():
         if (
-            isinstance(one, Mapping)
-            and isinstance(one.get("name"), str)
-            and isinstance(one.get("value"), str | int | float)
+            isinstance(entry, Mapping)
+            and isinstance(entry.get("name"), str)
+            and isinstance(entry.get("value"), str | int | float)
         ):
-            variables[one["name"]] = str(one["value"])
-    words = [str(one) for name in ("command", "args") for one in _listed(value.get(name))]
+            variables[entry["name"]] = str(entry["value"])
+    words = [str(entry) for name in ("command", "args") for entry in _listed(value.get(name))]
     words = [
         _VARIABLE.sub(lambda match: variables.get(match[1], f"${match[1]}"), word) for word in words
     ]
     devices = 0
     for name in ("resources", "resourcesPerNode"):
-        held = value.get(name)
+        resources = value.get(name)
         for part in ("limits", "requests"):
-            wanted = held.get(part) if isinstance(held, Mapping) else None
+            wanted = resources.get(part) if isinstance(resources, Mapping) else None
             counts = [
                 _count(number) for key, number in _items(wanted) if _ACCELERATOR.fullmatch(str(key))
             ]
@@ -215,15 +224,14 @@ def _container(
 
 
 def _listed(value: object) -> Sequence[object]:
+    """The value as a list; a single text becomes a list of one."""
     if isinstance(value, str):
         return [value]
     return value if isinstance(value, list) else []
 
 
 def _script(words: Sequence[str]) -> str:
-    """A container's command as shell text: what stands behind ``bash -c``,
-    or the words themselves.
-    """
+    """Container's command as shell text: the text behind ``bash -c``, or the words themselves."""
     if words and words[0] in _SHELLS:
         at = next(
             (n for n, word in enumerate(words[1:4], start=1) if re.fullmatch(r"-[a-z]*c", word)), 0
@@ -237,5 +245,6 @@ def _script(words: Sequence[str]) -> str:
 
 
 def _count(value: object) -> int:
+    """Parse a non-negative whole number; 0 for other values."""
     text = str(value).strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 7 else 0

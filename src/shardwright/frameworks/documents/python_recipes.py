@@ -1,8 +1,9 @@
-"""The settings that one function of a Python file makes: recipes and registries of frameworks
-whose launches are Python.
+"""Settings that a function of a Python file makes, found without running the file.
 
-Followed are assignments, calls of the file's own functions with their arguments, and conditions on
-what is known; nothing is run.
+Recipes and registries of some frameworks are such functions.
+
+The module follows assignments, calls of the file's own functions with their arguments, and
+conditions on known values.
 """
 
 from __future__ import annotations
@@ -53,16 +54,19 @@ Values = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """The result of a call that is not followed, known only by name."""
+class _CallByName:
+    """Result of a call that is not followed, known only by its name."""
 
     text: str
     begins: bool = False
 
 
 @dataclass(slots=True)
-class _State:
-    """The state of following a file. imported: name -> the module that it is from."""
+class _Traversal:
+    """State of the traversal: functions, constants, settings found and notes.
+
+    `imported` maps a name to the module that it comes from.
+    """
 
     functions: Mapping[str, Function]
     constants: Values
@@ -73,9 +77,10 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """The settings that a function makes, by dotted names in lower case with dashes, and the calls
-    that were not followed; `function`: its name.
+class RecipeSettings:
+    """Settings that a Python function makes, and notes on calls that were not followed.
+
+    Names are dotted, in lower case with dashes. `function` is the function's name.
     """
 
     settings: Mapping[str, str]
@@ -83,17 +88,19 @@ class Followed:
     function: str = ""
 
 
-def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> Followed | None:
-    """The settings of the one function of a Python file that makes a configuration; None: the file
-    has no such functions.
+def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> RecipeSettings | None:
+    """Settings made by the one function of a Python file that builds a configuration.
+
+    None if the file has no such functions.
 
     Args:
         name: of the file, for errors.
-        given: what the user says; one of `CHOICES` is the function's name.
+        given: values from the user; one of `CHOICES` is the function's name.
 
     Raises:
-        DataError: it is no Python, there are several functions and nothing says which, or the named
-        one is not there.
+        DataError: the file is no Python, the function is not there, or there are several functions
+            and
+        none is named.
     """
     try:
         return _followed(tree_of(text, name), name, given=given)
@@ -103,17 +110,21 @@ def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> Fol
         ) from None
 
 
-def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Followed | None:
-    """See `settings_of_recipe`."""
+def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> RecipeSettings | None:
+    """Follow a file's chosen function, or its module-level statements, and return the settings."""
     functions = {node.name: node for node in tree.body if isinstance(node, Function)}
-    makers = [one for one, node in functions.items() if _makes(node)]
+    makers = [
+        name_of_function
+        for name_of_function, node in functions.items()
+        if _builds_configuration(node)
+    ]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     if len(makers) < 2 and not any(
         _base(node, {}) or dotted(node.func) in _WRAPPERS for node in calls
     ):
         return None
-    state = _State(functions=functions, constants=_constants(tree), imported=_imports(tree))
-    chosen = next((given[one] for one in CHOICES if one in given), "")
+    state = _Traversal(functions=functions, constants=_constants(tree), imported=_imports(tree))
+    chosen = next((given[choice] for choice in CHOICES if choice in given), "")
     if chosen:
         if chosen not in functions:
             raise DataError(
@@ -121,70 +132,71 @@ def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Follo
                 hint=f"--set {RECIPE}= one of {', '.join(makers)[:200]}",
             )
     else:
-        chosen = _only(tree, makers, functions, name)
+        chosen = _launched_function(tree, makers, functions, name)
     if chosen:
         _call(state, functions[chosen], {}, 0)
-        more = [one for one in makers if one != chosen]
+        more = [maker for maker in makers if maker != chosen]
         if more:
             state.notes.append(
                 f"{chosen} was read; --set {RECIPE}=NAME reads another function of {name[:60]}"
             )
     else:
         _block(state, tree.body, dict(state.constants), 0)
-    return Followed(
+    return RecipeSettings(
         settings=state.settings, notes=tuple(dict.fromkeys(state.notes)), function=chosen
     )
 
 
-def _makes(node: Function) -> bool:
+def _builds_configuration(node: Function) -> bool:
     """True if a function sets attributes or passes keywords, and returns a value."""
-    returns = any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
+    returns = any(
+        isinstance(child, ast.Return) and child.value is not None for child in ast.walk(node)
+    )
     sets = any(
         (
-            isinstance(one, ast.Assign)
-            and any(isinstance(target, ast.Attribute) for target in one.targets)
+            isinstance(child, ast.Assign)
+            and any(isinstance(target, ast.Attribute) for target in child.targets)
         )
-        or (isinstance(one, ast.Call) and one.keywords)
-        for one in ast.walk(node)
+        or (isinstance(child, ast.Call) and child.keywords)
+        for child in ast.walk(node)
     )
     return returns and sets
 
 
-def _only(
+def _launched_function(
     tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str
 ) -> str:
-    """The function that the file itself runs, or the one that no other calls; empty = statements
-    outside of functions.
-    """
+    """Name of the function that a file runs, or that no other calls; empty = module code."""
     outside = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
-    calls = [one for node in outside for one in ast.walk(node) if isinstance(one, ast.Call)]
+    calls = [child for node in outside for child in ast.walk(node) if isinstance(child, ast.Call)]
     if any(
-        _base(one, {}) or (isinstance(one.func, ast.Name) and one.func.id in makers)
-        for one in calls
+        _base(call, {}) or (isinstance(call.func, ast.Name) and call.func.id in makers)
+        for call in calls
     ):
         return ""
     run = [
-        one.id
+        child.id
         for node in outside
-        for one in ast.walk(node)
-        if isinstance(one, ast.Name) and one.id in makers and isinstance(one.ctx, ast.Load)
+        for child in ast.walk(node)
+        if isinstance(child, ast.Name) and child.id in makers and isinstance(child.ctx, ast.Load)
     ]
     if run:
-        return run[0] if len(set(run)) == 1 else _ask(name, run)
+        return run[0] if len(set(run)) == 1 else _raise_ambiguous(name, run)
     called = {
-        one.id
+        child.id
         for maker in makers
-        for one in ast.walk(functions[maker])
-        if isinstance(one, ast.Name) and one.id != maker
+        for child in ast.walk(functions[maker])
+        if isinstance(child, ast.Name) and child.id != maker
     }
     roots = [maker for maker in makers if maker not in called and not maker.startswith("_")]
     preferred = [maker for maker in roots if maker in _PREFERRED]
     if len(roots) == 1 or preferred:
         return (preferred or roots)[0]
-    return _ask(name, roots or makers)
+    return _raise_ambiguous(name, roots or makers)
 
 
-def _ask(name: str, functions: Sequence[str]) -> str:
+def _raise_ambiguous(name: str, functions: Sequence[str]) -> str:
+    """Raise DataError with the functions from which the user must choose."""
     raise DataError(
         f"{name[:60]} has {len(set(functions))} configurations:"
         f" {', '.join(dict.fromkeys(functions))[:200]}",
@@ -193,7 +205,8 @@ def _ask(name: str, functions: Sequence[str]) -> str:
 
 
 def _constants(tree: ast.Module) -> Values:
-    found: Values = {}
+    """Values of module-level names that are constant expressions."""
+    constants: Values = {}
     for node in tree.body:
         target = (
             node.targets[0]
@@ -206,13 +219,14 @@ def _constants(tree: ast.Module) -> Values:
             and isinstance(target, ast.Name)
             and isinstance(value, ast.expr)
         ):
-            known = _value(value, found, 0)
-            if known is not _UNKNOWN:
-                found[target.id] = known
-    return found
+            constant = _value(value, constants, 0)
+            if constant is not _UNKNOWN:
+                constants[target.id] = constant
+    return constants
 
 
 def _imports(tree: ast.Module) -> dict[str, str]:
+    """Module of each imported name."""
     return {
         alias.asname or alias.name: node.module or ""
         for node in ast.walk(tree)
@@ -221,7 +235,7 @@ def _imports(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def _call(state: _State, function: Function, arguments: Values, depth: int) -> None:
+def _call(state: _Traversal, function: Function, arguments: Values, depth: int) -> None:
     """Follow a function of the file with these arguments and add its settings to the state."""
     if depth > MAX_DEPTH:
         raise DataError(
@@ -229,28 +243,36 @@ def _call(state: _State, function: Function, arguments: Values, depth: int) -> N
             hint="a recipe of the framework",
         )
     known = dict(state.constants)
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     for name, default in zip(
         names[len(names) - len(function.args.defaults) :], function.args.defaults, strict=True
     ):
         known[name] = _value(default, state.constants, 0)
-    for one, default_of in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-        known[one.arg] = _UNKNOWN if default_of is None else _value(default_of, state.constants, 0)
+    for argument, default_of in zip(
+        function.args.kwonlyargs, function.args.kw_defaults, strict=True
+    ):
+        known[argument.arg] = (
+            _UNKNOWN if default_of is None else _value(default_of, state.constants, 0)
+        )
     for name in names:
         known.setdefault(name, _UNKNOWN)
     known |= arguments
     _block(state, function.body, known, depth + 1)
 
 
-def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -> bool:
-    """Follow statements; whether one of them returned."""
+def _count_step(state: _Traversal) -> None:
+    """Count a step of the traversal; DataError after `MAX_STEPS`."""
+    state.steps += 1
+    if state.steps > MAX_STEPS:
+        raise DataError(
+            f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone"
+        )
+
+
+def _block(state: _Traversal, body: Sequence[ast.stmt], known: Values, depth: int) -> bool:
+    """Follow statements in order; True if one of them returned."""
     for node in body:
-        state.steps += 1
-        if state.steps > MAX_STEPS:
-            raise DataError(
-                f"a Python file of more than {MAX_STEPS:,} steps",
-                hint="the file of the recipe alone",
-            )
+        _count_step(state)
         if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.If):
@@ -261,17 +283,17 @@ def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -
                 return True
         elif isinstance(node, ast.For | ast.While | ast.Try):
             if any(
-                isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
-                for one in ast.walk(node)
+                isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store)
+                for child in ast.walk(node)
             ):
                 state.notes.append(
                     f"not followed: line {node.lineno}, a loop or `try` that sets something"
                 )
         else:
             for expression in (
-                one
-                for one in ast.iter_child_nodes(node)
-                if isinstance(one, ast.expr) and _is_read(one)
+                child
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, ast.expr) and _is_read(child)
             ):
                 _collect(state, expression, known, depth)
             _assign(state, node, known)
@@ -281,27 +303,32 @@ def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -
 
 
 def _is_read(node: ast.expr) -> bool:
+    """True if an expression is read and not assigned to."""
     return not isinstance(getattr(node, "ctx", ast.Load()), ast.Store)
 
 
-def _branch(state: _State, node: ast.If, known: Values, depth: int) -> bool:
-    held = _value(node.test, known, 0)
-    if held is _UNKNOWN:
+def _branch(state: _Traversal, node: ast.If, known: Values, depth: int) -> bool:
+    """Follow the branch of an `if` whose condition is known; True if the branch returned.
+
+    An unknown condition adds a note.
+    """
+    condition = _value(node.test, known, 0)
+    if condition is _UNKNOWN:
         main = ast.unparse(node.test)
         if main.startswith("__name__"):
             return _block(state, node.body, known, depth)
         sets = any(
-            isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
-            for one in ast.walk(node)
+            isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store)
+            for child in ast.walk(node)
         )
-        if sets or any(isinstance(one, ast.Call) and one.keywords for one in ast.walk(node)):
+        if sets or any(isinstance(child, ast.Call) and child.keywords for child in ast.walk(node)):
             state.notes.append(f"not followed: if {main[:60]}, which is not known here")
         return False
-    return _block(state, node.body if held else node.orelse, known, depth)
+    return _block(state, node.body if condition else node.orelse, known, depth)
 
 
-def _assign(state: _State, node: ast.stmt, known: Values) -> None:
-    """An assignment to a name, or to an attribute of the configuration."""
+def _assign(state: _Traversal, node: ast.stmt, known: Values) -> None:
+    """Record an assignment to a name, or to an attribute of the configuration."""
     target = (
         node.targets[0]
         if isinstance(node, ast.Assign) and len(node.targets) == 1
@@ -311,61 +338,65 @@ def _assign(state: _State, node: ast.stmt, known: Values) -> None:
     if not isinstance(value, ast.expr) or isinstance(node, ast.AugAssign):
         return
     if isinstance(target, ast.Name):
-        found = _value(value, known, 0)
+        assigned = _value(value, known, 0)
         called = named_value(value) if isinstance(value, ast.Call) else None
-        if found is _UNKNOWN and called:
-            own = (
+        if assigned is _UNKNOWN and called:
+            is_followed = (
                 isinstance(value, ast.Call)
                 and isinstance(value.func, ast.Name)
                 and value.func.id in state.functions
             )
-            begins = own or (
+            begins = is_followed or (
                 isinstance(value, ast.Call) and (_is_base(dotted(value.func)) or _wraps(value))
             )
-            found = _Named(_argument(value, known) or called, begins=begins)
-        known[target.id] = found
+            assigned = _CallByName(_argument(value, known) or called, begins=begins)
+        known[target.id] = assigned
     elif isinstance(target, ast.Attribute) and (parts := dotted(target)):
-        held = known.get(parts[0])
+        target_value = known.get(parts[0])
         # What is set on a part that has a name of its own is told under that name.
-        part = isinstance(held, _Named) and not held.begins
+        part = isinstance(target_value, _CallByName) and not target_value.begins
         _set(state, ".".join(parts if part else parts[1:]), value, known)
 
 
-def _set(state: _State, name: str, value: ast.expr, known: Values) -> None:
+def _set(state: _Traversal, name: str, value: ast.expr, known: Values) -> None:
+    """Record a setting with the value of an expression; None removes the setting."""
     name = name.replace("_", "-").lower()
-    found = _value(value, known, 0)
-    if found is None:
+    setting_value = _value(value, known, 0)
+    if setting_value is None:
         # Nothing is what the framework has where nobody sets it.
         state.settings.pop(name, None)
-    elif isinstance(found, _Named):
-        state.settings[name] = found.text
-    elif found is not _UNKNOWN:
-        state.settings[name] = _text(found)
+    elif isinstance(setting_value, _CallByName):
+        state.settings[name] = setting_value.text
+    elif setting_value is not _UNKNOWN:
+        state.settings[name] = _text(setting_value)
     elif (called := _argument(value, known) or named_value(value)) is not None:
         state.settings[name] = called
 
 
 def _argument(node: ast.expr, known: Values) -> str:
-    """The one text that something is called with, where a name stands for it."""
+    """The single text argument of a call, also where a variable holds the text; empty if none."""
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-        found = _value(node.args[0], known, 0)
-        return found if isinstance(found, str) else found.text if isinstance(found, _Named) else ""
+        argument = _value(node.args[0], known, 0)
+        return (
+            argument
+            if isinstance(argument, str)
+            else argument.text
+            if isinstance(argument, _CallByName)
+            else ""
+        )
     return ""
 
 
 def _text(value: object) -> str:
+    """Text of a value: lower case for booleans, words for lists."""
     if isinstance(value, bool):
         return str(value).lower()
-    return " ".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value)
+    return " ".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)
 
 
-def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
+def _collect(state: _Traversal, node: ast.expr, known: Values, depth: int) -> None:
     """Add the settings of all calls inside an expression to the state, the outermost last."""
-    state.steps += 1
-    if state.steps > MAX_STEPS:
-        raise DataError(
-            f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone"
-        )
+    _count_step(state)
     if depth > 4 * MAX_DEPTH:
         raise DataError("expressions nested too deep", hint="a recipe of the framework")
     if isinstance(node, ast.Lambda):
@@ -396,7 +427,11 @@ def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
     if made and called[-1:] != ["Config"]:
         # A new one has nothing of an earlier one.
         start = f"{made}.".replace("_", "-").lower()
-        for name in [one for one in state.settings if one.startswith(start) and one not in _KEPT]:
+        for name in [
+            setting
+            for setting in state.settings
+            if setting.startswith(start) and setting not in _KEPT
+        ]:
             del state.settings[name]
     if made and called in _WRAPPERS and not node.keywords:
         # A part with nothing but its defaults is there all the same.
@@ -407,10 +442,12 @@ def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
 
 
 def _wraps(node: ast.Call) -> bool:
+    """True if a call builds a configuration from its first argument."""
     return dotted(node.func) in _WRAPPERS or dotted(node.func)[-1:] == ["ConfigContainer"]
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expression of a node: itself, or a keyword's value."""
     if isinstance(node, ast.expr):
         yield node
     elif isinstance(node, ast.keyword):
@@ -418,7 +455,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _class_of(node: ast.Call, called: Sequence[str]) -> str:
-    """The class that a call makes: ``Strategy`` for ``run.Config(Strategy, ...)``."""
+    """Class that a call creates: ``Strategy`` for ``run.Config(Strategy, ...)``."""
     if not called:
         return ""
     if called in _WRAPPERS and node.args:
@@ -427,7 +464,7 @@ def _class_of(node: ast.Call, called: Sequence[str]) -> str:
 
 
 def _is_base(called: Sequence[str]) -> bool:
-    """True if the called name is that of a recipe."""
+    """True if the called name is a recipe of the framework."""
     return (
         bool(called)
         and called[-1].endswith(_BASES)
@@ -437,9 +474,7 @@ def _is_base(called: Sequence[str]) -> bool:
 
 
 def _base(node: ast.Call, imported: Mapping[str, str]) -> str:
-    """The framework's own recipe that a call begins from, as ``module.function``; empty = it is
-    none.
-    """
+    """Recipe of the framework that a call starts from, as ``module.function``; empty if none."""
     called = dotted(node.func)
     if not _is_base(called):
         return ""
@@ -448,15 +483,18 @@ def _base(node: ast.Call, imported: Mapping[str, str]) -> str:
 
 
 def _bound(function: Function, node: ast.Call, known: Values) -> Values:
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    found: Values = {
+    """Values of a call's arguments by parameter name."""
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    bound: Values = {
         name: _value(value, known, 0) for name, value in zip(names, node.args, strict=False)
     }
-    return found | {one.arg: _value(one.value, known, 0) for one in node.keywords if one.arg}
+    return bound | {
+        keyword.arg: _value(keyword.value, known, 0) for keyword in node.keywords if keyword.arg
+    }
 
 
 def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
-    """The value of an expression of constants and known names; `_UNKNOWN` where it has another."""
+    """Evaluate an expression of constants and known names; `_UNKNOWN` if that is not possible."""
     if depth > MAX_DEPTH:
         return _UNKNOWN
     if isinstance(node, ast.Constant):
@@ -464,9 +502,11 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
     if isinstance(node, ast.Name):
         return known.get(node.id, _UNKNOWN)
     if isinstance(node, ast.List | ast.Tuple):
-        found = [_value(one, known, depth + 1) for one in node.elts[:1000]]
+        elements = [_value(element, known, depth + 1) for element in node.elts[:1000]]
         return (
-            _UNKNOWN if any(one is _UNKNOWN or isinstance(one, _Named) for one in found) else found
+            _UNKNOWN
+            if any(one is _UNKNOWN or isinstance(one, _CallByName) for one in elements)
+            else elements
         )
     if isinstance(node, ast.UnaryOp):
         inner = _value(node.operand, known, depth + 1)
@@ -484,7 +524,7 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
         )
     if isinstance(node, ast.BoolOp):
         return _either(
-            [_value(one, known, depth + 1) for one in node.values],
+            [_value(operand, known, depth + 1) for operand in node.values],
             both=isinstance(node.op, ast.And),
         )
     if isinstance(node, ast.BinOp | ast.Compare):
@@ -493,17 +533,18 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
 
 
 def _either(values: Sequence[object], *, both: bool) -> object:
-    """The value of ``a and b`` or ``a or b``: one that decides does so beside unknown ones."""
-    if any(one is not _UNKNOWN and bool(one) != both for one in values):
+    """Value of ``a and b`` or ``a or b``; a deciding operand counts beside unknown ones."""
+    if any(operand is not _UNKNOWN and bool(operand) != both for operand in values):
         return not both
-    return _UNKNOWN if any(one is _UNKNOWN for one in values) else both
+    return _UNKNOWN if any(operand is _UNKNOWN for operand in values) else both
 
 
 def _computed(node: ast.BinOp | ast.Compare, known: Mapping[str, object], depth: int) -> object:
+    """Evaluate a binary operation or a comparison; `_UNKNOWN` if that is not possible."""
     if isinstance(node, ast.Compare) and len(node.ops) != 1:
         return _UNKNOWN
-    other = node.right if isinstance(node, ast.BinOp) else node.comparators[0]
-    left, right = _value(node.left, known, depth + 1), _value(other, known, depth + 1)
+    right_node = node.right if isinstance(node, ast.BinOp) else node.comparators[0]
+    left, right = _value(node.left, known, depth + 1), _value(right_node, known, depth + 1)
     if left is _UNKNOWN or right is _UNKNOWN:
         return _UNKNOWN
     try:
@@ -515,7 +556,7 @@ def _computed(node: ast.BinOp | ast.Compare, known: Mapping[str, object], depth:
             return compare(left, right)
         if not isinstance(left, int | float) or not isinstance(right, int | float):
             return _UNKNOWN
-        found = _OPERATORS[type(node.op)](left, right)
-        return found if abs(found) <= _MAX_NUMBER else _UNKNOWN
+        result = _OPERATORS[type(node.op)](left, right)
+        return result if abs(result) <= _MAX_NUMBER else _UNKNOWN
     except (KeyError, TypeError, ValueError, ArithmeticError):
         return _UNKNOWN

@@ -1,5 +1,4 @@
-"""Parts that all writers share: the plan to export, shortfalls of a target, start scripts,
-placement.
+"""Parts that all exporters share: the plan to export, shortfalls, start scripts, placement.
 
-What readers share is in `launch`.
+The parts that readers share are in `launch`.
 """

@@ -1,5 +1,7 @@
-"""Shortfalls that many targets share: optimizers, number formats, frozen parameters, orders of
-ranks, tensors in host memory.
+"""Shortfalls that many export targets share.
+
+They concern optimizers, number formats, frozen parameters, orders of ranks and tensors in host
+memory.
 """
 
 from __future__ import annotations
@@ -8,17 +10,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.exporter import Given, Shortfall
+from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
 from shardwright.job.training_job import OptimizerFamily
 from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.rank_coordinates import same_ranks
 
 
-def another_framework(given: Given, *names: str) -> Iterator[Shortfall]:
-    """A shortfall if a plan was made for a framework that is not in `names`; the first of these is
-    the one that will run.
+def other_framework_shortfalls(export: PlanToExport, *names: str) -> Iterator[Shortfall]:
+    """A shortfall if the plan was priced for a framework that is not in `names`.
+
+    The first of `names` is the framework that will run.
     """
-    runtime = given.problem.runtime
+    runtime = export.problem.runtime
     if runtime.framework not in names:
         made = f"{runtime.framework} {runtime.version}"
         yield Shortfall(
@@ -27,19 +30,18 @@ def another_framework(given: Given, *names: str) -> Iterator[Shortfall]:
         )
 
 
-def of_the_job(given: Given, *formats: Dtype) -> Iterator[Shortfall]:
-    """Shortfalls of a job's settings that few targets have: optimizers other than AdamW, GEMM
-    formats other than `formats`, and frozen parameters.
+def job_shortfalls(export: PlanToExport, *formats: Dtype) -> Iterator[Shortfall]:
+    """Shortfalls of a job: another optimizer than AdamW, other GEMM formats, frozen parameters.
+
+    `formats` are the GEMM formats that the target has.
     """
-    yield from other_optimizers(given)
-    yield from other_products(given, *formats)
-    yield from frozen_parameters(given)
+    yield from optimizer_shortfalls(export)
+    yield from gemm_format_shortfalls(export, *formats)
+    yield from frozen_parameter_shortfalls(export)
 
 
-def in_no_target(grid: Grid) -> Iterator[Shortfall]:
-    """Shortfalls of a grid's settings that no target has: activations in host memory, and sequence
-    slices.
-    """
+def universal_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """Shortfalls that every target has: activations in host memory, and sequence slices."""
     if grid.host:
         yield Shortfall(
             what=f"activations of {grid.host} layers a chunk on the host", hint="host=0"
@@ -48,18 +50,18 @@ def in_no_target(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(what=f"{grid.slices} slices of a sequence", hint="whole sequences")
 
 
-def other_optimizers(given: Given) -> Iterator[Shortfall]:
-    """Any optimizer but AdamW."""
-    family = given.problem.job.optimizer.family
+def optimizer_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """A shortfall if the optimizer is not AdamW."""
+    family = export.problem.job.optimizer.family
     if family is not OptimizerFamily.ADAMW:
         yield Shortfall(
             what=f"the optimizer {family}", instead="AdamW, which has two states an element"
         )
 
 
-def other_products(given: Given, *known: Dtype) -> Iterator[Shortfall]:
-    """Products in another format than those `known`."""
-    compute = given.problem.job.compute
+def gemm_format_shortfalls(export: PlanToExport, *known: Dtype) -> Iterator[Shortfall]:
+    """A shortfall if the GEMMs have a number format that is not in `known`."""
+    compute = export.problem.job.compute
     if compute not in known:
         yield Shortfall(
             what=f"products in {compute}", instead="products in bf16", hint="--precision bf16"
@@ -71,10 +73,10 @@ OF_THE_PROGRAM: Final = ("moments", "linear_loss")
 optimizer and its loss."""
 
 
-def of_the_program(given: Given) -> Iterator[Shortfall]:
-    """Options that the program decides which a configuration starts."""
-    runtime = given.problem.runtime
-    values = {**dict(runtime.options), **dict(given.grid.options)}
+def program_option_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Shortfalls for plan options that only the user's training program can set."""
+    runtime = export.problem.runtime
+    values = {**dict(runtime.options), **dict(export.grid.options)}
     for name in OF_THE_PROGRAM:
         if name in values and (name, values[name]) not in runtime.own:
             yield Shortfall(
@@ -83,38 +85,42 @@ def of_the_program(given: Given) -> Iterator[Shortfall]:
             )
 
 
-def frozen_parameters(given: Given) -> Iterator[Shortfall]:
-    """Parameters that the request freezes, adapters and a teacher. What a model itself never
-    trains, such as the correction of a router, is no loss: the target's own model has it too.
+def frozen_parameter_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """A shortfall if the request freezes parameters, adds adapters or has a teacher.
+
+    Parameters that a model itself never trains, such as the correction of a router, are no
+    shortfall: the target's own model has them too.
     """
-    model = given.problem.model
+    model = export.problem.model
     if model.base is not None or any(block.is_of_teacher for block in model.blocks):
         yield Shortfall(what="frozen parameters or adapters", hint="train all of the model")
 
 
-def other_orders(grid: Grid, innermost_first: Sequence[str]) -> Iterator[Shortfall]:
-    """Ranks in another order than a target's own; without ep in it, experts are dealt inside or
-    outside replicas as the grid has them.
+def rank_order_shortfalls(grid: Grid, innermost_first: Sequence[str]) -> Iterator[Shortfall]:
+    """A shortfall if the plan numbers ranks in another order of axes than the target.
+
+    Without ep in `innermost_first`, ep is inside or outside dp as in the grid.
     """
-    own = tuple(innermost_first)
-    if "ep" not in own:
-        place = own.index("dp") + (grid.order.index("ep") > grid.order.index("dp"))
-        own = (*own[:place], "ep", *own[place:])
-    if not same_ranks(grid, own):
+    target_order = tuple(innermost_first)
+    if "ep" not in target_order:
+        place = target_order.index("dp") + (grid.order.index("ep") > grid.order.index("dp"))
+        target_order = (*target_order[:place], "ep", *target_order[place:])
+    if not same_ranks(grid, target_order):
         inner, wanted = (
             "-".join(axis for axis in order if getattr(grid, axis) > 1)
-            for order in (grid.order, own)
+            for order in (grid.order, target_order)
         )
         yield Shortfall(
             what=f"ranks in the order {inner}",
             instead=f"ranks in its own order, {wanted} from the innermost",
-            order=own,
+            order=target_order,
         )
 
 
-def of_one_replica(grid: Grid) -> Iterator[Shortfall]:
-    """States of experts that are cut over their copies in one replica, where a target cuts over
-    replicas alone.
+def single_replica_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """A shortfall if ZeRO shards over the expert copies of a single replica.
+
+    The target shards over replicas only.
     """
     if grid.zero and grid.dp * grid.cp == 1:
         yield Shortfall(
@@ -123,10 +129,8 @@ def of_one_replica(grid: Grid) -> Iterator[Shortfall]:
         )
 
 
-def not_split_beside_tp(grid: Grid) -> Iterator[Shortfall]:
-    """Norms and residuals that are cut over tp, where a target has them whole on each of its
-    members.
-    """
+def sequence_parallel_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """A shortfall if the plan uses sequence parallelism (sp), which the target lacks."""
     if grid.sp and grid.tp > 1:
         yield Shortfall(
             what="sp",
@@ -134,8 +138,8 @@ def not_split_beside_tp(grid: Grid) -> Iterator[Shortfall]:
         )
 
 
-def core_recomputed(grid: Grid) -> Iterator[Shortfall]:
-    """Recompute of attention's core alone, where a target has none."""
+def selective_recompute_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """A shortfall if only the attention core is recomputed."""
     if grid.recompute is Recompute.SELECTIVE:
         yield Shortfall(
             what="recompute of attention's core alone",
@@ -144,8 +148,8 @@ def core_recomputed(grid: Grid) -> Iterator[Shortfall]:
         )
 
 
-def some_recomputed(grid: Grid) -> Iterator[Shortfall]:
-    """Recompute of some layers of a chunk, where a target recomputes all or none."""
+def partial_recompute_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """A shortfall if only some layers of a chunk are recomputed."""
     if grid.recompute_layers:
         yield Shortfall(
             what=f"recompute of {grid.recompute_layers} layers a chunk",

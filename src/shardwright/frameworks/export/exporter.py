@@ -1,6 +1,4 @@
-"""The parts of an export: the plan with its grid, the shortfalls of the target, and the target's
-files.
-"""
+"""Types of an export: the plan to export, shortfalls of a target, and files."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """A plan to export, with its problem.
+class PlanToExport:
+    """A plan to export, with its problem and its grid.
 
     Args:
-        name: of the plan, in words.
-        cluster: as asked.
-        grid: that says the plan.
-        table: the plan's own order, where it has no named one.
-        meshes: where its stages have degrees of their own, runs of like ones; the grid is then one
-            of stages as the first.
+        name: the plan's name, in words.
+        cluster: the cluster, as in the request.
+        grid: the grid form of the plan.
+        table: the plan's pipeline order, where it is not a named schedule.
+        meshes: groups of stages with equal degrees, where stages differ; the grid then has the
+            degrees of the first stage.
     """
 
     name: str
@@ -38,7 +36,7 @@ class Given:
 
     @property
     def ranks(self) -> int:
-        """Devices that work."""
+        """Number of devices that the plan uses."""
         return sum(mesh.devices for mesh in self.meshes) or self.grid.devices
 
     @property
@@ -52,14 +50,14 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """A part of a plan that a target cannot express.
+    """A part of a plan that an export target cannot express.
 
     Args:
-        what: in words, with the numbers.
-        instead: what the target does, if it may be exported all the same; empty = it may not.
-        hint: what to plan with.
-        order: of the axes in which the target numbers its ranks instead of the plan's; empty = in
-            the plan's.
+        what: the part, in words, with the numbers.
+        instead: behaviour of the target in its place, if the plan may still be exported; empty = it
+            may not.
+        hint: options to plan with instead.
+        order: order of the axes in which the target numbers ranks; empty = the plan's order.
     """
 
     what: str
@@ -70,14 +68,14 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFile:
-    """A file of an export.
+    """A file of an export: name, text, and whether nodes run it to start their ranks.
 
     Args:
-        name: inside the folder.
-        text: of it.
-        starts: every node runs it with bash to start its ranks. It is handed `NODES`, `GPUS` (ranks
-            of this node) and `RENDEZVOUS` (arguments of torchrun by which nodes find each other),
-            and its own arguments go to the training.
+        name: file name inside the export's folder.
+        text: contents.
+        starts: every node runs the file with bash to start its ranks. The environment has `NODES`,
+            `GPUS` (ranks of this node) and `RENDEZVOUS` (arguments of torchrun by which nodes find
+            each other). The file's arguments go to the training program.
     """
 
     name: str
@@ -86,44 +84,46 @@ class ExportFile:
 
 
 def one_line(text: str) -> str:
-    """Words of others as one printable line, for a comment: nothing in it ends the line."""
+    """Text from the user as one printable line for a comment, without line breaks."""
     return printable(" ".join(text.split()), length=MAX_STRATEGY)
 
 
 def in_quotes(line: str) -> str:
-    """A line inside Python's triple quotes: nothing in it ends them or escapes anything."""
+    """Replace backslashes and double quotes of a line, for use inside Python's triple quotes."""
     return line.replace("\\", "/").replace('"', "'")
 
 
-def title(given: Given) -> str:
-    """The model, the cluster and the plan, as one line of a comment."""
-    return one_line(f"{given.problem.model.name} on {given.cluster}: {given.name}")
+def title(export: PlanToExport) -> str:
+    """Model, cluster and name of a plan as one line for a comment."""
+    return one_line(f"{export.problem.model.name} on {export.cluster}: {export.name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter:
-    """A target: one framework at one version.
+    """An export target: one framework at one version, with functions that write its files.
 
     Args:
-        name: word of the command line.
-        version: of the framework, whose fields are written.
-        summary: what is written, in a few words.
-        shortfalls: all that the target cannot say of a plan.
-        files: what the target reads, of a plan of which nothing, or only what may be lost, is
-            lacking.
-        stages_differ: it runs pipelines whose stages have degrees of their own (`Given.meshes`).
+        name: name on the command line.
+        version: version of the framework whose settings are written.
+        summary: the files that are written, in a few words.
+        shortfalls: function that yields all parts of a plan that the target cannot express.
+        files: function that writes the target's files for a plan without fatal shortfalls.
+        stages_differ: the target runs pipelines whose stages have different degrees
+            (`PlanToExport.meshes`).
     """
 
     name: str
     version: str
     summary: str
-    shortfalls: Callable[[Given], Iterator[Shortfall]]
-    files: Callable[[Given], tuple[ExportFile, ...]]
+    shortfalls: Callable[[PlanToExport], Iterator[Shortfall]]
+    files: Callable[[PlanToExport], tuple[ExportFile, ...]]
     stages_differ: bool = False
 
 
-def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan for a target, losses and all; none where it cannot be said at all."""
+def export_files(exporter: Exporter, export: PlanToExport) -> tuple[ExportFile, ...]:
+    """Files of a plan for a target, with losses allowed; empty if the plan cannot be exported."""
     return (
-        () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
+        ()
+        if any(not shortfall.instead for shortfall in exporter.shortfalls(export))
+        else exporter.files(export)
     )

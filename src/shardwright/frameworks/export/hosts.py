@@ -1,6 +1,4 @@
-"""Hosts of a cluster's nodes, as a host file lists them:
-a name a line and, if need be, its slots.
-"""
+"""Parser of a host file: one host name a line, optionally with its slots."""
 
 from __future__ import annotations
 
@@ -16,20 +14,20 @@ _HINT: Final = "a host a line: node0, or node0 slots=8; # starts a comment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """A node's host: its name, and how many ranks it takes (0 = not said)."""
+class HostEntry:
+    """A line of a host file: host name and number of ranks that it takes (0 = not given)."""
 
     name: str
     slots: int = 0
 
 
-def parse_hosts(text: str, *, name: str) -> tuple[Host, ...]:
-    """The hosts of a file, in its order; `name` is for messages.
+def parse_hosts(text: str, *, name: str) -> tuple[HostEntry, ...]:
+    """Parse a host file to its hosts, in order.
 
     Raises:
-        DataError: a line is no host, a host is there twice, or there is none.
+        DataError: a line is no host, a host is there twice, or there is no host.
     """
-    found: dict[str, Host] = {}
+    hosts: dict[str, HostEntry] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
@@ -37,12 +35,12 @@ def parse_hosts(text: str, *, name: str) -> tuple[Host, ...]:
         slots = _SLOTS.fullmatch(words[1]) if len(words) == 2 else None
         if not _NAME.fullmatch(words[0]) or len(words) > 2 or (len(words) == 2 and slots is None):
             raise DataError(f"{name}: line {number} {line[:40]!r} is no host", hint=_HINT)
-        if words[0] in found:
+        if words[0] in hosts:
             raise DataError(
                 f"{name}: line {number}: {words[0][:40]} is there twice",
                 hint="each host is one node",
             )
-        found[words[0]] = Host(name=words[0], slots=int(slots[1]) if slots else 0)
-    if not found:
+        hosts[words[0]] = HostEntry(name=words[0], slots=int(slots[1]) if slots else 0)
+    if not hosts:
         raise DataError(f"{name} names no host", hint=_HINT)
-    return tuple(found.values())
+    return tuple(hosts.values())

@@ -1,6 +1,4 @@
-"""Settings in sections: what targets read as JSON or YAML, with a setting of a section below it by
-a dotted name.
-"""
+"""Conversion of dotted setting names to nested sections for JSON or YAML."""
 
 from __future__ import annotations
 
@@ -15,20 +13,21 @@ from shardwright.frameworks.settings.setting_table import Pair
 Settings = dict[str, Any]
 
 
-def nested(settings: Iterable[Pair]) -> Settings:
-    """Sections of settings: ``("a.b", 1)`` is ``b`` of section ``a``. Of one that stands twice, the
-    last.
+def nested_sections(settings: Iterable[Pair]) -> Settings:
+    """Nest settings in sections: ``("a.b", 1)`` becomes ``b`` of section ``a``.
+
+    The last of several values of a name wins.
     """
-    found: Settings = {}
+    sections_by_name: Settings = {}
     for name, value in settings:
         *sections, last = name.split(".")
-        place = found
+        place = sections_by_name
         for section in sections:
             place = place.setdefault(section, {})
         place[last] = value
-    return found
+    return sections_by_name
 
 
 def settings_of(flag: str) -> tuple[Pair, ...]:
-    """The settings in a flag such as ``a.b: true, c: cpu``, each name with its value."""
+    """Parse a flag such as ``a.b: true, c: cpu`` to (name, value) pairs."""
     return tuple((name, yaml.safe_load(value)) for name, value in flag_pairs(flag))

@@ -1,16 +1,19 @@
-"""Nodes that a plan is launched on."""
+"""Number of nodes and ranks per node of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.frameworks.export.exporter import Given, Shortfall
+from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
 from shardwright.frameworks.export.placement import nodes_in_use
 
 
-def unlike_nodes(given: Given) -> Iterator[Shortfall]:
-    """Nodes of unlike numbers of ranks, where a target has one number for all."""
-    sizes = {node.ranks for node in nodes_in_use(given.problem.cluster, given.ranks)}
+def unlike_nodes(export: PlanToExport) -> Iterator[Shortfall]:
+    """A shortfall if a plan's nodes have different numbers of ranks.
+
+    The target has one number for all nodes.
+    """
+    sizes = {node.ranks for node in nodes_in_use(export.problem.cluster, export.ranks)}
     if len(sizes) > 1:
         yield Shortfall(
             what=f"nodes of {' and '.join(map(str, sorted(sizes)))} ranks",
@@ -18,7 +21,7 @@ def unlike_nodes(given: Given) -> Iterator[Shortfall]:
         )
 
 
-def nodes_of(given: Given) -> tuple[int, int]:
-    """The number of nodes that the plan uses, and the number of ranks on the first node."""
-    nodes = tuple(nodes_in_use(given.problem.cluster, given.ranks))
+def nodes_of(export: PlanToExport) -> tuple[int, int]:
+    """Number of nodes that a plan uses, and number of ranks on the first node."""
+    nodes = tuple(nodes_in_use(export.problem.cluster, export.ranks))
     return len(nodes), nodes[0].ranks

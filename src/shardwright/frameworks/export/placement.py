@@ -1,9 +1,8 @@
-"""The rank map and the host file of an exported plan: the node and the place on each axis of every
-rank.
+"""Rank map and host file of an exported plan: node and mesh coordinates of every rank.
 
 Rank r is the plan's device r: devices are numbered node by node, in the order of the cluster's
-groups, and a grid is on the first of them. What a plan costs depends on which ranks share a node,
-so that another order of the hosts is another plan.
+groups, and a grid is on the first of them. The cost of a plan depends on which ranks share a node,
+so another order of the hosts is another plan.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.frameworks.export.exporter import ExportFile, Given, one_line
-from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.export.exporter import ExportFile, PlanToExport, one_line
+from shardwright.frameworks.export.hosts import HostEntry
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.lazy_dataclass import dataclass
@@ -28,19 +27,19 @@ from shardwright.strategy.plan.stages import Stage
 RANKS, TABLE, HOSTS = "ranks.json", "ranks.csv", "hostfile"
 COORDINATES: Final = names("tp cp dp pp ep etp")
 MOST_RANKS: Final = 2**20
-"""Of a map, which has a line for each."""
+"""Most ranks of a map, which has a line for each."""
 COLUMNS: Final = ("rank", "node", "local_rank", *COORDINATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A node that has ranks.
+class PlacedNode:
+    """A node with its host name, accelerator kind, zone and ranks.
 
     Args:
-        name: of the host.
-        zone: that it is in; empty where the cluster has one.
-        first: rank on it.
-        ranks: on it, on its first devices.
+        name: host name.
+        zone: zone of the node; empty where the cluster has one zone.
+        first: first rank on the node.
+        ranks: number of ranks, on the node's first devices.
     """
 
     name: str
@@ -51,58 +50,58 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Ranks on nodes.
+class RankPlacement:
+    """Assignment of a plan's ranks to nodes, with the layers of each pipeline rank.
 
     Args:
-        grids: whose ranks are numbered one after the other, each in the order that the target has:
-            one, or one for each stage of a pipeline whose stages differ.
-        nodes: by rank.
-        named: somebody gave the hosts' names; else they are ours.
-        layers: of each pipeline rank, in words: numbers of layers and names of other blocks, chunk
-            by chunk.
+        grids: grids whose ranks are numbered one after the other, in the target's order of axes:
+            one grid, or one for each stage where stages differ.
+        nodes: nodes in the order of their ranks.
+        named: the user gave the host names; otherwise they are placeholders.
+        layers: text for each pipeline rank: numbers of layers and names of other blocks, chunk by
+            chunk.
     """
 
     grids: tuple[Grid, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[PlacedNode, ...]
     named: bool
     layers: tuple[str, ...]
 
 
 def placement_of(
-    given: Given, *, order: Sequence[str] = (), hosts: Sequence[Host] = ()
-) -> Placement:
-    """The node of each rank of a plan.
+    export: PlanToExport, *, order: Sequence[str] = (), hosts: Sequence[HostEntry] = ()
+) -> RankPlacement:
+    """Assign the ranks of a plan to nodes, with the given hosts or placeholder names.
 
     Args:
-        order: of the axes, from the innermost, where the target has another than the plan.
-        hosts: of the nodes in their order; those behind the last one that is needed stay idle. None
-            = placeholders.
+        order: order of the axes, innermost first, where the target's differs from the plan's.
+        hosts: hosts of the nodes in their order; extra hosts at the end stay idle. Empty =
+            placeholder names.
 
     Raises:
         StrategyError: there are more ranks than a map may have. DataError: there are fewer hosts
         than the plan has nodes, more than the cluster has, or one has too few slots.
     """
-    grids = tuple(mesh.grid for mesh in given.meshes for _ in mesh.layers) or (given.grid,)
-    if given.ranks > MOST_RANKS:
+    grids = tuple(mesh.grid for mesh in export.meshes for _ in mesh.layers) or (export.grid,)
+    if export.ranks > MOST_RANKS:
         raise StrategyError(
-            f"a map of {given.ranks:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks"
+            f"a map of {export.ranks:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks"
         )
-    nodes = tuple(nodes_in_use(given.problem.cluster, given.ranks))
+    nodes = tuple(nodes_in_use(export.problem.cluster, export.ranks))
     if hosts:
-        nodes = _named(
-            nodes, hosts, most=sum(group.count for group in given.problem.cluster.groups)
+        nodes = _with_host_names(
+            nodes, hosts, most=sum(group.count for group in export.problem.cluster.groups)
         )
     if order:
         grids = tuple(replace(grid, order=tuple(order)) for grid in grids)
-    return Placement(grids=grids, nodes=nodes, named=bool(hosts), layers=_layers(given))
+    return RankPlacement(grids=grids, nodes=nodes, named=bool(hosts), layers=_layers(export))
 
 
-def placement_files(placement: Placement, *, plan: str, cluster: str) -> tuple[ExportFile, ...]:
-    """The rank map, as JSON and as a table, and the host file.
+def placement_files(placement: RankPlacement, *, plan: str, cluster: str) -> tuple[ExportFile, ...]:
+    """Rank map as JSON and CSV, and the host file.
 
     Args:
-        plan, cluster: in words.
+        plan, cluster: names in words.
     """
     return (
         ExportFile(
@@ -116,8 +115,8 @@ def placement_files(placement: Placement, *, plan: str, cluster: str) -> tuple[E
     )
 
 
-def rank_rows(placement: Placement) -> Iterator[tuple[int, ...]]:
-    """The rank map: rows of `COLUMNS`, by rank."""
+def rank_rows(placement: RankPlacement) -> Iterator[tuple[int, ...]]:
+    """Rows of the rank map (`COLUMNS`), in the order of ranks."""
     columns: dict[str, list[int]] = {axis: [] for axis in COORDINATES}
     for stage, grid in enumerate(placement.grids):
         for axis, places in coordinates(grid).items():
@@ -130,15 +129,15 @@ def rank_rows(placement: Placement) -> Iterator[tuple[int, ...]]:
             yield rank, number, local, *(columns[axis][rank] for axis in COORDINATES)
 
 
-def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[Node]:
-    """Nodes of so many ranks on the first devices of a cluster, with names of ours."""
+def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[PlacedNode]:
+    """Nodes that hold the first `ranks` devices of a cluster, with placeholder names."""
     number = first = 0
     for group in cluster.groups:
         for _ in range(group.count):
             if first >= ranks:
                 return
             size = group.kind.num_devices
-            yield Node(
+            yield PlacedNode(
                 name=f"node{number}",
                 kind=group.kind,
                 zone=group.zone,
@@ -148,7 +147,10 @@ def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[Node]:
             number, first = number + 1, first + size
 
 
-def _named(nodes: Sequence[Node], hosts: Sequence[Host], *, most: int) -> tuple[Node, ...]:
+def _with_host_names(
+    nodes: Sequence[PlacedNode], hosts: Sequence[HostEntry], *, most: int
+) -> tuple[PlacedNode, ...]:
+    """Nodes with the host names from a host file, after checks of number and slots."""
     if not len(nodes) <= len(hosts) <= most:
         needs = f"{len(nodes)} to {most}" if most > len(nodes) else str(most)
         raise DataError(
@@ -172,20 +174,21 @@ def _named(nodes: Sequence[Node], hosts: Sequence[Host], *, most: int) -> tuple[
     return tuple(replace(node, name=host.name) for node, host in zip(nodes, hosts, strict=False))
 
 
-def _layers(given: Given) -> tuple[str, ...]:
-    stride = given.grid.strides()["pp"]
-    chunks: list[list[str]] = [[] for _ in range(given.grid.pp)]
+def _layers(export: PlanToExport) -> tuple[str, ...]:
+    """Text with the layers of each pipeline rank."""
+    stride = export.grid.strides()["pp"]
+    chunks: list[list[str]] = [[] for _ in range(export.grid.pp)]
     # Lanes of a pipeline whose stages differ are alike.
-    for lane in given.plan.lanes[:1] if given.meshes else given.plan.lanes:
+    for lane in export.plan.lanes[:1] if export.meshes else export.plan.lanes:
         first = 0
         for number, stage in enumerate(lane.stages):
-            words, first = _words(stage, first)
-            chunks[number if given.meshes else stage.base // stride].append(words)
+            words, first = _chunk_text(stage, first)
+            chunks[number if export.meshes else stage.base // stride].append(words)
     return tuple("; ".join(words) for words in chunks)
 
 
-def _words(stage: Stage, first: int) -> tuple[str, int]:
-    """The blocks of a chunk whose first layer has that number, and the number of the next one's."""
+def _chunk_text(stage: Stage, first: int) -> tuple[str, int]:
+    """Text with the blocks of a chunk, and the number of the next chunk's first layer."""
     words = []
     for item in stage.items:
         if item.name:
@@ -196,7 +199,8 @@ def _words(stage: Stage, first: int) -> tuple[str, int]:
     return " + ".join(words) or "nothing", first
 
 
-def _table(placement: Placement) -> str:
+def _table(placement: RankPlacement) -> str:
+    """Rank map as CSV text."""
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow((*COLUMNS, "host", "device", "layers"))
@@ -214,8 +218,8 @@ def _table(placement: Placement) -> str:
     return out.getvalue()
 
 
-def _document(placement: Placement, *, plan: str, cluster: str) -> str:
-    """A row a line: the map is read by people, too."""
+def _document(placement: RankPlacement, *, plan: str, cluster: str) -> str:
+    """Rank map as JSON text with one row a line."""
     head = {
         "plan": plan,
         "cluster": cluster,

@@ -1,6 +1,4 @@
-"""Models that a target knows by a name of its own: recognised by equal blocks of our catalog, not
-by names.
-"""
+"""Models that a target has under a name of its own, recognised by equal blocks."""
 
 from __future__ import annotations
 
@@ -15,43 +13,43 @@ from shardwright.model.ir.model_graph import Model
 Name = TypeVar("Name")
 
 
-def published(model: Model, names: Mapping[str, Name]) -> Name | None:
-    """The target's name of a model; None if it knows no model with the same blocks.
+def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
+    """Target's name of a model; None if no known model has the same blocks.
 
     Args:
-        names: of our catalog -> the target's.
+        names: catalog name -> the target's name.
     """
-    known = _known(model, names)
-    return None if known is None else names[known]
+    name = _catalog_name(model, names)
+    return None if name is None else names[name]
 
 
-def other_numbers(model: Model, names: Collection[str]) -> Iterator[Shortfall]:
-    """A shortfall if a model of a published size computes with other numbers than the published
-    one (rotary positions, score scaling, norms).
+def hyperparameter_shortfalls(model: Model, names: Collection[str]) -> Iterator[Shortfall]:
+    """A shortfall if a model of a published size has other hyperparameters than that model.
+
+    They are rotary positions, score scaling and norms.
     """
-    known = _known(model, names)
-    if known is not None and _catalog(known).settings != model.settings:
+    name = _catalog_name(model, names)
+    if name is not None and _catalog(name).settings != model.settings:
         yield Shortfall(
-            what=f"numbers of {model.name} that sizes do not tell", instead=f"those of {known}"
+            what=f"numbers of {model.name} that sizes do not tell", instead=f"those of {name}"
         )
 
 
-def _known(model: Model, names: Collection[str]) -> str | None:
-    """Our name of a model of the same blocks, the one that computes with the same numbers before
-    others.
-    """
-    found = [name for name in names if _same(_catalog(name), model)]
+def _catalog_name(model: Model, names: Collection[str]) -> str | None:
+    """Catalog name of a model with the same blocks, preferably with the same hyperparameters."""
+    matching = [name for name in names if _same_blocks(_catalog(name), model)]
     return next(
-        (name for name in found if _catalog(name).settings == model.settings),
-        found[0] if found else None,
+        (name for name in matching if _catalog(name).settings == model.settings),
+        matching[0] if matching else None,
     )
 
 
 @cache
 def _catalog(name: str) -> Model:
-    """A model of our catalog, built once."""
+    """Model of the catalog, built once."""
     return load_model(name)
 
 
-def _same(known: Model, model: Model) -> bool:
-    return (known.blocks, known.runs) == (model.blocks, model.runs)
+def _same_blocks(published_model: Model, model: Model) -> bool:
+    """True if two models have the same blocks in the same order."""
+    return (published_model.blocks, published_model.runs) == (model.blocks, model.runs)

@@ -1,39 +1,43 @@
-"""The one start line: how a node starts its ranks, whichever the target and whoever launches it."""
+"""Start script of a node's ranks, which every launcher runs and every target shares."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from shardwright.frameworks.export.exporter import ExportFile, Given, title
+from shardwright.frameworks.export.exporter import ExportFile, PlanToExport, title
 
 NODES: Final = "NODES"
 """Variable of a start script: nodes of the job."""
 GPUS: Final = "GPUS"
-"""Ranks of this node, one a device."""
+"""Variable of a start script: ranks of this node, one a device."""
 NODE, MASTER, PORT = "NODE", "MASTER", "PORT"
-"""This node's number, and where the first node listens; not needed on a single node."""
+"""Variables: this node's number, and the first node's address and port; unset on a single node."""
 RENDEZVOUS: Final = "RENDEZVOUS"
-"""The same three as torchrun's arguments."""
+"""Variable with the same three values as torchrun's arguments."""
 DEFAULT_PORT: Final = 29500
-"""torchrun's own."""
+"""torchrun's default port."""
 
 
 def start_script(
-    given: Given, *, name: str, made_for: str, before: Sequence[str] = (), runs: Sequence[str]
+    export: PlanToExport,
+    *,
+    name: str,
+    made_for: str,
+    before: Sequence[str] = (),
+    runs: Sequence[str],
 ) -> ExportFile:
-    """The script that a node runs: it starts the node's ranks, with the arguments that it is given
-    itself.
+    """Shell script that starts a node's ranks and passes its own arguments to the program.
 
     Args:
-        name: of the file.
+        name: file name.
         made_for: the framework and its version.
-        before: lines that prepare.
-        runs: words of the shell (`torchrun`).
+        before: preparatory lines.
+        runs: words of the command that starts the ranks (`torchrun`).
     """
     lines = [
         "#!/bin/bash",
-        f"# {title(given)}. Made by Shardwright for {made_for}.",
+        f"# {title(export)}. Made by Shardwright for {made_for}.",
         (
             "# Data, tokenizer, learning rate and checkpoints are no part of a plan: give them as"
             " further arguments."
@@ -47,8 +51,9 @@ def start_script(
 
 
 def torchrun(*program: str) -> tuple[str, ...]:
-    """The words that start a program's ranks of a node with torchrun, which DeepSpeed and the
-    others take for their own launchers.
+    """Words of the torchrun command that starts a program's ranks on a node.
+
+    DeepSpeed and others accept torchrun in place of their own launchers.
     """
     return (
         "torchrun",
@@ -60,8 +65,9 @@ def torchrun(*program: str) -> tuple[str, ...]:
 
 
 def node_variables(*, node: str, master: str, port: str) -> list[str]:
-    """Lines of shell by which a launcher tells a start script which node it is on; each is a text
-    of the shell.
+    """Shell lines that export the node's number, the first node's address and the port.
+
+    Each argument is a shell expression.
 
     torchrun's rendezvous is static: its c10d numbers nodes by their host names in sorted order
     (`_DistributedRendezvousOpExecutor`, PyTorch 2.13), in which node10 comes before node2, so that

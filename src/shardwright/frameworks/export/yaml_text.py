@@ -1,4 +1,4 @@
-"""Documents as YAML, behind comments for people."""
+"""YAML text of documents, with comments at the head."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from shardwright.frameworks.export.exporter import one_line
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks."""
+    """YAML dumper that writes texts of several lines as blocks."""
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """YAML scalar of a text, as a block if it has several lines."""
     return dumper.represent_scalar(
         "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
     )
@@ -23,7 +24,7 @@ _Dumper.add_representer(str, _block)
 
 
 def yaml_text(*documents: Mapping[str, object], comments: Iterable[str]) -> str:
-    """Documents as YAML, their settings in their order, behind lines of comment."""
+    """YAML text of documents with their settings in order, behind comment lines."""
     head = "".join(f"# {one_line(line)}\n" for line in comments)
     plain = [dict(document) for document in documents]
     return head + yaml.dump_all(

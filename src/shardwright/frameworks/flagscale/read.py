@@ -1,4 +1,4 @@
-"""FlagScale's files, whose settings are Megatron-LM's arguments in sections."""
+"""Reader of FlagScale's YAML, whose settings are Megatron-LM's arguments in sections."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ _FLAGSCALE_SECTIONS: Final = names(
 _VARIABLES: Final = "experiment.envs."
 
 
-def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of FlagScale's files, whose names are Megatron-LM's.
+def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename a setting of FlagScale's YAML to Megatron-LM's arguments.
+
+    Empty for settings of other sections.
 
     Raises:
-        DataError: stages of unlike degrees, which no grid says.
+        DataError: stages have different degrees, which a grid cannot express.
     """
     if name.endswith("hetero.enable-hetero") and value == "true":
         raise DataError(
@@ -46,7 +48,7 @@ def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 
 
 FLAGSCALE: Final = dialect_reader(
-    Dialect(framework="flagscale", arguments_of=flagscale),
+    Dialect(framework="flagscale", arguments_of=megatron_arguments),
     target="flagscale",
     settings=SETTINGS,
     signature=Signature(

@@ -1,4 +1,4 @@
-"""FlagScale's files: sections of Megatron-LM's arguments, and what they have besides.
+"""Table of FlagScale's own settings, beside sections of Megatron-LM's arguments.
 
 Source of the fields: FlagScale 0.8.0, flagscale/train/arguments.py (`pre_validate_args`),
 flagscale/train/hetero/parallel_context.py, flagscale/runner/runner_train.py and runner/utils.py

@@ -1,5 +1,6 @@
-"""FlagScale: the files of its runner over Megatron-LM, with a mesh for each run of stages that have
-degrees of their own.
+"""Exporter of FlagScale's YAML for its runner over Megatron-LM.
+
+Stages with different degrees become one mesh for each run of equal stages.
 """
 
 from __future__ import annotations
@@ -7,25 +8,31 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from shardwright.frameworks.export.common_shortfalls import another_framework
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
+from shardwright.frameworks.export.common_shortfalls import other_framework_shortfalls
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+    title,
+)
 from shardwright.frameworks.export.nested_settings import Settings
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.flagscale.settings import SETTINGS
 from shardwright.frameworks.megatron.plan_arguments import (
     SHARDED,
     arguments,
+    is_environment_variable,
     megatron_shortfalls,
-    of_environment,
-    unsaid_options,
+    option_shortfalls,
 )
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster
-from shardwright.strategy.grid.grid_by_stage import Mesh, joined, stages_of
+from shardwright.strategy.grid.grid_by_stage import Mesh, joined_mesh, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"
 FRAMEWORKS: Final = ("FlagScale", "Megatron-Core")
-"""It runs Megatron-Core, whose times are its own."""
+"""Frameworks whose plans FlagScale runs as priced: it runs Megatron-Core."""
 FP8_INPUTS: Final = "activation-func-fp8-input-store"
 LISTS: Final = frozenset({"hierarchical-context-parallel-sizes", "recompute-modules"})
 LAYOUT: Final = "pipeline-model-parallel-layout"
@@ -35,36 +42,44 @@ OF_MODEL: Final = frozenset(
 SYSTEM: Final = names(
     "parallel recompute optimizer overlap dispatcher fusion mapping bf16 fp16 fp8 reduce fsdp"
 )
-"""Words in arguments of the section of how it runs; the others are the model's."""
+"""Parts of names of arguments in the section `system`; other arguments are in `model`."""
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that FlagScale cannot express, each with the reason."""
-    lacking = tuple(megatron_shortfalls(given, chunks=not given.meshes))
-    yield from lacking
-    if all(one.instead for one in lacking):
-        yield from unsaid_options(given, *FRAMEWORKS, names=(FP8_INPUTS,))
-        if given.meshes:
-            yield from _of_meshes(given)
-        elif len(_kinds(given.problem.cluster, range(given.plan.devices))) > 1:
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that FlagScale cannot express, each with the reason."""
+    shortfalls = tuple(megatron_shortfalls(export, chunks=not export.meshes))
+    yield from shortfalls
+    if all(shortfall.instead for shortfall in shortfalls):
+        yield from option_shortfalls(export, *FRAMEWORKS, names=(FP8_INPUTS,))
+        if export.meshes:
+            yield from _mesh_shortfalls(export)
+        elif len(_kinds(export.problem.cluster, range(export.plan.devices))) > 1:
             yield Shortfall(
                 what="devices of several kinds in one stage, or under several chunks a rank",
                 hint="stages of one kind in 1f1b",
             )
-    yield from another_framework(given, *FRAMEWORKS)
+    yield from other_framework_shortfalls(export, *FRAMEWORKS)
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    said = arguments(given, *FRAMEWORKS)
-    environment = {name.replace("-", "_"): value for name, value in said if of_environment(name)}
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """FlagScale's configuration and training file of a plan."""
+    arguments_by_name = arguments(export, *FRAMEWORKS)
+    environment = {
+        name.replace("-", "_"): value
+        for name, value in arguments_by_name
+        if is_environment_variable(name)
+    }
     train = _train(
-        given,
-        {name: value for name, value in said if not of_environment(name) and name != FP8_INPUTS},
+        export,
+        {
+            name: value
+            for name, value in arguments_by_name
+            if not is_environment_variable(name) and name != FP8_INPUTS
+        },
     )
     return (
         ExportFile(
-            name=CONFIG, text=yaml_text(_config(given, environment), comments=_comments(given))
+            name=CONFIG, text=yaml_text(_config(export, environment), comments=_comments(export))
         ),
         ExportFile(
             name=TRAIN,
@@ -83,8 +98,9 @@ FLAGSCALE: Final = Exporter(
 )
 
 
-def _of_meshes(given: Given) -> Iterator[Shortfall]:
-    meshes, first = given.meshes, given.meshes[0].grid
+def _mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Shortfalls of a plan whose stages have different degrees."""
+    meshes, first = export.meshes, export.meshes[0].grid
     grids = [mesh.grid for mesh in meshes]
     if any((g.cp, g.ulysses, g.gather) != (first.cp, first.ulysses, first.gather) for g in grids):
         yield Shortfall(
@@ -105,28 +121,28 @@ def _of_meshes(given: Given) -> Iterator[Shortfall]:
             what="sp on some stages alone", hint="sp of all stages that have tp, or of none"
         )
     last = grids[-1]
-    if not _untied(given) and (first.tp != last.tp or (first.dp % last.dp and last.dp % first.dp)):
+    if not _untied(export) and (first.tp != last.tp or (first.dp % last.dp and last.dp % first.dp)):
         yield Shortfall(
             what=f"an embedding that is the head, cut by tp {first.tp} and {last.tp}",
             hint="one tp for the first and last stage",
         )
-    if any(len(_kinds_of(given, stage)) > 1 for stage in stages_of(meshes)):
+    if any(len(_kinds_of(export, stage)) > 1 for stage in stages_of(meshes)):
         yield Shortfall(what="stages over devices of several kinds", hint="a kind for each stage")
         return
-    kinds = [kind for kind, _ in _typed(given)]
+    kinds = [kind for kind, _ in _meshes_by_accelerator(export)]
     if [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before] != list(
         dict.fromkeys(kinds)
     ):
         yield Shortfall(
             what=f"stages on {', '.join(kinds)} in turns", hint="all stages of a kind in a row"
         )
-    yield from _of_places(given)
+    yield from _device_order_shortfalls(export)
 
 
-def _of_places(given: Given) -> Iterator[Shortfall]:
-    """Stages on other devices than where its ranks, mesh by mesh and stage by stage, put them."""
+def _device_order_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """A shortfall if stages are not on consecutive devices in the order of ranks."""
     at = 0
-    for mesh in given.meshes:
+    for mesh in export.meshes:
         for bases in mesh.bases:
             share = mesh.grid.devices // len(bases)
             if bases != tuple(range(at, at + mesh.grid.devices, share)):
@@ -138,46 +154,47 @@ def _of_places(given: Given) -> Iterator[Shortfall]:
             at += mesh.grid.devices
 
 
-def _untied(given: Given) -> bool:
-    return any(name == "untie-embeddings-and-output-weights" for name, _ in arguments(given))
+def _untied(export: PlanToExport) -> bool:
+    """True if the model has separate weights for embedding and output head."""
+    return any(name == "untie-embeddings-and-output-weights" for name, _ in arguments(export))
 
 
 def _kinds(cluster: Cluster, devices: Collection[int]) -> set[str]:
-    """Accelerators that devices are."""
-    found, start = set(), 0
+    """Accelerators of some of the cluster's devices."""
+    accelerators, start = set(), 0
     for group in cluster.groups:
         end = start + group.count * group.kind.num_devices
         if any(start <= device < end for device in devices):
-            found.add(group.kind.accelerator.name)
+            accelerators.add(group.kind.accelerator.name)
         start = end
-    return found
+    return accelerators
 
 
-def _kinds_of(given: Given, stage: Mesh) -> set[str]:
-    """Accelerators that the devices of a stage are: a replica's lie side by side."""
+def _kinds_of(export: PlanToExport, stage: Mesh) -> set[str]:
+    """Accelerators of a stage's devices, which are consecutive in each replica."""
     (bases,) = stage.bases
     share = stage.grid.devices // len(bases)
     return _kinds(
-        given.problem.cluster, [device for base in bases for device in (base, base + share - 1)]
+        export.problem.cluster, [device for base in bases for device in (base, base + share - 1)]
     )
 
 
-def _typed(given: Given) -> list[tuple[str, Mesh]]:
-    """Its meshes: runs of stages of the same degrees on devices of one kind, with that kind."""
-    found: list[tuple[str, Mesh]] = []
-    for stage in stages_of(given.meshes):
-        kind = min(_kinds_of(given, stage))
-        if found and (found[-1][0], found[-1][1].grid) == (kind, stage.grid):
-            found[-1] = (kind, joined(found[-1][1], stage))
+def _meshes_by_accelerator(export: PlanToExport) -> list[tuple[str, Mesh]]:
+    """(accelerator, mesh) of each run of stages with equal degrees on one kind of device."""
+    meshes: list[tuple[str, Mesh]] = []
+    for stage in stages_of(export.meshes):
+        kind = min(_kinds_of(export, stage))
+        if meshes and (meshes[-1][0], meshes[-1][1].grid) == (kind, stage.grid):
+            meshes[-1] = (kind, joined_mesh(meshes[-1][1], stage))
         else:
-            found.append((kind, stage))
-    return found
+            meshes.append((kind, stage))
+    return meshes
 
 
-def _hetero(given: Given) -> Settings:
-    """The section of meshes: tp, cp, ep, dp and stages of each."""
-    types, meshes = zip(*_typed(given), strict=True)
-    found: Settings = {
+def _hetero(export: PlanToExport) -> Settings:
+    """Section `hetero`: tp, cp, ep, dp and number of stages of each mesh."""
+    types, meshes = zip(*_meshes_by_accelerator(export), strict=True)
+    section: Settings = {
         "enable_hetero": True,
         "hetero_process_meshes": [
             n for m in meshes for n in (m.grid.tp, m.grid.cp, m.grid.ep, m.grid.dp, len(m.layers))
@@ -188,37 +205,41 @@ def _hetero(given: Given) -> Settings:
         "standalone_embedding_stage": False,
     }
     if any(mesh.grid.ep > 1 for mesh in meshes):
-        found["expert_tensor_parallel_size_per_process_mesh"] = [mesh.grid.etp for mesh in meshes]
-    if not _untied(given) and meshes[0].grid.dp != meshes[-1].grid.dp:
-        found["use_partial_reduce_for_shared_embedding"] = True
-    return found
+        section["expert_tensor_parallel_size_per_process_mesh"] = [mesh.grid.etp for mesh in meshes]
+    if not _untied(export) and meshes[0].grid.dp != meshes[-1].grid.dp:
+        section["use_partial_reduce_for_shared_embedding"] = True
+    return section
 
 
-def _train(given: Given, said: dict[str, str]) -> Settings:
+def _train(export: PlanToExport, arguments_by_name: dict[str, str]) -> Settings:
+    """Training file: arguments in sections, with the meshes of different stages."""
     sections: Settings = {"system": {}, "model": {}, "data": {}}
-    if given.meshes:
+    if export.meshes:
         # Its meshes say the stages.
-        said.pop(LAYOUT, None)
-        said |= {
-            "pipeline-model-parallel-size": str(sum(len(mesh.layers) for mesh in given.meshes))
+        arguments_by_name.pop(LAYOUT, None)
+        arguments_by_name |= {
+            "pipeline-model-parallel-size": str(sum(len(mesh.layers) for mesh in export.meshes))
         }
-        if any(mesh.grid.sp for mesh in given.meshes):
-            said |= {"sequence-parallel": ""}
-    for name, value in said.items():
+        if any(mesh.grid.sp for mesh in export.meshes):
+            arguments_by_name |= {"sequence-parallel": ""}
+    for name, value in arguments_by_name.items():
         system = name not in OF_MODEL and any(word in name for word in SYSTEM)
         sections["system" if system else "model"][name.replace("-", "_")] = _value(name, value)
-    if given.meshes:
-        sections["system"] |= {"hetero": _hetero(given), **_recomputed(given)}
+    if export.meshes:
+        sections["system"] |= {"hetero": _hetero(export), **_recomputed(export)}
     return sections
 
 
-def _recomputed(given: Given) -> Settings:
-    """Layers that each stage recomputes in all of its microbatches, where stages differ in that."""
-    if not given.grid.recompute_layers:
+def _recomputed(export: PlanToExport) -> Settings:
+    """Layers that each stage recomputes, where stages differ.
+
+    They apply to all microbatches.
+    """
+    if not export.grid.recompute_layers:
         return {}
     counts, steps = (
-        [n for mesh in given.meshes for n in mesh.recomputed],
-        given.plan.lanes[0].microbatches,
+        [n for mesh in export.meshes for n in mesh.recomputed],
+        export.plan.lanes[0].microbatches,
     )
     return {
         "recompute_granularity_per_stage_micro_batch": [
@@ -231,9 +252,7 @@ def _recomputed(given: Given) -> Settings:
 
 
 def _value(name: str, value: str) -> Any:
-    """A value as YAML: switches are true or false, lists are lists, numbers stay as they are
-    written.
-    """
+    """Convert an argument's text to a YAML value: switches, lists and whole numbers."""
     if name in LISTS:
         return [_value("", word) for word in value.split()]
     if value in ("", "true", "false"):
@@ -241,8 +260,9 @@ def _value(name: str, value: str) -> Any:
     return int(value) if value.isdecimal() else value
 
 
-def _config(given: Given, environment: dict[str, str]) -> Settings:
-    queues = {} if given.grid.zero in SHARDED else {"CUDA_DEVICE_MAX_CONNECTIONS": 1}
+def _config(export: PlanToExport, environment: dict[str, str]) -> Settings:
+    """Configuration of FlagScale's runner: experiment, launcher and environment."""
+    queues = {} if export.grid.zero in SHARDED else {"CUDA_DEVICE_MAX_CONNECTIONS": 1}
     return {
         "defaults": [{"train": "plan"}, "_self_"],
         "experiment": {
@@ -261,8 +281,9 @@ def _config(given: Given, environment: dict[str, str]) -> Settings:
     }
 
 
-def _comments(given: Given) -> Iterator[str]:
-    yield f"{title(given)}. Made by Shardwright for FlagScale {SETTINGS.version}."
+def _comments(export: PlanToExport) -> Iterator[str]:
+    """Comment lines at the head of the configuration."""
+    yield f"{title(export)}. Made by Shardwright for FlagScale {SETTINGS.version}."
     yield "python run.py --config-path FOLDER --config-name config action=run"
     yield (
         "with a hostfile: a line for each node, ADDRESS slots=GPUS type=KIND; the kinds are those"

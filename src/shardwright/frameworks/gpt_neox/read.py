@@ -1,4 +1,4 @@
-"""GPT-NeoX's YAML: Megatron layers on DeepSpeed's pipeline.
+"""Reader of GPT-NeoX's YAML: Megatron layers on DeepSpeed's pipeline.
 
 Source of names and defaults: GPT-NeoX main of 2026-05, configs/neox_arguments.md and
 megatron/neox_arguments
@@ -17,7 +17,7 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader, default_notes
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.model_sizes import compared_sizes
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
@@ -31,7 +31,7 @@ from shardwright.frameworks.settings.unpriced_settings import (
     refused,
 )
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import judged
+from shardwright.frameworks.settings.verdicts import setting_verdicts
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
 
@@ -172,41 +172,47 @@ SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    said = written.arguments
-    refuse(said, _REFUSED)
-    if "train-micro-batch-size-per-gpu" not in said and "train-batch-size" not in said:
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert GPT-NeoX's settings to a launch."""
+    settings = file_settings.arguments
+    refuse(settings, _REFUSED)
+    if "train-micro-batch-size-per-gpu" not in settings and "train-batch-size" not in settings:
         raise DataError(
             "the launch does not say train_micro_batch_size_per_gpu",
             hint="the file of the model beside the others",
         )
-    words = dict(_words(said))
-    tp, pp, cp = (max(count(words, f"{axis}-size", 1), 1) for axis in _AXES)
-    words |= {"tensor-model-parallel-size": str(tp), "pipeline-model-parallel-size": str(pp)}
+    megatron = dict(_megatron_arguments(settings))
+    tp, pp, cp = (max(count(megatron, f"{axis}-size", 1), 1) for axis in _AXES)
+    megatron |= {"tensor-model-parallel-size": str(tp), "pipeline-model-parallel-size": str(pp)}
     dp = replicas(devices, tp=tp, pp=pp, cp=cp)
     batch, steps = (
-        count(said, "train-batch-size"),
-        max(count(said, "gradient-accumulation-steps", 1), 1),
+        count(settings, "train-batch-size"),
+        max(count(settings, "gradient-accumulation-steps", 1), 1),
     )
-    micro = count(words, "micro-batch-size") or max(batch // (dp * steps), 1)
-    words |= {
+    micro = count(megatron, "micro-batch-size") or max(batch // (dp * steps), 1)
+    megatron |= {
         "micro-batch-size": str(micro),
         "global-batch-size": str(batch or micro * steps * dp),
     }
     launch = read_arguments(
-        _CORE, replace(written, arguments=words), model=model, devices=devices, runtime=runtime
+        _CORE,
+        replace(file_settings, arguments=megatron),
+        model=model,
+        devices=devices,
+        runtime=runtime,
     )
     understood = {
-        **{name: "as it is priced" for name in said if name in _REFUSED},
+        **{name: "as it is priced" for name in settings if name in _REFUSED},
         **_UNDERSTOOD,
     }
-    of_model = list(compared_sizes(said, _SIZES, model))
-    found = judged(
-        said, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED
+    of_model = list(compared_sizes(settings, _SIZES, model))
+    verdicts = setting_verdicts(
+        settings, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED
     )
-    unset = {name: value for name, value in _DEFAULTS.items() if name not in said}
-    return replace(launch, settings=tuple(found), notes=(*launch.notes, *assumed(unset, DOCS)))
+    unset = {name: value for name, value in _DEFAULTS.items() if name not in settings}
+    return replace(
+        launch, settings=tuple(verdicts), notes=(*launch.notes, *default_notes(unset, DOCS))
+    )
 
 
 _DEFAULTS: Final = MappingProxyType(
@@ -221,28 +227,33 @@ _DEFAULTS: Final = MappingProxyType(
 _AXES: Final = ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
 
 
-def _words(said: Arguments) -> list[tuple[str, str]]:
-    """Settings as Megatron-DeepSpeed's arguments."""
-    found = [(_RENAMED[name], value) for name, value in said.items() if name in _RENAMED]
-    found += [(name, value) for name, value in said.items() if name in _KEPT]
-    kind = said.get("precision", said.get("fp16.type", "")).lower()
-    half = said.get("fp16.enabled", "false") == "true" or said.get("fp16.fp16", "false") == "true"
-    if kind in ("bfloat16", "bf16") or said.get("bf16.enabled") == "true":
-        found += [("bf16", "true"), ("bf16.enabled", "true")]
+def _megatron_arguments(settings: Arguments) -> list[tuple[str, str]]:
+    """Rename GPT-NeoX's settings to Megatron-DeepSpeed's arguments."""
+    arguments = [(_RENAMED[name], value) for name, value in settings.items() if name in _RENAMED]
+    arguments += [(name, value) for name, value in settings.items() if name in _KEPT]
+    kind = settings.get("precision", settings.get("fp16.type", "")).lower()
+    half = (
+        settings.get("fp16.enabled", "false") == "true"
+        or settings.get("fp16.fp16", "false") == "true"
+    )
+    if kind in ("bfloat16", "bf16") or settings.get("bf16.enabled") == "true":
+        arguments += [("bf16", "true"), ("bf16.enabled", "true")]
     elif kind == "fp16" or (half and kind != "fp32"):
-        found.append(("fp16", "true"))
-    if said.get("checkpoint-activations") == "true":
-        found.append(("checkpoint-activations", "true"))
-    found += [("use-flash-attn", "true")] if "flash" in said.get("attention-config", "") else []
+        arguments.append(("fp16", "true"))
+    if settings.get("checkpoint-activations") == "true":
+        arguments.append(("checkpoint-activations", "true"))
+    arguments += (
+        [("use-flash-attn", "true")] if "flash" in settings.get("attention-config", "") else []
+    )
     if (
-        said.get("scaled-upper-triang-masked-softmax-fusion", "false").lower() in OFF
-        and said.get("bias-gelu-fusion", "false").lower() in OFF
+        settings.get("scaled-upper-triang-masked-softmax-fusion", "false").lower() in OFF
+        and settings.get("bias-gelu-fusion", "false").lower() in OFF
     ):
-        found += [
+        arguments += [
             (f"no-{name}-fusion", "true")
             for name in ("masked-softmax", "bias-gelu", "bias-dropout")
         ]
-    return found
+    return arguments
 
 
 _SIZES: Final = MappingProxyType(
@@ -253,7 +264,7 @@ _SIZES: Final = MappingProxyType(
         "num-kv-heads": "heads of keys",
     }
 )
-"""Setting -> the size of the model that it is."""
+"""Setting -> name of the model's size."""
 GPT_NEOX: Final = LaunchReader(
     name="gpt-neox",
     runtime="deepspeed-2022",

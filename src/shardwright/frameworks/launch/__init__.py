@@ -1,4 +1,4 @@
 """Parts that all readers share: settings with their meaning, the strategy and the job.
 
-What writers share is in `export`.
+The parts that exporters share are in `export`.
 """

@@ -1,6 +1,4 @@
-"""The model that a launch names beside MODEL: by the size that names of checkpoints and recipes
-have.
-"""
+"""Check of a checkpoint's name in a launch against MODEL, by the size in the name."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.model.ir.model_graph import Model
 
 NAMES: Final = name_set(
@@ -23,18 +21,17 @@ _SIZE: Final = re.compile(
     r"(?<![A-Za-z0-9.])(?:([0-9]{1,3})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?|[0-9]p[0-9])([bBmM])(?![A-Za-z0-9])"
 )
 _POINT: Final = re.compile(r"^([0-9]{1,2})_([0-9]{1,2})(?=[bBmM](?![A-Za-z0-9]))")
-"""The digits of a size with an underscore between."""
+"""Size with an underscore for the decimal point, such as ``1_7b``."""
 ALIKE: Final = (0.6, 1.45)
-"""Least and largest share of the named parameters that MODEL has, if it is the one that is named:
-names are rounded, and leave out embeddings or what experts share.
+"""Smallest and largest ratio of MODEL's parameters to the size in a name that still counts as the
+same model: names are rounded, and leave out embeddings or parameters that experts share.
 """
 
 
 def named_parameters(name: str) -> float:
-    """The parameters that a name of a model says, such as ``Qwen3-4B`` or ``Mixtral-8x7B``; 0 = it
-    says none.
+    """Number of parameters in a model's name, such as ``Qwen3-4B``; 0 if the name has none.
 
-    A function of a module has an underscore for a point behind the module's name:
+    In a function's name behind its module's name, an underscore is the decimal point:
     ``qwen3.qwen3_1_7b`` is of 1.7 billion, ``llama3_1.llama3_1_8b`` of 8.
     """
     last = name.rpartition("/")[2] or name
@@ -42,15 +39,15 @@ def named_parameters(name: str) -> float:
     family = module.rpartition(".")[2]
     if family and family in function:
         last = _POINT.sub(r"\1.\2", function.partition(family)[2].lstrip("_"))
-    found = _SIZE.search(last)
-    if found is None:
+    match = _SIZE.search(last)
+    if match is None:
         return 0.0
-    count = float(found[2].replace("p", "."))
-    return count * float(found[1] or 1) * (1e9 if found[3] in "bB" else 1e6)
+    count = float(match[2].replace("p", "."))
+    return count * float(match[1] or 1) * (1e9 if match[3] in "bB" else 1e6)
 
 
-def compared(setting: Setting, model: Model) -> Setting:
-    """A setting that names a model, judged by MODEL; others as they are."""
+def compared_checkpoint(setting: LaunchSetting, model: Model) -> LaunchSetting:
+    """Compare a setting that names a model with MODEL by size; return other settings unchanged."""
     if setting.name not in NAMES or setting.verdict not in (Verdict.IGNORED, Verdict.UNKNOWN):
         return setting
     named = named_parameters(setting.value)

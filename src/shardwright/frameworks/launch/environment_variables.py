@@ -1,5 +1,6 @@
-"""Variables of a launch script that slow a step and are no option of a runtime, and those that a
-framework needs.
+"""Environment variables of a launch that slow the step or that a framework requires.
+
+Variables that are options of a runtime are not here.
 
 Source: NCCL 2.27, user guide, "Environment Variables"; PyTorch 2.9, notes on CUDA and on
 torch.distributed; Transformer Engine 2.4, pytorch/attention.
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.strategy.grid.grid import Grid
 
 _ON: Final = name_set("1 true yes on y")
@@ -51,18 +52,17 @@ _MEGATRON: Final = frozenset({"megatron", "megatron-deepspeed"})
 
 def slowing_variables(
     environment: Mapping[str, str], *, counted: Mapping[str, str]
-) -> Iterator[Setting]:
-    """Variables that slow a step in a way that is not counted.
+) -> Iterator[LaunchSetting]:
+    """Environment variables that slow the step and are not in the predicted time.
 
     Args:
-        environment: of the script.
-        counted: settings of the launch, with those variables among them that are options of its
-            runtime.
+        environment: variables of the script.
+        counted: settings of the launch, which include variables that are options of its runtime.
     """
     for name, (values, what) in _SLOWS.items():
         value = environment.get(name, "").strip().lower()
         if value in values and name.replace("_", "-").lower() not in counted:
-            yield Setting(
+            yield LaunchSetting(
                 name=name,
                 value=environment[name],
                 verdict=Verdict.UNKNOWN,
@@ -70,7 +70,7 @@ def slowing_variables(
             )
     if all(environment.get(name, "").strip() == "0" for name in _ATTENTION):
         what = "no fused attention: the scores are written to memory"
-        yield Setting(
+        yield LaunchSetting(
             name=" ".join(_ATTENTION),
             value="0",
             verdict=Verdict.UNKNOWN,
@@ -79,9 +79,7 @@ def slowing_variables(
 
 
 def needed_variables(framework: str, grid: Grid, environment: Mapping[str, str]) -> Iterator[str]:
-    """A note on each variable that the framework needs for a strategy and that the script does not
-    set.
-    """
+    """A note on each environment variable that the framework needs and the script lacks."""
     if framework in _MEGATRON and grid.zero > 1 and environment.get(_CONNECTIONS) == "1":
         yield f"the script sets {_CONNECTIONS}=1, at which Megatron-FSDP stops"
     if (

@@ -1,6 +1,4 @@
-"""Which framework a file of a launch is of: what only that framework's files have, and the single
-best claim.
-"""
+"""Recognition of the framework that a launch file belongs to, by settings of that framework."""
 
 from __future__ import annotations
 
@@ -15,7 +13,10 @@ from shardwright.runtime.launch_arguments import Arguments
 
 
 class FileKind(StrEnum):
-    """The form of a file. A command is one of a script, or arguments that are given as text."""
+    """Form of a launch file: a configuration format, a table, or a command with its arguments.
+
+    A command is one of a script, or arguments that are given as text.
+    """
 
     COMMAND = "command"
     JSON = "JSON"
@@ -30,15 +31,15 @@ CONFIGURATIONS: Final = frozenset({FileKind.JSON, FileKind.YAML, FileKind.TOML})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
-    """A setting that names a file with further settings of the launch.
+    """A setting that names another file with settings of the launch.
 
     Args:
-        setting: its name; empty = the first word that a program is called with, such as
+        setting: the setting's name; empty = the program's first argument, such as
             ``configs/llama.yml``.
-        holds: what is not known without the file, for messages.
-        instead: settings any of which says that where the file is not there.
-        own: names of files that the framework itself has, whose values are its defaults.
-        ending: of the file's name, behind the value.
+        holds: contents of the file in words, for messages.
+        instead: settings, any of which replaces the file where it is missing.
+        own: names of files that the framework itself ships; their values are its defaults.
+        ending: suffix that the framework adds to the value to get the file's name.
     """
 
     setting: str
@@ -50,13 +51,13 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file of a launch, or one command of a script, before a reader is chosen.
+    """Settings of one launch file, or of one command of a script, before a reader is chosen.
 
     Args:
-        name: of the file, for messages.
+        name: the file's name, for messages.
         settings: name, in lower case with dashes -> value.
-        program: what a command starts: a path, a module, or the first two words of a console
-            command, such as ``tune run``.
+        program: program that a command starts: a path, a module, or the first two words of a
+            console command, such as ``tune run``.
         launchers: commands that start the program, by their names: ``accelerate``, ``deepspeed``.
         launched: settings of the launchers, with the launcher's name before each:
             ``accelerate.config-file``.
@@ -64,11 +65,11 @@ class Document:
         named: the user gave the file; a script that writes a file does not name it so.
         is_script: it is a command of a script.
         environment: variables of the script.
-        notes: what was not followed.
+        notes: notes on parts of the file that were not followed.
         written: files that the script has a command write that is not followed, name -> the
             command.
         missing: scripts that the script reads or starts and that are not there, name -> line.
-        devices: that the file asks for; 0 = it does not say.
+        devices: devices that the file asks for; 0 = not given.
     """
 
     name: str
@@ -89,10 +90,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The properties by which a framework's files are recognised.
+    """Programs, launchers and settings by which a framework's files are recognised.
 
     Args:
-        kinds: forms of its files.
+        kinds: forms of the framework's files.
         programs: programs of its own, as paths, modules or words of a console command, in lower
             case.
         launchers: commands of its own that start the user's programs.
@@ -100,8 +101,9 @@ class Signature:
         shared: settings that it has with others, which decide only between two claims that are
             equal otherwise.
         files: settings that name further files of a launch.
-        runtime_of: the runtime of the release that has all settings of a launch, and why it is not
-            the usual one; None = its launches are of one runtime.
+        runtime_of: function that gives the runtime of the release that has all settings of a
+            launch, and the reason why it is not the usual one; None = all launches have one
+            runtime.
     """
 
     kinds: frozenset[FileKind]
@@ -115,11 +117,11 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The evidence that files are of a framework; empty = none.
+    """Evidence that files belong to a framework; an empty claim is none.
 
     Args:
-        programs: its programs that a command starts.
-        launchers: its launchers.
+        programs: the framework's programs that a command starts.
+        launchers: the framework's launchers that a command uses.
         own, shared: names of settings, as in `Signature`.
     """
 
@@ -130,14 +132,12 @@ class Claim:
 
     @property
     def strength(self) -> tuple[int, int, int]:
-        """The sort key of a claim: a program counts before settings, the framework's own settings
-        before shared ones.
-        """
+        """Sort key of a claim: programs, then the framework's own settings, then shared ones."""
         return (len(self.programs), len(self.own) + len(self.launchers), len(self.shared))
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """All of it, the strongest first."""
+        """All programs, launchers and settings of the claim, the strongest first."""
         return (*self.programs, *self.launchers, *self.own, *self.shared)
 
 
@@ -145,11 +145,11 @@ NO_CLAIM: Final = Claim()
 
 
 class Claimant(Protocol):
-    """A framework that claims files."""
+    """A framework that can claim launch files."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the framework."""
 
     @property
     def signature(self) -> Signature:
@@ -157,15 +157,15 @@ class Claimant(Protocol):
 
     @property
     def includes(self) -> frozenset[str]:
-        """Frameworks whose files are part of its launches: of Accelerate's that is DeepSpeed."""
+        """Frameworks whose files may be part of a launch, such as DeepSpeed for Accelerate."""
 
     def claims(self, document: Document) -> Claim:
-        """The evidence that a file is of this framework."""
+        """Evidence that a file belongs to this framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotRead:
-    """A framework whose files are known and not read: they are refused by its name."""
+class UnreadFramework:
+    """A framework whose files are recognised but not read: they are refused by its name."""
 
     name: str
     signature: Signature
@@ -177,7 +177,7 @@ class NotRead:
 
 
 def claim_of(signature: Signature, document: Document) -> Claim:
-    """The evidence for a signature in a file."""
+    """Evidence in a file for a framework's signature."""
     if document.kind not in signature.kinds:
         return NO_CLAIM
     starts = tuple(name[:-1] for name in signature.own if name.endswith("*"))
@@ -189,9 +189,9 @@ def claim_of(signature: Signature, document: Document) -> Claim:
     program = document.program.lower()
     return Claim(
         programs=tuple(
-            one
-            for one in sorted(signature.programs)
-            if program == one or program.endswith(f"/{one}")
+            program_name
+            for program_name in sorted(signature.programs)
+            if program == program_name or program.endswith(f"/{program_name}")
         )[:1],
         launchers=tuple(sorted(signature.launchers & document.launchers)),
         own=tuple(own),
@@ -199,37 +199,44 @@ def claim_of(signature: Signature, document: Document) -> Claim:
     )
 
 
-def joined(claims: Iterable[Claim]) -> Claim:
-    """The evidence of several files together."""
-    found = tuple(claims)
+def joined_claims(claims: Iterable[Claim]) -> Claim:
+    """Claim with the evidence of several files together."""
+    all_claims = tuple(claims)
     return Claim(
-        programs=tuple(dict.fromkeys(one for claim in found for one in claim.programs)),
-        launchers=tuple(dict.fromkeys(one for claim in found for one in claim.launchers)),
-        own=tuple(dict.fromkeys(one for claim in found for one in claim.own)),
-        shared=tuple(dict.fromkeys(one for claim in found for one in claim.shared)),
+        programs=tuple(
+            dict.fromkeys(program for claim in all_claims for program in claim.programs)
+        ),
+        launchers=tuple(
+            dict.fromkeys(launcher for claim in all_claims for launcher in claim.launchers)
+        ),
+        own=tuple(dict.fromkeys(name for claim in all_claims for name in claim.own)),
+        shared=tuple(dict.fromkeys(name for claim in all_claims for name in claim.shared)),
     )
 
 
-def parts_of(name: str, claimants: Mapping[str, Claimant]) -> frozenset[str]:
-    """A framework and all whose files are part of its launches."""
-    found, new = {name}, {name}
+def included_frameworks(name: str, claimants: Mapping[str, Claimant]) -> frozenset[str]:
+    """A framework and all frameworks whose files may be part of its launches."""
+    frameworks, new = {name}, {name}
     while new:
-        new = {one for part in new if part in claimants for one in claimants[part].includes} - found
-        found |= new
-    return frozenset(found)
+        new = {
+            framework for part in new if part in claimants for framework in claimants[part].includes
+        } - frameworks
+        frameworks |= new
+    return frozenset(frameworks)
 
 
 def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claimant]) -> str:
-    """The one framework that files are of: that with the best claim, of those whose files are no
-    part of another claimant's launches.
+    """Name of the framework with the strongest claim on the files.
+
+    Frameworks whose files are part of another claimant's launches do not count.
 
     Raises:
-        DataError: none claims them, or two claim them equally; both by name.
+        DataError: no framework claims the files, or two claim them equally.
     """
-    names = ", ".join(dict.fromkeys(one.name for one in documents))[:80]
+    names = ", ".join(dict.fromkeys(document.name for document in documents))[:80]
     claims = {
-        name: joined(one.claims(document) for document in documents)
-        for name, one in claimants.items()
+        name: joined_claims(claimant.claims(document) for document in documents)
+        for name, claimant in claimants.items()
     }
     claims = {name: claim for name, claim in claims.items() if claim.evidence}
     if not claims:
@@ -237,7 +244,7 @@ def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claiman
             f"{names}: no setting that only one framework has",
             hint="--from NAME, where the framework of the files is read",
         )
-    parts = {part for name in claims for part in parts_of(name, claimants) - {name}}
+    parts = {part for name in claims for part in included_frameworks(name, claimants) - {name}}
     # Two that include each other are compared as if neither did.
     heads = [name for name in claims if name not in parts] or list(claims)
     ranked = sorted(heads, key=lambda name: claims[name].strength, reverse=True)

@@ -21,21 +21,21 @@ _ALL_OF_LIGER: Final = ("use-liger-kernel", "enable-liger-kernel")
 loss."""
 
 
-def linear_loss(said: Arguments) -> Arguments:
-    """The runtime argument linear-loss (cut or liger) that the canonical settings in `said` mean.
+def linear_loss(settings: Arguments) -> Arguments:
+    """Runtime argument linear-loss (cut or liger) that a launch's canonical settings choose.
 
     Empty where they choose no fused loss: the loss then reads the logits that the head wrote. Cut
-    Cross-Entropy wins over Liger, and both win over linear-loss in `said` itself.
+    Cross-Entropy wins over Liger, and both win over linear-loss in `settings` itself.
     """
-    if _is_on(said, "cut-loss"):
+    if _is_on(settings, "cut-loss"):
         return {"linear-loss": "cut"}
-    if _is_on(said, "liger-loss") and said.get("liger-in-loss", "true").lower() not in OFF:
+    if _is_on(settings, "liger-loss") and settings.get("liger-in-loss", "true").lower() not in OFF:
         return {"linear-loss": "liger"}
-    return {"linear-loss": said["linear-loss"]} if "linear-loss" in said else {}
+    return {"linear-loss": settings["linear-loss"]} if "linear-loss" in settings else {}
 
 
 def liger_notes(written: Arguments) -> tuple[str, ...]:
-    """A note that the cost model leaves out Liger's other kernels, where a launch turns all on."""
+    """A note that Liger's other kernels are not priced, where a launch turns all of them on."""
     if not any(_is_on(written, name) for name in _ALL_OF_LIGER):
         return ()
     return (
@@ -46,5 +46,6 @@ def liger_notes(written: Arguments) -> tuple[str, ...]:
     )
 
 
-def _is_on(said: Arguments, name: str) -> bool:
-    return said.get(name, "").strip().lower() not in OFF
+def _is_on(settings: Arguments, name: str) -> bool:
+    """True if a setting is given and is not an off value."""
+    return settings.get(name, "").strip().lower() not in OFF

@@ -1,6 +1,4 @@
-"""The launch type: settings as the user wrote them, the meaning of each, and the resulting
-strategy and job.
-"""
+"""A launch: its settings as written, the meaning of each, and the resulting strategy and job."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Final, Protocol
 
 from shardwright.frameworks.launch.framework_claims import Claim, Document, Signature, claim_of
 from shardwright.frameworks.settings.setting_table import SettingTable
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
@@ -17,33 +15,34 @@ from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.rule_violations import Violation
 
 ORDER: Final = "pipeline-order-table"
-"""Name of the setting that the rows of a table of the pipeline's order are, where a file of a
-launch is one."""
+"""Name of the setting that holds the rows of a pipeline order table, where a file of a launch is
+such a table."""
 
 
 NODE_DEVICES: Final = 8
-"""Devices of a node, where nobody says the cluster."""
+"""Devices of a node where no cluster is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch that was read: framework, strategy, job and settings.
+    """A training launch as read: framework, strategy, job, and the verdict on every setting.
 
     Args:
-        framework: word of its reader.
+        framework: name of the reader.
         runtime: catalog name of the framework as the planner knows it, without options.
         grid: the strategy, with every option of the runtime that the launch sets or leaves at its
             own default.
         seq_len: tokens of a sample;
-        global_batch: samples a step; 0 = not said.
-        precision: of the job; empty = not said.
+        global_batch: samples a step; 0 = not given.
+        precision: precision of the job; empty = not given.
         dropout: attention or hidden dropout is on.
-        settings: all of them.
-        notes: what was assumed or left out, a line each.
-        refused: rules of the framework itself that the launch breaks, for which it would not start.
-        train: what is trained (`model.trained.parse_training`); empty = all of the model.
-        possible: axis -> the values that the framework has of it, of those that its runtime has
-        more of: better strategies are looked for among them alone.
+        settings: all settings with their verdicts.
+        notes: assumptions and omissions, a line each.
+        refused: rules of the framework itself that the launch breaks, so that it would not start.
+        train: trained parameters (`model.trained_parameters.parse_training`); empty = all of the
+            model.
+        possible: (axis, values) that the framework supports, where its runtime has more values; the
+            search for better strategies uses only these.
     """
 
     framework: str
@@ -53,25 +52,25 @@ class Launch:
     global_batch: int
     precision: str
     dropout: bool
-    settings: tuple[Setting, ...]
+    settings: tuple[LaunchSetting, ...]
     notes: tuple[str, ...] = ()
     refused: tuple[Violation, ...] = ()
     train: str = ""
     possible: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
-    def of(self, *verdicts: Verdict) -> tuple[Setting, ...]:
-        """The settings with one of these verdicts."""
-        return tuple(one for one in self.settings if one.verdict in verdicts)
+    def of(self, *verdicts: Verdict) -> tuple[LaunchSetting, ...]:
+        """Settings with one of these verdicts."""
+        return tuple(setting for setting in self.settings if setting.verdict in verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """The settings of the files of one launch, in the words of the framework.
+class FileSettings:
+    """Settings from all files of one launch, under the framework's own names.
 
     Args:
         arguments: name, in lower case with dashes -> value.
-        notes: of how they were found.
-        program: that a script starts (`claims.Document.program`); empty = files alone.
+        notes: notes on how the settings were found.
+        program: program that a script starts (`Document.program`); empty = files only.
         node_devices: devices of a node of the cluster.
     """
 
@@ -82,14 +81,16 @@ class Written:
 
 
 class ReadsLaunch(Protocol):
-    """A function that reads settings as a launch."""
+    """A function that converts a launch's settings to a `Launch`."""
 
-    def __call__(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """The launch of `model` on so many devices, under a runtime of the catalog."""
+    def __call__(
+        self, file_settings: FileSettings, *, model: Model, devices: int, runtime: str
+    ) -> Launch:
+        """Convert the settings to a launch of `model` on `devices` devices, under a runtime."""
 
 
 class NamesSettings(Protocol):
-    """A function that names a strategy's settings."""
+    """A function that writes a grid as a framework's settings."""
 
     def __call__(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
         """The settings by which a framework runs a strategy under a runtime; none if it cannot."""
@@ -97,20 +98,21 @@ class NamesSettings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchReader:
-    """A framework whose launch files are read.
+    """A framework whose launch files are read, with the function that reads them.
 
     Args:
-        name: word of the command line.
-        runtime: catalog name of the framework as the planner knows it, where nobody names another.
-        signature: what identifies the framework's files.
-        read: its settings as a launch.
-        settings: its table of settings, where it has one of its own.
-        evidence: that a file is of this framework.
+        name: name on the command line.
+        runtime: catalog name of the framework's runtime, where the user names no other.
+        signature: properties that identify the framework's files.
+        read: function that converts settings to a launch.
+        settings: the framework's table of settings, where it has one.
+        evidence: function that gives the evidence that a file belongs to this framework.
         includes: frameworks whose files are part of its launches.
-        target: the export whose files have a strategy in its settings, or in names that
-            `own_name` turns into them; empty = none.
-        own_name: the framework's name for a setting of that export.
-        settings_of: a strategy in the framework's own settings, where no export has it.
+        target: export target that writes a strategy in this framework's settings, or under names
+            that `own_name` converts to them; empty = none.
+        own_name: function from a setting's name in that export to the framework's name.
+        settings_of: function that writes a strategy in the framework's settings, where no export
+            does.
     """
 
     name: str
@@ -129,10 +131,10 @@ class LaunchReader:
         return self.evidence(self.signature, document)
 
 
-def assumed(
+def default_notes(
     defaults: Mapping[str, str], source: str, *, files: str = "these files do"
 ) -> tuple[str, ...]:
-    """A note on settings that a framework has by default, where there are any.
+    """A note on the settings that keep the framework's defaults; empty if there are none.
 
     Args:
         source: where the defaults are documented.

@@ -1,6 +1,4 @@
-"""Functions that readers of several frameworks share: replicas of a launch, options by flag, the
-complete launch.
-"""
+"""Functions that readers share: replicas of a launch, options by flag, the complete launch."""
 
 from __future__ import annotations
 
@@ -9,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.frameworks.launch.launch import Launch, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch
 from shardwright.frameworks.settings.setting_table import SettingTable
-from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict, setting_verdicts
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import (
     OFF,
@@ -27,7 +25,7 @@ from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.grid.model_counts import grid_facts, has_experts
 
 WHOLE_LAYERS: Final = (("recompute_layers", ("0",)),)
-"""No setting of the framework says how many layers run again: all of a stage's do, or none."""
+"""Limit for frameworks that recompute all layers of a stage or none."""
 NO_PIPELINE: Final = (
     ("pp", ("1",)),
     ("ep", ("1",)),
@@ -42,35 +40,35 @@ OF_TRANSFORMERS: Final = (*NO_PIPELINE, ("sp", ("0",)))
 
 
 def replicas(devices: int, **degrees: int) -> int:
-    """Data parallelism that other degrees leave.
+    """Data parallel degree: devices over the product of the other degrees.
 
     Raises:
-        StrategyError: they do not divide the devices.
+        StrategyError: the degrees do not divide the devices.
     """
-    each = 1
+    product = 1
     for degree in degrees.values():
-        each *= max(degree, 1)
-    if devices % each:
-        said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        product *= max(degree, 1)
+    if devices % product:
+        degree_text = " x ".join(
+            f"{name} {degree}" for name, degree in degrees.items() if degree > 1
+        )
         raise StrategyError(
-            f"{said} does not divide the {devices} devices of the cluster",
+            f"{degree_text} does not divide the {devices} devices of the cluster",
             hint="the CLUSTER that the launch is for",
             rule="grid.devices",
         )
-    return devices // each
+    return devices // product
 
 
 def own_options(runtime: Runtime, arguments: Arguments) -> Options:
-    """The options that settings set otherwise than the runtime's own value."""
-    found = dict(options_from_arguments(runtime, arguments))
-    return in_vocabulary_order(pair for pair in found.items() if pair not in runtime.own)
+    """Runtime options that a launch sets to other values than the runtime's defaults."""
+    values = dict(options_from_arguments(runtime, arguments))
+    return in_vocabulary_order(pair for pair in values.items() if pair not in runtime.own)
 
 
 def idle_options(grid: Grid, model: Model) -> dict[str, str]:
-    """Option -> why it does nothing in a strategy: what it overlaps, or what it is of, is not
-    there.
-    """
-    found = {
+    """Options without effect in a strategy, each with the reason."""
+    conditions = {
         "tp_overlap": (
             grid.tp == 1 or not grid.sp,
             "tensor parallelism is 1, or without sequence parallelism",
@@ -81,32 +79,35 @@ def idle_options(grid: Grid, model: Model) -> dict[str, str]:
         "remat": (grid.recompute is Recompute.FULL, "all of a layer is recomputed"),
         **dict.fromkeys(OF_EXPERTS, (not has_experts(model), "the model has no experts")),
     }
-    return {name: why for name, (holds, why) in found.items() if holds}
+    return {name: why for name, (holds, why) in conditions.items() if holds}
 
 
-def telling(options: Options, grid: Grid, model: Model) -> Options:
-    """The options that say something of a strategy: of overlaps with what is not there they do not,
-    nor of experts of a model without.
+def effective_options(options: Options, grid: Grid, model: Model) -> Options:
+    """Options that have an effect in a strategy.
+
+    Overlap with an absent collective has none, nor has an expert option of a dense model.
     """
     idle = idle_options(grid, model)
     return tuple((name, value) for name, value in options if name not in idle)
 
 
-def with_idle(settings: Iterable[Setting], idle: Mapping[str, str]) -> Iterator[Setting]:
-    """Settings, those that set an option which does nothing with why."""
-    for one in settings:
-        option = one.means.removeprefix("sets ")
+def with_idle(
+    settings: Iterable[LaunchSetting], idle: Mapping[str, str]
+) -> Iterator[LaunchSetting]:
+    """Mark the settings of options without effect as idle, with the reason."""
+    for setting in settings:
+        option = setting.means.removeprefix("sets ")
         is_idle = (
-            one.verdict is Verdict.UNDERSTOOD
-            and option != one.means
+            setting.verdict is Verdict.UNDERSTOOD
+            and option != setting.means
             and option in idle
-            and one.value.lower() not in OFF
+            and setting.value.lower() not in OFF
         )
-        yield replace(one, verdict=Verdict.IDLE, means=idle[option]) if is_idle else one
+        yield replace(setting, verdict=Verdict.IDLE, means=idle[option]) if is_idle else setting
 
 
-def set_by(runtime: Runtime) -> dict[str, str]:
-    """Setting -> what it sets: options of the runtime, by the flags of their values."""
+def option_notes(runtime: Runtime) -> dict[str, str]:
+    """Setting -> note on the runtime option that it sets, by the flags of option values."""
     return {
         name: f"sets {offer.option}"
         for offer in runtime.offers
@@ -115,9 +116,7 @@ def set_by(runtime: Runtime) -> dict[str, str]:
 
 
 def variables_that_set(runtime: Runtime, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the environment that set options of a runtime, such as ``CUDA_LAUNCH_BLOCKING``,
-    in the form of arguments.
-    """
+    """Environment variables that set runtime options, as arguments."""
     flags = {
         name
         for offer in runtime.offers
@@ -133,7 +132,7 @@ def variables_that_set(runtime: Runtime, environment: Mapping[str, str]) -> dict
 
 
 def launch_of(
-    written: Written,
+    file_settings: FileSettings,
     grid: Grid,
     *,
     framework: str,
@@ -145,16 +144,15 @@ def launch_of(
     table: SettingTable,
     arguments: Arguments | None = None,
     notes: tuple[str, ...] = (),
-    of_model: Iterable[Setting] = (),
+    of_model: Iterable[LaunchSetting] = (),
     possible: tuple[tuple[str, tuple[str, ...]], ...] = WHOLE_LAYERS,
 ) -> Launch:
-    """The launch of a strategy that was read, under the options that its settings set.
+    """Build a `Launch` from a grid and settings, with the options and verdicts of the settings.
 
     Args:
-        table: settings of the framework.
-        arguments: the settings with defaults, by which options are set; None = as they were
-            written.
-        of_model: settings of the model, beside MODEL.
+        table: table of the framework's settings.
+        arguments: settings with defaults, which set the options; None = only the written ones.
+        of_model: settings of the model, compared with MODEL.
         possible: see `Launch`.
     """
     base = load_runtime(runtime)
@@ -164,13 +162,13 @@ def launch_of(
         global_batch=global_batch or grid.dp * grid.microbatch,
         seq_len=seq_len or 1,
     )
-    own = own_options(base, written.arguments if arguments is None else arguments)
+    set_options = own_options(base, file_settings.arguments if arguments is None else arguments)
     # Options say whether ZeRO means anything on one device.
-    grid = canonical(replace(grid, options=own), facts=facts)
-    options = telling(own, grid, model)
-    settings = judged(
-        written.arguments,
-        understood={**set_by(base), **table.understood},
+    grid = canonical(replace(grid, options=set_options), facts=facts)
+    options = effective_options(set_options, grid, model)
+    settings = setting_verdicts(
+        file_settings.arguments,
+        understood={**option_notes(base), **table.understood},
         model=of_model,
         ignored=table.ignored,
         unmodelled=table.unmodelled,
@@ -184,6 +182,6 @@ def launch_of(
         precision=precision,
         dropout=False,
         settings=tuple(with_idle(settings, idle_options(grid, model))),
-        notes=(*written.notes, *notes),
+        notes=(*file_settings.notes, *notes),
         possible=possible,
     )

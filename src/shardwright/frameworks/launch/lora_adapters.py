@@ -1,4 +1,4 @@
-"""Low-rank adapters of a launch: their rank and the products that they stand beside."""
+"""LoRA adapters of a launch: rank and the GEMMs that have adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import LINEAR
 
 EVERY: Final = frozenset({"all", "all-linear", "all_linear", "true"})
-"""Words for the products of all layers."""
+"""Words for the GEMMs of all layers."""
 _PARTS: Final = MappingProxyType(
     {
         "qkv": (
@@ -43,7 +43,7 @@ _PARTS: Final = MappingProxyType(
         "down": ("down_proj", "linear_fc2", "w2", "fc2", "dense_4h_to_h"),
     }
 )
-"""Product of a layer here -> its names in frameworks."""
+"""GEMM of a layer in our models -> its names in frameworks."""
 _OWN: Final = {name: product for product, names in _PARTS.items() for name in names}
 _TOGETHER: Final = {
     "qkv": (
@@ -53,13 +53,14 @@ _TOGETHER: Final = {
     ),
     "up": (frozenset({"gate_proj", "up_proj"}), frozenset({"w1", "w3"})),
 }
-"""Products that are several in a framework, and all of their names."""
+"""GEMMs that are several in a framework -> sets of names that together are the whole GEMM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """The trained parameters, as `model.trained_parameters.parse_training` reads them (empty = all
-    of the model), and notes.
+    """Trained parameters of a launch with LoRA, and notes.
+
+    `train` is as `model.trained_parameters.parse_training` reads it; empty = all of the model.
     """
 
     train: str = ""
@@ -67,11 +68,11 @@ class Adapters:
 
 
 def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
-    """The adapters of a launch; none where their rank is empty or 0.
+    """LoRA adapters of a launch; none if the rank is empty or 0.
 
     Args:
-        rank: as a file has it.
-        targets: names of products, or a word for all of them.
+        rank: text of the rank in a launch file.
+        targets: names of GEMMs, or a word for all of them.
 
     Raises:
         DataError: the rank is no number, or a target is not known here.
@@ -101,16 +102,16 @@ def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
     )
     if set(products) == _PARTS.keys():
         return Adapters(train=f"lora:r{size}", notes=notes)
-    known = {
+    gemm_names = {
         operator.name
         for block in model.blocks
         for operator in block.operators
         if operator.kind in LINEAR
     }
     here = sorted(
-        one
-        for one in known
-        if any(one == product or one.endswith(f".{product}") for product in products)
+        name
+        for name in gemm_names
+        if any(name == product or name.endswith(f".{product}") for product in products)
     )
     if not here:
         raise DataError(
@@ -121,6 +122,6 @@ def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
 
 
 def _is_whole(names: set[str], product: str) -> bool:
-    """True if one of `names` stands for the whole of a GEMM that other names stand for in parts."""
+    """True if a name stands for the whole of a GEMM that other names stand for in parts."""
     parts = {name for group in _TOGETHER[product] for name in group}
     return any(_OWN[name] == product and name not in parts for name in names)

@@ -1,6 +1,4 @@
-"""A launch's settings of its model, compared with MODEL: sizes by name, and names of published
-models.
-"""
+"""Check of a launch's model settings against MODEL: sizes, and names of published models."""
 
 from __future__ import annotations
 
@@ -8,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.export.published_models import published
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.export.published_models import published_name
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
 from shardwright.strategy.grid.model_counts import grid_facts, num_layers
@@ -29,7 +27,7 @@ TRANSFORMERS: Final[Mapping[str, str]] = MappingProxyType(
         "num-experts": "experts",
     }
 )
-"""Field of a configuration of Transformers -> the size that it is."""
+"""Field of a configuration of Transformers -> name of the model's size."""
 MAXTEXT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "base-emb-dim": "width",
@@ -40,13 +38,13 @@ MAXTEXT: Final[Mapping[str, str]] = MappingProxyType(
         "num-experts": "experts",
     }
 )
-"""Setting of MaxText -> the size that it is."""
+"""Setting of MaxText -> name of the model's size."""
 _FAMILIES: Final = ("is-mamba-config", "ssm-cfg", "mamba", "mamba2")
 """Settings of a model of state-space layers."""
 
 
 def sizes_of(model: Model) -> dict[str, int]:
-    """The sizes of a model by name; those that its layers do not have alike are left out."""
+    """Sizes of a model by name: width, layers, heads, experts, and feed-forward width if dense."""
     facts = grid_facts(model, devices=1, global_batch=1, seq_len=1)
     sizes = {
         "width": model.hidden,
@@ -61,12 +59,12 @@ def sizes_of(model: Model) -> dict[str, int]:
 
 def compared_sizes(
     arguments: Arguments, names: Mapping[str, str], model: Model, *, section: str = ""
-) -> Iterator[Setting]:
-    """The sizes that a launch says, each beside MODEL's.
+) -> Iterator[LaunchSetting]:
+    """Compare the model sizes in a launch's settings with MODEL.
 
     Args:
-        names: setting, without its section -> the size that it is.
-        section: before each of them.
+        names: setting without its section -> name of the size.
+        section: prefix of each setting.
     """
     sizes = sizes_of(model)
     for name, value in arguments.items():
@@ -75,54 +73,65 @@ def compared_sizes(
         short = name.removeprefix(section)
         size = names.get(short, "")
         if size in sizes and _is_number(value):
-            yield _told(
+            yield _verdict_setting(
                 name,
                 value,
                 alike=int(value.replace("_", "")) == sizes[size],
                 has=str(sizes[size]) if sizes[size] else "none",
             )
         elif short.partition(".")[0] in _FAMILIES and value not in ("false", "none"):
-            yield _told(name, value, alike=_has_scans(model), has="no state-space layers")
+            yield _verdict_setting(
+                name, value, alike=_has_scans(model), has="no state-space layers"
+            )
 
 
 def compared_name(
     arguments: Arguments, names: tuple[str, ...], known: Mapping[str, object], model: Model
-) -> Iterator[Setting]:
-    """The published model that a launch names by some settings, beside MODEL.
+) -> Iterator[LaunchSetting]:
+    """Compare the published model that a launch names with MODEL.
 
     Args:
-        known: name of our catalog -> what the framework calls it: the values of the settings
-            `names`, or the one of the only setting.
+        known: catalog name -> the framework's name: the values of the settings `names`, or the
+            value of the only setting.
     """
     if not all(name in arguments for name in names):
         return
-    said = tuple(arguments[name] for name in names)
-    value: object = said if len(names) > 1 else said[0]
+    values = tuple(arguments[name] for name in names)
+    value: object = values if len(names) > 1 else values[0]
     ours = [name for name, theirs in known.items() if theirs == value]
-    has = published(model, dict(known))
-    if ours or has is not None:
-        alike = published(model, dict.fromkeys(ours, value)) is not None
+    model_name = published_name(model, dict(known))
+    if ours or model_name is not None:
+        alike = published_name(model, dict.fromkeys(ours, value)) is not None
         means = (
-            " ".join(map(str, has))
-            if isinstance(has, tuple)
-            else str(has or "none of the framework's models")
+            " ".join(map(str, model_name))
+            if isinstance(model_name, tuple)
+            else str(model_name or "none of the framework's models")
         )
-        yield from (_told(name, arguments[name], alike=alike, has=means) for name in names)
+        yield from (
+            _verdict_setting(name, arguments[name], alike=alike, has=means) for name in names
+        )
         return
     for name in names:
         means = f"no published model is known by {arguments[name][:40]}, so MODEL was not compared"
-        yield Setting(name=name, value=arguments[name], verdict=Verdict.OF_THE_MODEL, means=means)
+        yield LaunchSetting(
+            name=name, value=arguments[name], verdict=Verdict.OF_THE_MODEL, means=means
+        )
 
 
 def _is_number(value: str) -> bool:
+    """True if a text is a whole number of at most 15 digits."""
     text = value.replace("_", "")
     return text.isascii() and text.isdigit() and len(text) <= 15
 
 
-def _told(name: str, value: str, *, alike: bool, has: str) -> Setting:
+def _verdict_setting(name: str, value: str, *, alike: bool, has: str) -> LaunchSetting:
+    """Setting with the verdict of a comparison with MODEL."""
     verdict = Verdict.OF_THE_MODEL if alike else Verdict.DIFFERENT
-    return Setting(name=name, value=value, verdict=verdict, means="" if alike else f"MODEL: {has}")
+    return LaunchSetting(
+        name=name, value=value, verdict=verdict, means="" if alike else f"MODEL: {has}"
+    )
 
 
 def _has_scans(model: Model) -> bool:
+    """True if the model has state-space layers."""
     return any(o.scan is not None for block in model.blocks for o in block.operators)

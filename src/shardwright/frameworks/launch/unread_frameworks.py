@@ -1,5 +1,4 @@
-"""Frameworks whose files are known by what only they have, and are refused by name: no reader is
-here for them.
+"""Frameworks that are recognised by their settings but have no reader, and are refused by name.
 
 Source of the names: each framework's own examples, at the commits of 2025-10.
 """
@@ -10,11 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.launch.framework_claims import FileKind, NotRead, Signature
+from shardwright.frameworks.launch.framework_claims import FileKind, Signature, UnreadFramework
 from shardwright.frameworks.settings.name_lists import name_set
 
 _ALL: Final = (
-    NotRead(
+    UnreadFramework(
         name="litgpt",
         signature=Signature(
             kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
@@ -37,7 +36,7 @@ _ALL: Final = (
             },
         ),
     ),
-    NotRead(
+    UnreadFramework(
         name="levanter",
         signature=Signature(
             kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
@@ -49,4 +48,6 @@ _ALL: Final = (
         ),
     ),
 )
-NOT_READ: Final[Mapping[str, NotRead]] = MappingProxyType({one.name: one for one in _ALL})
+NOT_READ: Final[Mapping[str, UnreadFramework]] = MappingProxyType(
+    {framework.name: framework for framework in _ALL}
+)

@@ -1,4 +1,4 @@
-"""LLaMA-Factory's YAML and arguments.
+"""Reader of LLaMA-Factory's YAML and arguments.
 
 Source of names and defaults: LLaMA-Factory 0.9.4, src/llamafactory/hparams/ (data_args.py,
 finetuning_args.py, model_args.py), model/model_utils/checkpointing.py, model/adapter.py and
@@ -8,30 +8,30 @@ examples/deepspeed (https://llamafactory.readthedocs.io/en/latest/advanced/argum
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, entry_of, name_set
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.settings import IGNORED
 from shardwright.frameworks.transformers.trainer_reader import (
     REPLICAS_ALONE,
-    Words,
+    TrainerNames,
     files_of,
-    of_own_runtimes,
     read_trainer,
+    settings_if_supported,
 )
-from shardwright.frameworks.transformers.trainer_strategy import FSDP, on
+from shardwright.frameworks.transformers.trainer_strategy import FSDP, is_on
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
 
 _STAGE: Final = "zero-optimization.stage"
 _OVERLAP: Final = "zero-optimization.overlap-comm"
@@ -56,25 +56,26 @@ DEEPSPEED_FILES: Final = MappingProxyType(
 _ATTENTION: Final = ("auto", "fa2", "fa3", "sdpa", "flash_attn")
 
 
-def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    normal(said, devices)
-    if on(said, "disable-gradient-checkpointing"):
-        said["gradient-checkpointing"] = "false"
-    if on(said, "pure-bf16"):
-        said["weights"], said["bf16"] = "bf16", "false"
-    if said.get("stage", "sft") == "pt":
-        said.setdefault("packing", "true")
-    if on(said, "neat-packing"):
-        said["packing"] = "true"
-    if said["finetuning-type"] == "lora":
-        said.setdefault("lora-rank", "8")
-        if not {"bf16", "fp16", "pure-bf16"} & said.keys():
+def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite LLaMA-Factory's settings as the Trainer's and return notes."""
+    normalize_dtypes(settings, devices)
+    if is_on(settings, "disable-gradient-checkpointing"):
+        settings["gradient-checkpointing"] = "false"
+    if is_on(settings, "pure-bf16"):
+        settings["weights"], settings["bf16"] = "bf16", "false"
+    if settings.get("stage", "sft") == "pt":
+        settings.setdefault("packing", "true")
+    if is_on(settings, "neat-packing"):
+        settings["packing"] = "true"
+    if settings["finetuning-type"] == "lora":
+        settings.setdefault("lora-rank", "8")
+        if not {"bf16", "fp16", "pure-bf16"} & settings.keys():
             # Without a flag products have the dtype of the model's weights (model/patcher.py,
             # patch_config).
-            said["bf16"] = "true"
+            settings["bf16"] = "true"
             return ("assumed: bf16, the dtype of the weights, as neither bf16 nor fp16 is set",)
     else:
-        said.pop("lora-rank", None)
+        settings.pop("lora-rank", None)
     return ()
 
 
@@ -89,7 +90,7 @@ _SIGNATURE: Final = Signature(
     ),
     files=files_of("", "fsdp-config", own=DEEPSPEED_FILES),
 )
-_TRAINER: Final = Words(
+_TRAINER: Final = TrainerNames(
     framework="llama-factory",
     renamed=MappingProxyType(
         {
@@ -186,7 +187,7 @@ _TRAINER: Final = Words(
             "upcast-layernorm": "norms in 32 bits",
         }
     ),
-    settled=_settled,
+    settled=_normalize,
 )
 _CORE_NAMES: Final = MappingProxyType(
     {
@@ -199,7 +200,7 @@ _CORE_NAMES: Final = MappingProxyType(
         "moe-grouped-gemm": "moe-grouped-gemm",
     }
 )
-"""Its names of Megatron-Core's settings -> Megatron-LM's; empty = what changes nothing."""
+"""LLaMA-Factory's names of Megatron-Core's settings -> Megatron-LM's; empty = no effect."""
 _CORE_REST: Final = dict.fromkeys(
     (
         *_TRAINER.ignored,
@@ -212,8 +213,8 @@ _CORE_REST: Final = dict.fromkeys(
 )
 
 
-def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of its Megatron-Core back ends in Megatron-LM's words."""
+def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename a setting of LLaMA-Factory's Megatron-Core back end to Megatron-LM's arguments."""
     if name in _CORE_NAMES:
         return ((_CORE_NAMES[name], value),) if _CORE_NAMES[name] else ()
     if name == "mixed-precision":
@@ -223,9 +224,10 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     return ((name, value),)
 
 
-def _core_settled(arguments: Arguments) -> Arguments:
-    """With what its adapter of Megatron-Core completes (ROLL,
-    mcore_adapter/models/model_config.py): full recompute is of all layers.
+def _completed_arguments(arguments: Arguments) -> Arguments:
+    """Add the arguments that LLaMA-Factory's Megatron-Core adapter fills in.
+
+    Full recompute is of all layers (ROLL, mcore_adapter/models/model_config.py).
     """
     if arguments.get("recompute-granularity") == "full" and not arguments.keys() & {
         "recompute-method",
@@ -237,17 +239,17 @@ def _core_settled(arguments: Arguments) -> Arguments:
 
 _CORE: Final = Dialect(
     framework="llama-factory",
-    arguments_of=_core_words,
+    arguments_of=_megatron_arguments,
     defaults=MappingProxyType(
         {"attention-dropout": "0", "hidden-dropout": "0", "moe-token-dispatcher-type": "alltoall"}
     ),
-    completed=_core_settled,
+    completed=_completed_arguments,
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    said = written.arguments
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert LLaMA-Factory's settings to a launch, under the Trainer or Megatron-Core."""
+    settings = file_settings.arguments
     if (
         not {
             "tensor-model-parallel-size",
@@ -255,44 +257,47 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
             "use-mca",
             "use-megatron-bridge",
         }
-        & said.keys()
+        & settings.keys()
     ):
-        return read_trainer(_TRAINER, written, model=model, devices=devices, runtime=runtime)
-    refuse(said, _TRAINER.refused)
-    degrees = {short: count(said, f"{name}-parallel-size", 1) for short, name in _DEGREES.items()}
+        return read_trainer(_TRAINER, file_settings, model=model, devices=devices, runtime=runtime)
+    refuse(settings, _TRAINER.refused)
+    degrees = {
+        short: count(settings, f"{name}-parallel-size", 1) for short, name in _DEGREES.items()
+    }
     steps, micro = (
-        count(said, "gradient-accumulation-steps", 1),
-        count(said, "per-device-train-batch-size", 8),
+        count(settings, "gradient-accumulation-steps", 1),
+        count(settings, "per-device-train-batch-size", 8),
     )
     batch = micro * steps * replicas(devices, **degrees)
-    written = replace(written, arguments={**said, "global-batch-size": str(batch)})
-    own = (
+    file_settings = replace(file_settings, arguments={**settings, "global-batch-size": str(batch)})
+    core_runtime = (
         "megatron-bridge"
-        if "use-megatron-bridge" in said or "mixed-precision" in said
+        if "use-megatron-bridge" in settings or "mixed-precision" in settings
         else USUAL_RUNTIME
     )
     launch = read_arguments(
         _CORE,
-        written,
+        file_settings,
         model=model,
         devices=devices,
-        runtime=own if runtime in ("", FSDP) else runtime,
+        runtime=core_runtime if runtime in ("", FSDP) else runtime,
     )
-    kind = said.get("finetuning-type", "lora")
+    kind = settings.get("finetuning-type", "lora")
     adapters = adapters_of(
-        said.get("lora-rank", "8") if kind == "lora" else "", said.get("lora-target", "all"), model
+        settings.get("lora-rank", "8") if kind == "lora" else "",
+        settings.get("lora-target", "all"),
+        model,
     )
-    settings = tuple(one for one in launch.settings if one.name != "global-batch-size")
+    launch_settings = tuple(
+        setting for setting in launch.settings if setting.name != "global-batch-size"
+    )
     notes = (
         f"{micro} samples x {steps} microbatches x the replicas are {batch} samples a step",
         *adapters.notes,
     )
-    return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
-
-
-def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """A strategy in the settings of the framework."""
-    return of_own_runtimes(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
+    return replace(
+        launch, settings=launch_settings, train=adapters.train, notes=(*launch.notes, *notes)
+    )
 
 
 _DEGREES: Final = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
@@ -303,6 +308,6 @@ LLAMA_FACTORY: Final = LaunchReader(
     includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
     signature=_SIGNATURE,
     read=_read,
-    settings_of=_settings_of,
+    settings_of=partial(settings_if_supported, _TRAINER),
     own_name=lambda name: name.replace("-", "_"),
 )

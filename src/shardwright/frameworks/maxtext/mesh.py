@@ -1,22 +1,21 @@
-"""MaxText's mesh: the degrees of a grid as its axes, each as what lies inside a slice times what
-lies between slices.
+"""MaxText's mesh of a plan: each axis as a degree inside a slice times one between slices.
 
-Where a plan's axes lie is what its order of ranks says: going outwards, they fill a slice, and what
-is left of them is between slices.
+The plan's order of ranks gives the place of each axis: going outwards, axes fill a slice, and the
+remaining factors are between slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shardwright.frameworks.export.exporter import Given, Shortfall
+from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
 from shardwright.frameworks.maxtext.settings import AXES
 from shardwright.strategy.grid.grid import Grid
 
 
-def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a grid that MaxText's mesh cannot express."""
-    grid = given.grid
+def mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a grid that MaxText's mesh cannot express."""
+    grid = export.grid
     if grid.ep * grid.etp > 1 and grid.etp != grid.tp:
         yield Shortfall(
             what=f"etp {grid.etp} with tp {grid.tp}: it cuts experts as it cuts layers",
@@ -41,15 +40,15 @@ def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
             hint="a multiple of both",
         )
         return
-    found = _filled(given)
-    if found is None:
+    axes = _axes_by_slice(export)
+    if axes is None:
         yield Shortfall(
-            what=f"axes that end inside no slice of {_slice(given)} devices",
+            what=f"axes that end inside no slice of {_slice(export)} devices",
             hint="degrees that fill slices",
         )
         return
     for place, name in enumerate(("inside a slice", "between slices")):
-        inner = [axis for axis, size in found if size[place] > 1]
+        inner = [axis for axis, size in axes if size[place] > 1]
         wanted = [axis for axis in AXES if axis in inner]
         if inner != wanted:
             yield Shortfall(
@@ -58,18 +57,20 @@ def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
             )
 
 
-def degrees(given: Given) -> dict[str, tuple[int, int]]:
-    """Every axis of its mesh: (inside a slice, between slices)."""
-    return dict.fromkeys(AXES, (1, 1)) | dict(_filled(given) or ())
+def degrees(export: PlanToExport) -> dict[str, tuple[int, int]]:
+    """Degree of every mesh axis: (inside a slice, between slices)."""
+    return dict.fromkeys(AXES, (1, 1)) | dict(_axes_by_slice(export) or ())
 
 
 def _shards(grid: Grid) -> int:
+    """Ranks that share one copy of the parameters, those of cp included."""
     return grid.shard or grid.dp * grid.cp
 
 
 def _replicas(grid: Grid) -> dict[str, int] | None:
-    """The plan's replicas as axes of the mesh, from the innermost; None where these do not make up
-    all replicas.
+    """Degrees of the mesh axes expert, fsdp and data; None if they do not give all replicas.
+
+    The axes are listed innermost first.
     """
     # Experts' axis and that of contexts shard parameters, too.
     shards = max(_shards(grid) // (grid.cp * grid.ep), 1) if grid.zero >= 2 else 1
@@ -78,7 +79,7 @@ def _replicas(grid: Grid) -> dict[str, int] | None:
 
 
 def _axes(grid: Grid, replicas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Axes of the plan from the innermost, in the mesh's words."""
+    """(mesh axis, degree) of a plan's axes, innermost first."""
     for axis in grid.order:
         if axis == "tp":
             yield ("tensor_sequence" if grid.sp else "tensor"), grid.tp
@@ -90,22 +91,24 @@ def _axes(grid: Grid, replicas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
             yield from replicas.items()
 
 
-def _slice(given: Given) -> int:
-    return given.problem.cluster.node.island
+def _slice(export: PlanToExport) -> int:
+    """Number of devices of a slice."""
+    return export.problem.cluster.node.island
 
 
-def _filled(given: Given) -> list[tuple[str, tuple[int, int]]] | None:
-    """The plan's axes with their parts inside and between slices; None where one ends inside no
-    slice, or none says the replicas.
+def _axes_by_slice(export: PlanToExport) -> list[tuple[str, tuple[int, int]]] | None:
+    """Mesh axes with their degrees inside and between slices, innermost first.
+
+    None where an axis does not end at a slice's boundary, or where the replicas have no such axes.
     """
-    replicas = _replicas(given.grid)
+    replicas = _replicas(export.grid)
     if replicas is None:
         return None
-    room, found = min(_slice(given), given.grid.devices), []
-    for axis, degree in _axes(given.grid, replicas):
+    room, axes = min(_slice(export), export.grid.devices), []
+    for axis, degree in _axes(export.grid, replicas):
         if room % degree and degree % room:
             return None
         inside = min(degree, room)
-        found.append((axis, (inside, degree // inside)))
+        axes.append((axis, (inside, degree // inside)))
         room //= inside
-    return found
+    return axes

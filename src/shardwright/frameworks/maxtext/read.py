@@ -1,4 +1,4 @@
-"""MaxText's configurations and overrides as a launch."""
+"""Reader of MaxText's configurations and command-line overrides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.frameworks.launch.framework_claims import (
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import launch_of
 from shardwright.frameworks.launch.model_sizes import MAXTEXT as SIZES
 from shardwright.frameworks.launch.model_sizes import compared_name, compared_sizes
@@ -47,11 +47,11 @@ _SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    said = written.arguments
-    refuse(said, SETTINGS.refused)
-    values = values_of(SETTINGS, said)
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert MaxText's settings to a launch."""
+    arguments = file_settings.arguments
+    refuse(arguments, SETTINGS.refused)
+    values = values_of(SETTINGS, arguments)
     sizes = _degrees(values, devices)
     inner = {axis: ici * dcn for axis, (ici, dcn) in sizes.items()}
     tp, cp, pp = inner["tensor"] * inner["tensor_sequence"], inner["context"], inner["stage"]
@@ -87,7 +87,7 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         order=_order(sizes),
     )
     return launch_of(
-        written,
+        file_settings,
         grid,
         framework="maxtext",
         runtime=runtime,
@@ -97,10 +97,10 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         precision="fp8" if "fp8" in (values["quantization"] or "") else "bf16",
         table=SETTINGS,
         of_model=(
-            *compared_name(said, ("model-name",), MODELS, model),
-            *compared_sizes(said, SIZES, model),
+            *compared_name(arguments, ("model-name",), MODELS, model),
+            *compared_sizes(arguments, SIZES, model),
         ),
-        arguments=_options(said),
+        arguments=_options(arguments),
     )
 
 
@@ -115,44 +115,47 @@ MAXTEXT: Final = LaunchReader(
 
 
 def _degrees(values: Mapping[str, Any], devices: int) -> dict[str, tuple[int, int]]:
-    """(inside a slice, between slices) of every axis; one of -1 takes what is left.
+    """(degree inside a slice, degree between slices) of every mesh axis.
+
+    An axis of -1 takes the remaining devices.
 
     Raises:
-        StrategyError: they are not as many as the devices.
+        StrategyError: the product of the degrees is not the number of devices.
     """
     degrees = {(axis, place): values[f"{place}_{axis}"] for axis in AXES for place in PLACES}
-    found = {key: 1 if size in (None, -1) else size for key, size in degrees.items()}
-    known = prod(max(size, 1) for size in found.values())
+    sizes = {key: 1 if size in (None, -1) else size for key, size in degrees.items()}
+    product = prod(max(size, 1) for size in sizes.values())
     # By default replicas between slices and shards inside take the rest.
     unset = [key for key in (("fsdp", "ici"), ("data", "dcn")) if degrees[key] is None]
     left = [key for key, size in degrees.items() if size == -1][-1:] or unset[:1]
-    if left and devices % known == 0:
-        found[left[0]] = devices // known
-        known = devices
-    if known != devices:
+    if left and devices % product == 0:
+        sizes[left[0]] = devices // product
+        product = devices
+    if product != devices:
         raise StrategyError(
-            f"axes of {known} devices, the cluster has {devices}",
+            f"axes of {product} devices, the cluster has {devices}",
             hint="the CLUSTER of the launch",
             rule="grid.devices",
         )
-    return {axis: (found[axis, "ici"], found[axis, "dcn"]) for axis in AXES}
+    return {axis: (sizes[axis, "ici"], sizes[axis, "dcn"]) for axis in AXES}
 
 
 def _samples(values: Mapping[str, Any], devices: int) -> int:
-    """Samples that all devices take at once; a share of one for each is possible."""
-    each = values["device_samples"]
-    found = round(each * devices) if abs(each) <= MAX_SAMPLES else 0
-    if not 1 <= found <= MAX_SAMPLES:
+    """Samples that all devices process at once; a device may have a fraction of a sample."""
+    device_samples = values["device_samples"]
+    samples = round(device_samples * devices) if abs(device_samples) <= MAX_SAMPLES else 0
+    if not 1 <= samples <= MAX_SAMPLES:
         raise DataError(
-            f"per_device_batch_size {each:g} on {devices} devices is no sample",
+            f"per_device_batch_size {device_samples:g} on {devices} devices is no sample",
             hint="such as 4, or 0.25",
         )
-    return found
+    return samples
 
 
 def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Which of replicas and stages is inside the other: what is inside a slice, and of two that are
-    not the inner axis of the mesh.
+    """Order of the grid's axes, with dp inside pp or outside, as in MaxText's mesh.
+
+    The axis inside a slice is the inner one; of two others, the inner axis of the mesh.
     """
     over = next((axis for axis in ("fsdp", "data") if max(sizes[axis]) > 1), "expert")
     place = {
@@ -162,10 +165,10 @@ def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
     return ("tp", "cp", "ep", *(("pp", "dp") if place["stage"] < place[over] else ("dp", "pp")))
 
 
-def _options(said: Arguments) -> Arguments:
-    """Settings by which options are set; the policies that recompute says are none."""
+def _options(arguments: Arguments) -> Arguments:
+    """Settings that set runtime options; remat policies that are recompute modes are left out."""
     return {
         name: value
-        for name, value in said.items()
+        for name, value in arguments.items()
         if value != "false" and not (name == "remat-policy" and value in ("full", "minimal"))
     }

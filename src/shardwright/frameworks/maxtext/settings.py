@@ -1,4 +1,4 @@
-"""MaxText's configuration, setting by setting, and what it calls models and axes of its mesh.
+"""Table of MaxText's settings, and its names of models and mesh axes.
 
 Source of names and defaults: MaxText 0.2.5, configs/base.yml and configs/types.py (`MaxTextConfig`
 and its checks); of the mesh, `mesh_axes` of base.yml.
@@ -76,6 +76,7 @@ MODELS: Final[Mapping[str, str]] = {
 
 
 def _samples(name: str, value: str) -> float:
+    """Parse ``per_device_batch_size``, which may be a fraction."""
     text = require_value(name, value)
     try:
         return float(text)
@@ -98,7 +99,7 @@ _STARTS, _MODEL, _AS_PLANNED = (
 
 
 def _fixed(name: str, reason: str) -> KnownSetting:
-    """A setting that is written as the plan has it and changes nothing where it is read."""
+    """A setting that is written from the plan and ignored when read."""
     return KnownSetting(name, reason, name, TEXT, verdict=Verdict.IGNORED)
 
 

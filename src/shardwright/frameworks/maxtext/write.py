@@ -1,5 +1,6 @@
-"""MaxText: a configuration over its ``base.yml``, with every axis of its mesh inside a slice (ICI)
-and between slices (DCN).
+"""Exporter of a MaxText configuration over ``base.yml``, and a start script.
+
+Every mesh axis has a degree inside a slice (ICI) and one between slices (DCN).
 
 Source of the mesh: MaxText, `logical_axis_rules` of configs/base.yml and utils/maxtext_utils.py
 (`create_device_mesh`); of settings, see `settings`.
@@ -12,16 +13,22 @@ from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
-    another_framework,
-    in_no_target,
-    of_one_replica,
-    of_the_job,
-    some_recomputed,
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    single_replica_shortfalls,
+    universal_shortfalls,
 )
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
-from shardwright.frameworks.export.nested_settings import nested, settings_of
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+    title,
+)
+from shardwright.frameworks.export.nested_settings import nested_sections, settings_of
 from shardwright.frameworks.export.option_flags import flags_set
-from shardwright.frameworks.export.published_models import other_numbers, published
+from shardwright.frameworks.export.published_models import hyperparameter_shortfalls, published_name
 from shardwright.frameworks.export.start_script import GPUS, MASTER, NODE, NODES, PORT, start_script
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.maxtext.mesh import degrees, mesh_shortfalls
@@ -36,36 +43,36 @@ BASES: Final[Mapping[str, float]] = {
     "qwen3-30b-a3b": 1e7,
     "qwen3-235b-a22b": 5e6,
 }
-"""Of these, whose rotary positions turn by another base there (that of a later release)."""
+"""Models that MaxText has with another rotary base (of a later release) -> that base."""
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that MaxText cannot express, each with the reason."""
-    model = given.problem.model
-    if published(model, MODELS) is None:
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that MaxText cannot express, each with the reason."""
+    model = export.problem.model
+    if published_name(model, MODELS) is None:
         yield Shortfall(
             what=f"{model.name}: its configs/models has no model of these sizes",
             hint="a published size",
         )
-    yield from other_numbers(model, MODELS)
-    base = BASES.get(published(model, MODELS) or "", model.settings.rope_base)
+    yield from hyperparameter_shortfalls(model, MODELS)
+    base = BASES.get(published_name(model, MODELS) or "", model.settings.rope_base)
     if base != model.settings.rope_base:
         yield Shortfall(
             what=f"rotary positions by the base {model.settings.rope_base:g}",
             instead=f"by the base {base:g}",
         )
-    yield from of_the_job(given, Dtype.BF16, Dtype.FP8)
-    yield from _of_pipelines(given)
-    yield from mesh_shortfalls(given)
-    yield from _of_contexts(given)
-    yield from _of_memory(given.grid)
-    yield from another_framework(given, "MaxText")
+    yield from job_shortfalls(export, Dtype.BF16, Dtype.FP8)
+    yield from _pipeline_shortfalls(export)
+    yield from mesh_shortfalls(export)
+    yield from _context_shortfalls(export)
+    yield from _memory_shortfalls(export.grid)
+    yield from other_framework_shortfalls(export, "MaxText")
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    text = yaml_text(nested(_settings(given)), comments=_comments(given))
-    return ExportFile(name=FILE, text=text), _script(given)
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """MaxText's configuration and the start script of a plan."""
+    text = yaml_text(nested_sections(_settings(export)), comments=_comments(export))
+    return ExportFile(name=FILE, text=text), _script(export)
 
 
 MAXTEXT: Final = Exporter(
@@ -77,39 +84,45 @@ MAXTEXT: Final = Exporter(
 )
 
 
-def _of_pipelines(given: Given) -> Iterator[Shortfall]:
-    grid = given.grid
+def _pipeline_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Shortfalls of a plan's pipeline: schedules, unequal chunks, microbatches."""
+    grid = export.grid
     if grid.pp == 1:
         return
-    if given.table is not None or grid.schedule not in SCHEDULES[grid.vpp > 1]:
-        name = "an order of its own" if given.table is not None else f"the schedule {grid.schedule}"
+    if export.table is not None or grid.schedule not in SCHEDULES[grid.vpp > 1]:
+        name = (
+            "an order of its own" if export.table is not None else f"the schedule {grid.schedule}"
+        )
         yield Shortfall(what=name, hint=f"{' or '.join(SCHEDULES[grid.vpp > 1])}")
-    if len(set(given.chunks)) > 1:
+    if len(set(export.chunks)) > 1:
         yield Shortfall(
-            what=f"chunks of {', '.join(map(str, given.chunks))} layers",
+            what=f"chunks of {', '.join(map(str, export.chunks))} layers",
             hint="chunks of as many layers",
         )
-    if _microbatches(given) % grid.pp:
+    if _microbatches(export) % grid.pp:
         yield Shortfall(
-            what=f"{_microbatches(given)} microbatches in {grid.pp} stages", hint="a multiple of pp"
+            what=f"{_microbatches(export)} microbatches in {grid.pp} stages",
+            hint="a multiple of pp",
         )
 
 
-def _microbatches(given: Given) -> int:
-    return given.problem.job.global_batch // (given.grid.dp * given.grid.microbatch)
+def _microbatches(export: PlanToExport) -> int:
+    """Microbatches of a replica in a step."""
+    return export.problem.job.global_batch // (export.grid.dp * export.grid.microbatch)
 
 
-def _of_contexts(given: Given) -> Iterator[Shortfall]:
-    grid = given.grid
-    if grid.cp == 1 or _strategy(grid) == "all_gather":
+def _context_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Shortfalls of a plan's context parallelism."""
+    grid = export.grid
+    if grid.cp == 1 or _context_strategy(grid) == "all_gather":
         return
-    length, strategy = given.problem.job.sequence_length, _strategy(grid)
-    if not _on_tpu(given):
+    length, strategy = export.problem.job.sequence_length, _context_strategy(grid)
+    if not _on_tpu(export):
         if strategy != "ring":
             yield Shortfall(
                 what=f"ulysses {grid.ulysses} on GPUs", hint="a ring, or keys that are gathered"
             )
-    elif strategy == "ulysses" and degrees(given)["context"][1] > 1:
+    elif strategy == "ulysses" and degrees(export)["context"][1] > 1:
         yield Shortfall(what=f"ulysses {grid.ulysses} between slices", hint="cp inside a slice")
     elif strategy == "ring" and (length % grid.cp**2 or grid.cp % 2):
         yield Shortfall(
@@ -122,8 +135,9 @@ def _of_contexts(given: Given) -> Iterator[Shortfall]:
         )
 
 
-def _of_memory(grid: Grid) -> Iterator[Shortfall]:
-    yield from of_one_replica(grid)
+def _memory_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """Shortfalls of a grid's ZeRO stage, recomputation and offload."""
+    yield from single_replica_shortfalls(grid)
     if grid.zero == 2:
         yield Shortfall(
             what="zero2",
@@ -146,38 +160,43 @@ def _of_memory(grid: Grid) -> Iterator[Shortfall]:
             what=f"{grid.offload} % of the states on the host",
             instead="all of the states on the host",
         )
-    yield from some_recomputed(grid)
-    yield from in_no_target(grid)
+    yield from partial_recompute_shortfalls(grid)
+    yield from universal_shortfalls(grid)
 
 
-def _strategy(grid: Grid) -> str:
-    """Of context parallelism; mixed = heads are traded inside a ring."""
+def _context_strategy(grid: Grid) -> str:
+    """Name of the context parallel strategy: ring, all_gather, ulysses or mixed.
+
+    Mixed is Ulysses inside a ring.
+    """
     if grid.ulysses > 1:
         return "ulysses" if grid.ring == 1 else "mixed"
     return "all_gather" if grid.gather else "ring"
 
 
-def _on_tpu(given: Given) -> bool:
-    return given.problem.cluster.node.accelerator.vendor == "Google"
+def _on_tpu(export: PlanToExport) -> bool:
+    """True if the cluster's first node has TPUs."""
+    return export.problem.cluster.node.accelerator.vendor == "Google"
 
 
-def _settings(given: Given) -> Iterator[Pair]:
-    yield from written_settings(SETTINGS, _values(given))
+def _settings(export: PlanToExport) -> Iterator[Pair]:
+    """Settings of a plan, by dotted name."""
+    yield from written_settings(SETTINGS, _values(export))
     # Its policy "full" beside a selective recompute keeps the products.
-    selective = given.grid.recompute is Recompute.SELECTIVE
-    apart = ("remat",) if not selective or _named(given) == "full" else ()
-    for flag in flags_set(given, "MaxText", apart=apart):
+    selective = export.grid.recompute is Recompute.SELECTIVE
+    apart = ("remat",) if not selective or _remat_policy(export) == "full" else ()
+    for flag in flags_set(export, "MaxText", apart=apart):
         yield from settings_of(flag)
 
 
-def _values(given: Given) -> dict[str, Any]:
-    """The values of the table's fields."""
-    grid, job = given.grid, given.problem.job
-    steps = 1 if grid.pp > 1 else _microbatches(given)
-    found: dict[str, Any] = {
+def _values(export: PlanToExport) -> dict[str, Any]:
+    """Value of each field of the settings table, from the plan."""
+    grid, job = export.grid, export.problem.job
+    steps = 1 if grid.pp > 1 else _microbatches(export)
+    values: dict[str, Any] = {
         "base_config": "base.yml",
-        "model_name": published(given.problem.model, MODELS),
-        "hardware": "tpu" if _on_tpu(given) else "gpu",
+        "model_name": published_name(export.problem.model, MODELS),
+        "hardware": "tpu" if _on_tpu(export) else "gpu",
         "precision": "bf16",
         "weight_dtype": "float32",
         "grad_dtype": "float32",
@@ -192,30 +211,32 @@ def _values(given: Given) -> dict[str, Any]:
             grid.recompute, KEPT
         ),
     }
-    for axis, parts in degrees(given).items():
-        found |= {f"{place}_{axis}": part for place, part in zip(PLACES, parts, strict=True)}
+    for axis, parts in degrees(export).items():
+        values |= {f"{place}_{axis}": part for place, part in zip(PLACES, parts, strict=True)}
     if grid.cp > 1:
-        found["contexts"] = _strategy(grid)
-        if _on_tpu(given) and _strategy(grid) == "ring":
-            found |= {"attention": "flash", "use_tokamax_splash": True}
+        values["contexts"] = _context_strategy(grid)
+        if _on_tpu(export) and _context_strategy(grid) == "ring":
+            values |= {"attention": "flash", "use_tokamax_splash": True}
     if grid.pp > 1:
-        found |= {
-            "chunk_layers": given.chunks[0],
+        values |= {
+            "chunk_layers": export.chunks[0],
             "repeats": grid.vpp,
-            "microbatches": _microbatches(given),
+            "microbatches": _microbatches(export),
         }
-    return found
+    return values
 
 
-def _named(given: Given) -> str:
-    runtime = given.problem.runtime
-    return {**dict(runtime.own), **dict(runtime.options), **dict(given.grid.options)}.get(
+def _remat_policy(export: PlanToExport) -> str:
+    """Remat policy that the plan's runtime options choose."""
+    runtime = export.problem.runtime
+    return {**dict(runtime.own), **dict(runtime.options), **dict(export.grid.options)}.get(
         "remat", "full"
     )
 
 
-def _comments(given: Given) -> Iterator[str]:
-    yield f"{title(given)}. Made by Shardwright for MaxText {SETTINGS.version}."
+def _comments(export: PlanToExport) -> Iterator[str]:
+    """Comment lines at the head of the configuration."""
+    yield f"{title(export)}. Made by Shardwright for MaxText {SETTINGS.version}."
     yield f"{SCRIPT} run_name=RUN base_output_directory=FOLDER starts it."
     yield (
         "Data, tokenizer, learning rate and steps are no part of a plan: give them as further"
@@ -223,14 +244,14 @@ def _comments(given: Given) -> Iterator[str]:
     )
 
 
-def _script(given: Given) -> ExportFile:
-    """One process a node, which finds the others by what its `initialize_jax_for_gpu` reads."""
-    told = (
+def _script(export: PlanToExport) -> ExportFile:
+    """Start script of one node: a single JAX process that finds the others by variables."""
+    variables = (
         f'NNODES="${{{NODES}:?}}" NODE_RANK="${NODE}" JAX_COORDINATOR_IP="${{{MASTER}:?}}"'
         f' JAX_COORDINATOR_PORT="${{{PORT}:?}}"'
     )
     return start_script(
-        given,
+        export,
         name=SCRIPT,
         made_for=f"MaxText {SETTINGS.version}",
         before=(
@@ -238,7 +259,7 @@ def _script(given: Given) -> ExportFile:
                 'export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-$(seq -s , 0'
                 f' $((${{{GPUS}:?}} - 1)))}}"'
             ),
-            f'[ -z "${{{NODE}:-}}" ] || export {told}',
+            f'[ -z "${{{NODE}:-}}" ] || export {variables}',
         ),
         runs=("python3", "-m", "maxtext.trainers.pre_train.train", f'"$(dirname "$0")/{FILE}"'),
     )

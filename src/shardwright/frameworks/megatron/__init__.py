@@ -1,4 +1,5 @@
-"""Megatron-LM's arguments: by meaning and release, read from command lines and written.
+"""Megatron-LM's arguments: settings, releases, reader and exporter.
 
-Frameworks on Megatron-Core are beside it: they say its arguments in other words.
+Frameworks on Megatron-Core stand beside this package: they have the same arguments under other
+names.
 """

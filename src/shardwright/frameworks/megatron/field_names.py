@@ -1,4 +1,4 @@
-"""Fields of Megatron-Core's configuration, by which frameworks on it say Megatron-LM's arguments.
+"""Megatron-Core's configuration fields and the Megatron-LM arguments that they are.
 
 Source: Megatron-Core 0.19.2, megatron/core/transformer/transformer_config.py.
 """
@@ -29,24 +29,27 @@ FIELD_NAMES: Final = MappingProxyType(
         "rotary-percentage": "rotary-percent",
     }
 )
-"""Words of several of them -> Megatron-LM's; empty = what changes nothing."""
+"""Field names of several frameworks -> Megatron-LM's argument; empty = no effect."""
 
 
 OF_RECIPES: Final = frozenset(
     {"model.tensor-model-parallel-size", "model.pipeline-model-parallel-size", "model.seq-length"}
 )
-"""Settings of NeMo and of Megatron-Bridge alike."""
+"""Settings that NeMo and Megatron-Bridge share."""
 
 
 def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
-    """A kernel of attention as Megatron-Core names it: ``AttnBackend.flash`` and ``flash_3`` are
-    ``flash``.
+    """Argument attention-backend of a kernel as Megatron-Core names it.
+
+    ``AttnBackend.flash`` and ``flash_3`` are ``flash``.
     """
     name = value.rpartition(".")[2].lower()
     return (("attention-backend", "flash" if name.startswith("flash") else name),)
 
 
 def without_section(name: str, sections: tuple[str, ...]) -> str:
-    """A setting's name without the longest of these sections before it."""
-    section = max((one for one in sections if name.startswith(one)), key=len, default="")
+    """Setting's name without the longest of these sections that it starts with."""
+    section = max(
+        (section for section in sections if name.startswith(section)), key=len, default=""
+    )
     return name.removeprefix(section)

@@ -1,6 +1,4 @@
-"""A decoder as Megatron-LM's arguments: sizes and numbers of a model, and what of it they cannot
-say.
-"""
+"""A decoder's sizes as Megatron-LM's arguments, and model parts that no argument expresses."""
 
 from __future__ import annotations
 
@@ -9,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from shardwright.frameworks.export.decoder import (
     Decoder,
     decoder_of,
-    factors,
-    strange_attention,
-    strange_layers,
+    unsupported_attention_shortfalls,
+    unsupported_factor_shortfalls,
+    unsupported_layer_shortfalls,
 )
 from shardwright.frameworks.export.exporter import Shortfall
 from shardwright.frameworks.settings.name_lists import name_set
@@ -36,27 +34,32 @@ SPARSE_MADE = name_set(
 
 
 def model_shortfalls(model: Model) -> Iterator[Shortfall]:
-    """The parts of a model that Megatron-LM's arguments cannot express."""
+    """Parts of a model that Megatron-LM's arguments cannot express."""
     decoder = decoder_of(model)
-    strange = tuple(
-        strange_layers(decoder, AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE)
+    unsupported = tuple(
+        unsupported_layer_shortfalls(
+            decoder, AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE
+        )
     )
-    if strange:
-        yield from strange
+    if unsupported:
+        yield from unsupported
         return
-    yield from strange_attention(decoder)
+    yield from unsupported_attention_shortfalls(decoder)
     shape = decoder.core
-    if any(o.name == "qk_norm" and len(o.parameters) != 2 for o in decoder.named("qk_norm")) or any(
-        p.size != shape.head_dim for o in decoder.named("qk_norm") for p in o.parameters
+    if any(
+        o.name == "qk_norm" and len(o.parameters) != 2 for o in decoder.operators_named("qk_norm")
+    ) or any(
+        p.size != shape.head_dim for o in decoder.operators_named("qk_norm") for p in o.parameters
     ):
         yield Shortfall(what="norms over all heads, or without gains", hint="norms of each head")
-    yield from _of_numbers(decoder)
+    yield from _hyperparameter_shortfalls(decoder)
 
 
-def _of_numbers(decoder: Decoder) -> Iterator[Shortfall]:
-    own = decoder.model.settings
-    yield from factors(decoder)
-    longer = own.longer
+def _hyperparameter_shortfalls(decoder: Decoder) -> Iterator[Shortfall]:
+    """Shortfalls of rotary scaling, scale factors and activation functions."""
+    settings = decoder.model.settings
+    yield from unsupported_factor_shortfalls(decoder)
+    longer = settings.longer
     if longer is not None and not (
         isinstance(longer, LongerRotary) and (longer.low, longer.high, longer.trained) == LLAMA3
     ):
@@ -64,20 +67,24 @@ def _of_numbers(decoder: Decoder) -> Iterator[Shortfall]:
             what=f"rotary positions made longer by {type(longer).__name__}",
             instead="positions as they were first trained",
         )
-    act = decoder.one("act") or decoder.one("experts.act")
-    if act is not None and act.gated and own.activation not in ("", "silu"):
-        yield Shortfall(what=f"feed-forwards gated by {own.activation}", hint="gates of silu")
-    if own.activation not in ("", "silu", "gelu", "gelu_tanh", "relu2"):
-        yield Shortfall(what=f"the activation {own.activation}", hint="silu, gelu or squared relu")
+    act = decoder.first_operator("act") or decoder.first_operator("experts.act")
+    if act is not None and act.gated and settings.activation not in ("", "silu"):
+        yield Shortfall(what=f"feed-forwards gated by {settings.activation}", hint="gates of silu")
+    if settings.activation not in ("", "silu", "gelu", "gelu_tanh", "relu2"):
+        yield Shortfall(
+            what=f"the activation {settings.activation}", hint="silu, gelu or squared relu"
+        )
 
 
 def model_flags(model: Model, *, length: int) -> Flags:
-    """The arguments of a model of which nothing is lacking.
+    """Megatron-LM's arguments of a model, as (name, value).
+
+    The model must have no fatal shortfall.
 
     Args:
         length: tokens of a sample.
     """
-    decoder, own = decoder_of(model), model.settings
+    decoder, settings = decoder_of(model), model.settings
     norm = next(
         o for block in decoder.layers for o in block.operators if o.kind is OperatorKind.NORM
     )
@@ -85,7 +92,7 @@ def model_flags(model: Model, *, length: int) -> Flags:
     biased = any(
         o.parameters[len(o.writes) :]
         for name in ("proj", "up", "down")
-        for o in decoder.named(name)
+        for o in decoder.operators_named(name)
     )
     flags: Flags = [
         ("num-layers", str(len(decoder.layers))),
@@ -96,7 +103,7 @@ def model_flags(model: Model, *, length: int) -> Flags:
         ("max-position-embeddings", str(max(length, model.max_context or 0))),
         ("vocab-size", str(model.vocab)),
         ("normalization", "LayerNorm" if len(norm.parameters) > 1 else "RMSNorm"),
-        ("norm-epsilon", f"{own.eps:g}"),
+        ("norm-epsilon", f"{settings.eps:g}"),
         *_positions(decoder),
     ]
     if gated and act == "silu":
@@ -112,17 +119,19 @@ def model_flags(model: Model, *, length: int) -> Flags:
 
 
 def _gated(decoder: Decoder) -> tuple[bool, str]:
-    act = decoder.one("act") or decoder.one("experts.act")
+    """Whether the feed-forward is gated, and the name of its activation function."""
+    act = decoder.first_operator("act") or decoder.first_operator("experts.act")
     assert act is not None
     return act.gated, decoder.model.settings.activation or ("silu" if act.gated else "gelu_tanh")
 
 
 def _attention(decoder: Decoder) -> Flags:
+    """Arguments of the attention layers."""
     shape, flags = decoder.core, [("num-attention-heads", str(decoder.core.heads))]
-    down = decoder.one("kv_down")
+    down = decoder.first_operator("kv_down")
     if down is not None:
         latent, turned = down.writes[0].size, down.writes[1].size
-        q_down = decoder.one("q_down")
+        q_down = decoder.first_operator("q_down")
         return [
             *flags,
             ("multi-latent-attention", ""),
@@ -131,15 +140,15 @@ def _attention(decoder: Decoder) -> Flags:
             ("qk-head-dim", str(shape.head_dim - turned)),
             ("qk-pos-emb-head-dim", str(turned)),
             ("v-head-dim", str(shape.value_dim)),
-            *([("qk-layernorm", "")] if decoder.one("kv_norm") is not None else []),
+            *([("qk-layernorm", "")] if decoder.first_operator("kv_norm") is not None else []),
         ]
     if shape.kv_heads < shape.heads:
         flags += [("group-query-attention", ""), ("num-query-groups", str(shape.kv_heads))]
     flags.append(("kv-channels", str(shape.head_dim)))
-    qkv, proj = decoder.one("qkv"), decoder.one("proj")
+    qkv, proj = decoder.first_operator("qkv"), decoder.first_operator("proj")
     if qkv is not None and proj is not None and qkv.parameters[3:] and not proj.parameters[1:]:
         flags.append(("add-qkv-bias", ""))
-    if decoder.one("qk_norm") is not None:
+    if decoder.first_operator("qk_norm") is not None:
         flags.append(("qk-layernorm", ""))
     if shape.window:
         flags.append(("window-size", f"{shape.window - 1},0"))
@@ -147,11 +156,20 @@ def _attention(decoder: Decoder) -> Flags:
 
 
 def _feed_forward(decoder: Decoder) -> Flags:
-    dense, up, route = decoder.one("up"), decoder.one("experts.up"), decoder.one("route")
+    """Arguments of the dense feed-forward, or of the experts and their router."""
+    dense, up, route = (
+        decoder.first_operator("up"),
+        decoder.first_operator("experts.up"),
+        decoder.first_operator("route"),
+    )
     if up is None or route is None or route.experts is None:
         assert dense is not None
         return [("ffn-hidden-size", str(dense.writes[0].size))]
-    own, experts, shared = decoder.model.settings, route.experts, decoder.one("shared.up")
+    settings, experts, shared = (
+        decoder.model.settings,
+        route.experts,
+        decoder.first_operator("shared.up"),
+    )
     sparse = [any(o.name == "route" for o in block.operators) for block in decoder.layers]
     corrected = bool(route.parameters)
     flags = [
@@ -159,15 +177,18 @@ def _feed_forward(decoder: Decoder) -> Flags:
         ("num-experts", str(experts.experts)),
         ("moe-router-topk", str(experts.topk)),
         ("moe-ffn-hidden-size", str(up.writes[0].size)),
-        ("moe-router-score-function", "sigmoid" if corrected or own.sigmoid_scores else "softmax"),
+        (
+            "moe-router-score-function",
+            "sigmoid" if corrected or settings.sigmoid_scores else "softmax",
+        ),
         ("moe-grouped-gemm", ""),
     ]
     if not all(sparse):
         flags.append(("moe-layer-freq", _pattern(sparse)))
-    if not own.shares_add_up and not corrected:
+    if not settings.shares_add_up and not corrected:
         flags.append(("moe-router-pre-softmax", ""))
-    if own.share_factor != 1.0:
-        flags.append(("moe-router-topk-scaling-factor", f"{own.share_factor:g}"))
+    if settings.share_factor != 1.0:
+        flags.append(("moe-router-topk-scaling-factor", f"{settings.share_factor:g}"))
     if corrected:
         flags.append(("moe-router-enable-expert-bias", ""))
     if experts.groups:
@@ -177,38 +198,39 @@ def _feed_forward(decoder: Decoder) -> Flags:
         ]
     if shared is not None:
         flags.append(("moe-shared-expert-intermediate-size", str(shared.writes[0].size)))
-        if decoder.one("shared.gate") is not None:
+        if decoder.first_operator("shared.gate") is not None:
             flags.append(("moe-shared-expert-gate", ""))
     return flags
 
 
 def _pattern(sparse: Sequence[bool]) -> str:
-    """Which layers have experts, as Python that the argument is read as: ``[0]*3+[1]*58``."""
+    """Layers with experts as the Python expression that Megatron expects: ``[0]*3+[1]*58``."""
     runs: list[list[int]] = []
-    for one in sparse:
-        if runs and runs[-1][0] == one:
+    for is_sparse in sparse:
+        if runs and runs[-1][0] == is_sparse:
             runs[-1][1] += 1
         else:
-            runs.append([int(one), 1])
+            runs.append([int(is_sparse), 1])
     return "+".join(f"[{kind}]*{count}" for kind, count in runs)
 
 
 def _positions(decoder: Decoder) -> Flags:
-    own, model = decoder.model.settings, decoder.model
+    """Arguments of the position embedding."""
+    settings, model = decoder.model.settings, decoder.model
     tables = [
         p
         for o in model.blocks[model.runs[0].block].operators
         for p in o.parameters
         if p.name.endswith("positions")
     ]
-    if decoder.one("rotary") is None:
+    if decoder.first_operator("rotary") is None:
         return [("position-embedding-type", "learned_absolute" if tables else "none")]
-    flags = [("position-embedding-type", "rope"), ("rotary-base", f"{own.rope_base:.0f}")]
-    if own.rope_share != 1.0:
-        flags.append(("rotary-percent", f"{own.rope_share:g}"))
+    flags = [("position-embedding-type", "rope"), ("rotary-base", f"{settings.rope_base:.0f}")]
+    if settings.rope_share != 1.0:
+        flags.append(("rotary-percent", f"{settings.rope_share:g}"))
     if (
-        isinstance(own.longer, LongerRotary)
-        and (own.longer.low, own.longer.high, own.longer.trained) == LLAMA3
+        isinstance(settings.longer, LongerRotary)
+        and (settings.longer.low, settings.longer.high, settings.longer.trained) == LLAMA3
     ):
-        flags += [("use-rope-scaling", ""), ("rope-scaling-factor", f"{own.longer.factor:g}")]
+        flags += [("use-rope-scaling", ""), ("rope-scaling-factor", f"{settings.longer.factor:g}")]
     return flags

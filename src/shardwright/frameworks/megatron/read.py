@@ -1,4 +1,4 @@
-"""Megatron-LM's command lines, and settings in other words for its arguments, as launches."""
+"""Reader of Megatron-LM's command lines, and of settings that other names give to them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from shardwright.frameworks.launch.framework_claims import (
     Signature,
     claim_of,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
-from shardwright.frameworks.launch.launch_degrees import set_by, telling
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.launch.launch_degrees import effective_options, option_notes
 from shardwright.frameworks.launch.model_sizes import compared_sizes
 from shardwright.frameworks.megatron.model_arguments import model_flags, model_shortfalls
 from shardwright.frameworks.megatron.refused_arguments import (
@@ -25,13 +25,13 @@ from shardwright.frameworks.megatron.refused_arguments import (
     idle_arguments,
     refused_arguments,
 )
-from shardwright.frameworks.megatron.releases import meant, runtime_of
+from shardwright.frameworks.megatron.releases import current_arguments, runtime_of
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
-from shardwright.frameworks.settings.unpriced_settings import priced, refuse
+from shardwright.frameworks.settings.unpriced_settings import priced_notes, refuse
 from shardwright.frameworks.settings.value_forms import count, require_value, whole_number
-from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict, setting_verdicts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import OFF, Arguments, options_from_arguments
@@ -72,20 +72,21 @@ MEGATRON_SIGNATURE: Final = Signature(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """A framework whose settings are Megatron-LM's arguments, or those in other words.
+    """A framework whose settings are Megatron-LM's arguments, possibly under other names.
 
     Args:
-        framework: word of its reader.
-        arguments_of: a setting -> the arguments that it is; None = it is none of them.
-        defaults: arguments of its launches where they do not set them.
-        completed: arguments as the framework takes them together.
-        own_defaults: options that a launch does not mention have the framework's own values; else
-            the values that no argument sets.
-        refuses: Megatron-Core's rules on arguments are its own.
+        framework: name of the reader.
+        arguments_of: function from a setting to the Megatron-LM arguments that it sets; None = it
+            sets none.
+        defaults: arguments of launches that do not set them.
+        completed: function that adds the arguments that the framework derives from others.
+        own_defaults: options that a launch does not mention have the runtime's values; otherwise
+            the values without any argument.
+        refuses: the framework refuses the combinations of arguments that Megatron-Core refuses.
     """
 
     framework: str
-    arguments_of: Callable[[str, str], tuple[tuple[str, str], ...] | None] = meant
+    arguments_of: Callable[[str, str], tuple[tuple[str, str], ...] | None] = current_arguments
     defaults: Arguments = field(default_factory=dict)
     completed: Callable[[Arguments], Arguments] = dict
     own_defaults: bool = False
@@ -93,20 +94,23 @@ class Dialect:
 
 
 def read_arguments(
-    dialect: Dialect, written: Written, *, model: Model, devices: int, runtime: str
+    dialect: Dialect, file_settings: FileSettings, *, model: Model, devices: int, runtime: str
 ) -> Launch:
-    """The launch that settings of a dialect are; see `LaunchReader`."""
+    """Convert a framework's settings to a launch, by way of Megatron-LM's arguments."""
     words = {
-        name: found
-        for name, value in written.arguments.items()
-        if (found := dialect.arguments_of(name, value)) is not None
+        name: renamed
+        for name, value in file_settings.arguments.items()
+        if (renamed := dialect.arguments_of(name, value)) is not None
     }
-    said = {
-        name: value for found in words.values() for name, value in found if value.lower() not in OFF
+    written = {
+        name: value
+        for renamed in words.values()
+        for name, value in renamed
+        if value.lower() not in OFF
     }
-    mentioned = {name for found in words.values() for name, _ in found}
+    mentioned = {name for renamed in words.values() for name, _ in renamed}
     defaults = {name: value for name, value in dialect.defaults.items() if name not in mentioned}
-    arguments = dialect.completed({**DEFAULTS, **defaults, **said})
+    arguments = dialect.completed({**DEFAULTS, **defaults, **written})
     if "yaml-cfg" in arguments:
         raise DataError(
             f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the"
@@ -123,10 +127,10 @@ def read_arguments(
     facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
     grid = canonical(grid, facts=facts)
     options = _options(base, arguments, mentioned=mentioned if dialect.own_defaults else None)
-    grid = replace(grid, options=telling(options, grid, model))
-    flags = {**set_by(base), **priced(said, SETTINGS.refused)}
-    of_model = _of_model(arguments, said, model, length=length or 1)
-    settings = _judged(written, words, said, flags, of_model)
+    grid = replace(grid, options=effective_options(options, grid, model))
+    flags = {**option_notes(base), **priced_notes(written, SETTINGS.refused)}
+    of_model = _model_verdicts(arguments, written, model, length=length or 1)
+    settings = _verdicts(file_settings, words, written, flags, of_model)
     broken = refused_arguments(
         arguments, layers=num_layers(model), older=base.base == "megatron-2021"
     )
@@ -138,8 +142,8 @@ def read_arguments(
         global_batch=batch,
         precision=number_format(arguments) or "fp32",
         dropout=has_dropout(arguments),
-        settings=tuple(_with_idle(settings, words, idle_arguments(said, grid))),
-        notes=written.notes,
+        settings=tuple(_with_idle(settings, words, idle_arguments(written, grid))),
+        notes=file_settings.notes,
         refused=tuple(broken) if dialect.refuses else (),
     )
 
@@ -155,7 +159,7 @@ def dialect_reader(
     settings: SettingTable | None = None,
     own_name: Callable[[str], str] = str,
 ) -> LaunchReader:
-    """The reader of a framework whose settings are Megatron-LM's arguments; see `LaunchReader`."""
+    """Reader of a framework whose settings are Megatron-LM's arguments under other names."""
     return LaunchReader(
         name=dialect.framework,
         runtime=runtime,
@@ -174,61 +178,55 @@ MEGATRON: Final = dialect_reader(
 )
 
 
-def _judged(
-    written: Written,
+def _verdicts(
+    file_settings: FileSettings,
     words: Mapping[str, tuple[tuple[str, str], ...]],
     said: Arguments,
     flags: Mapping[str, str],
-    model: Iterable[Setting],
-) -> Iterator[Setting]:
-    """The verdict on every setting in the launch's own words: that of the arguments that it is."""
-    verdicts = {
-        one.name: one
-        for one in judged(
-            said,
-            understood={**flags, **SETTINGS.understood},
-            model=model,
-            ignored=SETTINGS.ignored,
-            unmodelled=SETTINGS.unmodelled,
-        )
-    }
+    model: Iterable[LaunchSetting],
+) -> Iterator[LaunchSetting]:
+    """Verdict on every setting of a launch, from the verdicts on its Megatron-LM arguments."""
+    judge = partial(
+        setting_verdicts,
+        understood={**flags, **SETTINGS.understood},
+        ignored=SETTINGS.ignored,
+        unmodelled=SETTINGS.unmodelled,
+    )
+    verdicts = {setting.name: setting for setting in judge(said, model=model)}
     used = set()
-    for name, value in written.arguments.items():
-        of = [verdicts[one] for one, _ in words.get(name, ()) if one in verdicts]
-        used |= {one.name for one in of}
+    for name, value in file_settings.arguments.items():
+        of = [verdicts[verdict] for verdict, _ in words.get(name, ()) if verdict in verdicts]
+        used |= {setting.name for setting in of}
         if of:
             yield replace(of[0], name=name, value=value)
         elif words.get(name):
-            # What is off is at its default, whatever it is of.
-            (one,) = judged(
-                {words[name][0][0]: value},
-                understood={**flags, **SETTINGS.understood},
-                ignored=SETTINGS.ignored,
-                unmodelled=SETTINGS.unmodelled,
-            )
-            yield replace(one, name=name, value=value)
+            # An argument that is off has its default, which has a verdict of its own.
+            (verdict,) = judge({words[name][0][0]: value})
+            yield replace(verdict, name=name, value=value)
         else:
-            yield Setting(
+            yield LaunchSetting(
                 name=name,
                 value=value,
                 verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN,
             )
-    yield from (one for name, one in verdicts.items() if name not in used and name not in said)
+    yield from (
+        verdict for name, verdict in verdicts.items() if name not in used and name not in said
+    )
 
 
 def _with_idle(
-    settings: Iterable[Setting],
+    settings: Iterable[LaunchSetting],
     words: Mapping[str, tuple[tuple[str, str], ...]],
     idle: Mapping[str, str],
-) -> Iterator[Setting]:
-    """Settings that are understood and do nothing in this launch, with why."""
-    for one in settings:
-        why = [idle[name] for name, _ in words.get(one.name, ()) if name in idle]
-        off = one.value.lower() in OFF
+) -> Iterator[LaunchSetting]:
+    """Mark settings that have no effect in this launch as idle, with the reason."""
+    for setting in settings:
+        why = [idle[name] for name, _ in words.get(setting.name, ()) if name in idle]
+        off = setting.value.lower() in OFF
         yield (
-            one
-            if not why or off or one.verdict is Verdict.UNKNOWN
-            else replace(one, verdict=Verdict.IDLE, means=why[0])
+            setting
+            if not why or off or setting.verdict is Verdict.UNKNOWN
+            else replace(setting, verdict=Verdict.IDLE, means=why[0])
         )
 
 
@@ -236,18 +234,17 @@ SIZE_NAMES: Final = MappingProxyType(
     {"num-layers": "layers", "hidden-size": "width", "num-attention-heads": "heads"}
 )
 SIZES: Final = frozenset(SIZE_NAMES)
-"""Arguments by which a launch says its model; others take it from elsewhere."""
+"""Arguments that describe the model; launches without them take the model from elsewhere."""
 
 
 def _options(
     runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None
 ) -> Options:
-    """Options that the arguments set, and those that without an argument are otherwise than the
-    planner's own.
+    """Runtime options that the arguments set to other values than the runtime's own.
 
     Args:
-        mentioned: arguments, on or off, without which an option has the runtime's own value; None =
-            none has.
+        mentioned: arguments that the launch has, on or off; an option of no such argument keeps the
+            runtime's own value. None = no option does.
     """
     _, modules = recompute_setting(arguments)
     unknown = [word for word in modules if word not in (*MODULES, "core_attn")]
@@ -256,24 +253,27 @@ def _options(
             f"--recompute-modules {' '.join(unknown)[:60]}: not known here",
             hint=f"known: core_attn, {', '.join(MODULES)}",
         )
-    own = dict(runtime.own)
-    found = {
+    own_values = dict(runtime.own)
+    options = {
         name: value
         for name, value in options_from_arguments(runtime, arguments)
         if name not in MODULES.values()
     }
     if mentioned is not None:
-        known = {
+        mentioned_options = {
             option.removeprefix("sets ")
-            for name, option in set_by(runtime).items()
+            for name, option in option_notes(runtime).items()
             if name in mentioned
         }
-        found = {name: value for name, value in found.items() if name in known}
-    found |= {MODULES[word]: "on" for word in modules if word in MODULES}
-    return in_vocabulary_order(pair for pair in found.items() if own.get(pair[0]) != pair[1])
+        options = {name: value for name, value in options.items() if name in mentioned_options}
+    options |= {MODULES[word]: "on" for word in modules if word in MODULES}
+    return in_vocabulary_order(
+        pair for pair in options.items() if own_values.get(pair[0]) != pair[1]
+    )
 
 
 def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
+    """Grid of Megatron-LM's arguments."""
     values = values_of(SETTINGS, arguments)
     tp, pp, cp = values["tp"], values["pp"], values["cp"]
     if min(tp, pp, cp) < 1 or devices % (tp * pp * cp):
@@ -285,7 +285,10 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
     layers, sparse = num_layers(model), has_experts(model)
     # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can
     # be.
-    refused = any(one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=layers))
+    refused = any(
+        violation.rule == REFUSED_LAYERS
+        for violation in refused_arguments(arguments, layers=layers)
+    )
     vpp, chunks = (
         (1, ()) if refused else pipeline_chunks(arguments, layers=layers, pp=pp, vpp=values["vpp"])
     )
@@ -322,6 +325,7 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
 
 
 def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple[int, ...]:
+    """Layers of every chunk where the launch lists them; empty without a pipeline."""
     if not chunks or pp == 1:
         return ()
     if sum(chunks) != layers:
@@ -334,7 +338,7 @@ def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple
 
 
 def _contexts(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
-    """The parts of context parallelism, by the exchange that the first layer has."""
+    """Grid fields ulysses and gather, by the exchange of the first layer."""
     kind = (values["exchange"] or "p2p").split()[:1]
     parts = (values["exchange_sizes"] or "1").split()
     ulysses = cp if kind == ["a2a"] else 1
@@ -343,41 +347,42 @@ def _contexts(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
     return {"ulysses": ulysses, "gather": kind in (["allgather"], ["all_gather"])}
 
 
-def _of_model(
+def _model_verdicts(
     arguments: Arguments, written: Arguments, model: Model, *, length: int
-) -> Iterator[Setting]:
-    """The launch's settings of the model, each compared with MODEL; none if the launch describes
-    no model.
-    """
+) -> Iterator[LaunchSetting]:
+    """Compare the launch's model arguments with MODEL; nothing if the launch has none."""
     if not written.keys() & SIZES:
         return
-    if any(not one.instead for one in model_shortfalls(model)):
+    if any(not shortfall.instead for shortfall in model_shortfalls(model)):
         # The sizes that every model has are compared all the same.
         yield from compared_sizes(written, SIZE_NAMES, model)
         for name in (MODEL_DEFAULTS.keys() & written.keys()) - SIZE_NAMES.keys():
             means = "Megatron's arguments do not say MODEL, so it was not compared"
-            yield Setting(name=name, value=written[name], verdict=Verdict.OF_THE_MODEL, means=means)
+            yield LaunchSetting(
+                name=name, value=written[name], verdict=Verdict.OF_THE_MODEL, means=means
+            )
         return
     wanted = dict(model_flags(model, length=length))
     for name, default in MODEL_DEFAULTS.items():
-        said, has = written.get(name), wanted.get(name, default)
-        has = "true" if name in wanted and has == "" else has
-        if said is None and (name in MODEL_LOOSE or _same(default or "", has)):
+        value, expected = written.get(name), wanted.get(name, default)
+        expected = "true" if name in wanted and expected == "" else expected
+        if value is None and (name in MODEL_LOOSE or _equal_values(default or "", expected)):
             continue
-        if said is None and name in ("ffn-hidden-size", "kv-channels", "num-query-groups"):
+        if value is None and name in ("ffn-hidden-size", "kv-channels", "num-query-groups"):
             continue
-        alike = name in MODEL_LOOSE or _same(default if said is None else said, has)
-        means = "" if alike else f"MODEL: {has or 'without it'}"
+        alike = name in MODEL_LOOSE or _equal_values(default if value is None else value, expected)
+        means = "" if alike else f"MODEL: {expected or 'without it'}"
         verdict = Verdict.OF_THE_MODEL if alike else Verdict.DIFFERENT
-        yield Setting(
-            name=name, value="not said" if said is None else said, verdict=verdict, means=means
+        yield LaunchSetting(
+            name=name, value="not said" if value is None else value, verdict=verdict, means=means
         )
 
 
-def _same(one: str, other: str) -> bool:
-    if one.replace(" ", "") == other.replace(" ", ""):
+def _equal_values(left: str, right: str) -> bool:
+    """True if two values are equal as text without spaces or as numbers."""
+    if left.replace(" ", "") == right.replace(" ", ""):
         return True
     try:
-        return float(one) == float(other)
+        return float(left) == float(right)
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""Combinations of arguments that Megatron-LM refuses, and settings without effect in a launch.
+"""Combinations of arguments that Megatron-LM refuses, and arguments without effect.
 
 Source of the rules: Megatron-LM core_v0.12.0, megatron/training/arguments.py (validate_args), and
 core_v0.16.1, megatron/core/transformer/transformer_block.py (get_num_layers_to_build) and
@@ -17,17 +17,17 @@ from shardwright.strategy.rule_violations import Violation
 _LAYOUT = "pipeline-model-parallel-layout"
 _EXPERTS = "num-experts"
 REFUSED_LAYERS = "launch.layers"
-"""Rule of stages that cannot have their layers."""
+"""Rule id: the layers do not divide over the stages."""
 
 
 def refused_arguments(
     arguments: Arguments, *, layers: int, older: bool = False
 ) -> Iterator[Violation]:
-    """The rules that arguments break: with any of them Megatron-LM stops before the first step.
+    """Rules of Megatron-LM that a launch's arguments break, so that it would not start.
 
     Args:
-        arguments: as Megatron-LM takes them together.
-        layers: of the model.
+        arguments: arguments of the launch with defaults.
+        layers: layers of the model.
         older: the launch is of a release before 3.0.
     """
     if "checkpoint-activations" in arguments and not older:
@@ -74,14 +74,16 @@ def refused_arguments(
 
 
 def _broken(name: str, message: str, hint: str) -> Violation:
+    """Violation of a rule of Megatron-LM, with a message and a hint."""
     return Violation(
         rule=f"launch.{name}", message=f"{message}, which Megatron-LM refuses", hint=hint
     )
 
 
 def _layers(arguments: Arguments, layers: int) -> Iterator[Violation]:
-    """Stages that cannot have their layers: all have as many, unless a layout or other arguments
-    say otherwise.
+    """Violation if the layers do not divide over the pipeline's stages and chunks.
+
+    A layout, or layers of the ends, change the number that has to divide.
     """
     pp = count(arguments, "pipeline-model-parallel-size", 1)
     if pp < 2 or _LAYOUT in arguments:
@@ -127,10 +129,10 @@ def _layers(arguments: Arguments, layers: int) -> Iterator[Violation]:
 
 
 def idle_arguments(arguments: Arguments, grid: Grid) -> dict[str, str]:
-    """Argument -> why it does nothing in a launch, though it is understood.
+    """Arguments without effect in a launch, each with the reason.
 
     Args:
-        arguments: as they were written.
+        arguments: arguments as they were written.
         grid: the strategy of the launch.
     """
     replicas = grid.dp * grid.cp

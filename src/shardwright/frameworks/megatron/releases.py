@@ -1,5 +1,4 @@
-"""Megatron-LM's arguments by release: which brought them, which had them last, and what older ones
-mean in today's words.
+"""Megatron-LM's arguments by release: first and last release, and today's names of old ones.
 
 Source: the command lines of the tags v2.0 to core_v0.16.0 (megatron/arguments.py,
 megatron/training/arguments.py), read name by name.
@@ -17,7 +16,7 @@ from shardwright.runtime.launch_arguments import ON, Arguments
 RELEASES: Final = names(
     "2.0 2.5 2.6 3.0 0.4 0.5 0.6 0.7 0.8 0.9 0.10 0.11 0.12 0.13 0.14 0.15 0.16"
 )
-"""In their order; 3.0 is Megatron-LM of 2022 to mid 2023, 0.4 the first Megatron-Core here."""
+"""Releases in order; 3.0 is Megatron-LM of 2022 to mid 2023, 0.4 the first Megatron-Core here."""
 _FIRST: Final[Mapping[str, str]] = MappingProxyType(
     {
         "2.5": (
@@ -114,7 +113,7 @@ _RUNTIMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Release -> the runtime that stands for it."""
 USUAL: Final = "0.12"
-"""Release of a launch whose arguments many have."""
+"""Release of a launch whose arguments exist in many releases."""
 _PLACE: Final = MappingProxyType({name: place for place, name in enumerate(RELEASES)})
 _BROUGHT: Final = MappingProxyType(
     {name: release for release, names in _FIRST.items() for name in names.split()}
@@ -124,8 +123,8 @@ _DROPPED: Final = MappingProxyType(
 )
 
 
-def meant(name: str, value: str) -> tuple[tuple[str, str], ...]:
-    """An argument of an older release in today's words; others as they are."""
+def current_arguments(name: str, value: str) -> tuple[tuple[str, str], ...]:
+    """Rename an argument of an older release to today's arguments; return others unchanged."""
     if name == "activations-checkpoint-method":
         return (("recompute-granularity", "full"), ("recompute-method", value))
     if name in ("activations-checkpoint-num-layers", "checkpoint-num-layers"):
@@ -149,21 +148,22 @@ _RENAMED: Final = MappingProxyType(
 
 
 def release_of(arguments: Arguments) -> tuple[str, str, str]:
-    """The release that has all arguments of a launch: (release, the argument that an earlier one
-    lacks, that a later one lacks).
+    """(release, argument that earlier ones lack, argument that later ones lack) of a launch.
 
-    0.12 where it has them all; else the newest before it that does, or the oldest after it. Where
-    none has all, what releases brought decides: arguments that were dropped stay in scripts for
-    long.
+    The release has all arguments of the launch.
+
+    It is 0.12 if that has them all, else the newest release before 0.12 that does, or the oldest
+    after. Where no release has all, the newest argument decides: dropped arguments stay in scripts
+    for long.
     """
-    known = [name for name in arguments if name in _BROUGHT or name in _DROPPED]
+    dated = [name for name in arguments if name in _BROUGHT or name in _DROPPED]
     first = max(
-        (name for name in known if name in _BROUGHT),
+        (name for name in dated if name in _BROUGHT),
         key=lambda name: _PLACE[_BROUGHT[name]],
         default="",
     )
     last = min(
-        (name for name in known if name in _DROPPED),
+        (name for name in dated if name in _DROPPED),
         key=lambda name: _PLACE[_DROPPED[name]],
         default="",
     )
@@ -174,9 +174,7 @@ def release_of(arguments: Arguments) -> tuple[str, str, str]:
 
 
 def runtime_of(arguments: Arguments) -> tuple[str, str]:
-    """The runtime that stands for the release of a launch, and why it is that one where it is not
-    the usual one.
-    """
+    """Runtime for the release of a launch, and a note where that is not the usual release."""
     release, first, last = release_of(arguments)
     runtime = _RUNTIMES[release]
     if runtime == _RUNTIMES[USUAL]:

@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments, one by one: of the strategy and the job, of the model, or of neither.
+"""Table of Megatron-LM's arguments: of the strategy, the job and the model, and ignored ones.
 
 Source of the arguments: Megatron-LM, megatron/training/arguments.py at d98e8a6 (2026-08-22) and of
 Megatron-Core 0.19.2; names are in both. Which release brought and dropped which is in `releases`.
@@ -21,10 +21,10 @@ from shardwright.frameworks.settings.value_forms import PERCENT, TEXT, WHOLE, Va
 from shardwright.frameworks.settings.verdicts import Verdict
 
 ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
-"""Axes from the innermost: its own order, and that of ``--use-tp-pp-dp-mapping``."""
+"""Orders of axes, innermost first: Megatron's default, and that of ``--use-tp-pp-dp-mapping``."""
 LAYOUT: Final = "pipeline-model-parallel-layout"
 FLAG: Final = ValueForm(read=lambda *_: True, write=lambda _: "", values=(True,))
-"""A switch of the command line, which has no value."""
+"""Form of a command-line switch, which has no value."""
 _ALWAYS: Final = WhenWritten.ALWAYS
 _STAGE, _FORMAT, _FULL, _DROPOUT = "stage of ZeRO", "number format", "recompute=full", "dropout"
 
@@ -90,7 +90,7 @@ SETTINGS: Final[SettingTable] = setting_table(
         for place in ("attention", "hidden")
     ),
     KnownSetting("fp8-format", "products in 8 bits", "fp8_format", TEXT),
-    # Read alone, by more than one of them together.
+    # These are only read, and several of them together set one field.
     KnownSetting(
         "cpu-offloading-num-layers", "layers whose activations wait in host memory", "host", WHOLE
     ),
@@ -236,7 +236,7 @@ _OF_MODEL: Final = (
 MODEL_DEFAULTS: Final = MappingProxyType(
     {name: _DEFAULTS.get(name, "") for name in _OF_MODEL.split()}
 )
-"""Arguments of the model -> their value where they are not given."""
+"""Arguments of the model -> default value."""
 _TOLD: Final = (
     "group-query-attention moe-router-topk-scaling-factor vocab-size max-position-embeddings"
     " norm-epsilon position-embedding-type use-rotary-position-embeddings rotary-base"
@@ -244,5 +244,5 @@ _TOLD: Final = (
     " no-position-embedding apply-layernorm-1p init-method-std"
 )
 MODEL_LOOSE: Final = frozenset(_TOLD.split())
-"""Of those, what changes neither time nor memory of a step much, or is said in several ways: told,
-not compared."""
+"""Arguments of the model that are listed but not compared: they hardly change a step's time or
+memory, or have several spellings."""

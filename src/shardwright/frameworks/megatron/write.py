@@ -1,4 +1,4 @@
-"""Megatron-LM: its command-line arguments, with a script that starts them."""
+"""Exporter of Megatron-LM's command-line arguments in a start script."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.frameworks.export.common_shortfalls import another_framework
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall
+from shardwright.frameworks.export.common_shortfalls import other_framework_shortfalls
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.megatron.plan_arguments import (
     SHARDED,
-    UNSAID,
+    WITHOUT_ARGUMENT,
     arguments,
+    is_environment_variable,
     megatron_shortfalls,
-    of_environment,
-    unsaid_options,
+    option_shortfalls,
 )
 from shardwright.frameworks.megatron.settings import SETTINGS
 
@@ -24,16 +24,16 @@ FRAMEWORK: Final = "Megatron-Core"
 OFF: Final = ("false", "none")
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that Megatron-LM cannot express, each with the reason."""
-    yield from megatron_shortfalls(given)
-    yield from unsaid_options(given, FRAMEWORK)
-    yield from another_framework(given, FRAMEWORK)
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that Megatron-LM cannot express, each with the reason."""
+    yield from megatron_shortfalls(export)
+    yield from option_shortfalls(export, FRAMEWORK)
+    yield from other_framework_shortfalls(export, FRAMEWORK)
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    return (_script(given),)
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """Start script of a plan, with Megatron-LM's arguments."""
+    return (_script(export),)
 
 
 MEGATRON: Final = Exporter(
@@ -45,30 +45,31 @@ MEGATRON: Final = Exporter(
 )
 
 
-def _script(given: Given) -> ExportFile:
-    said = [
+def _script(export: PlanToExport) -> ExportFile:
+    """Start script of one node: environment, arguments and torchrun."""
+    written = [
         (name, value)
-        for name, value in arguments(given, FRAMEWORK)
-        if value not in OFF and name not in UNSAID
+        for name, value in arguments(export, FRAMEWORK)
+        if value not in OFF and name not in WITHOUT_ARGUMENT
     ]
     lines = [
         f"    --{name} {' '.join(map(shlex.quote, value.split()))}".rstrip()
-        for name, value in said
-        if not of_environment(name)
+        for name, value in written
+        if not is_environment_variable(name)
     ]
     exported = [
         f"export {name.replace('-', '_')}={shlex.quote(value)}"
-        for name, value in said
-        if of_environment(name)
+        for name, value in written
+        if is_environment_variable(name)
     ]
     # Before Blackwell its overlaps need one hardware queue; Megatron-FSDP's need several.
     queues = (
         []
-        if given.grid.zero in SHARDED
+        if export.grid.zero in SHARDED
         else ["export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}"]
     )
     return start_script(
-        given,
+        export,
         name=SCRIPT,
         made_for=f"Megatron-LM ({SETTINGS.version})",
         before=[*queues, *exported, "ARGUMENTS=(", *lines, ")"],

@@ -1,4 +1,4 @@
-"""Overrides and files of Megatron-Bridge, as Megatron-LM's arguments."""
+"""Reader of Megatron-Bridge's overrides and files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from shardwright.frameworks.megatron.field_names import (
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
 from shardwright.frameworks.megatron_bridge.settings import (
     DTYPES,
-    ELSEWHERE,
-    MEANT,
+    FIELD_VALUES,
     RECIPES,
+    RENAMED_FIELDS,
     SETTINGS,
 )
 from shardwright.frameworks.settings.name_lists import name_set, names
@@ -32,18 +32,20 @@ _BRIDGE_SECTIONS: Final = names(
 
 
 _FIELDS: Final = {
-    field.replace("_", "-"): argument for argument, fields in ELSEWHERE.items() for field in fields
+    field.replace("_", "-"): argument
+    for argument, fields in RENAMED_FIELDS.items()
+    for field in fields
 }
-"""Field of Megatron-Bridge -> the argument that it is, of those with another name."""
+"""Field of Megatron-Bridge -> Megatron-LM's argument of another name."""
 
 
-_TURNED: Final = {
+_SWITCHES: Final = {
     field.replace("_", "-"): (argument, value.lower())
-    for argument, fields in MEANT.items()
+    for argument, fields in FIELD_VALUES.items()
     for field, value in fields
     if value in ("True", "False") and "gated" not in field
 }
-"""Field -> the switch that it is, and the value at which that is on."""
+"""Field -> Megatron-LM's switch, and the value of the field at which the switch is on."""
 
 
 _GATES: Final = {"f.silu": "swiglu", "squared-relu": "squared-relu", "squared_relu": "squared-relu"}
@@ -54,16 +56,17 @@ _PRECISIONS: Final = {recipe: word for word, recipe in RECIPES.items()}
 
 
 _BRIDGE_REST: Final = names("checkpoint. scheduler. logger. rng. tokenizer. validation. profiling.")
-"""Sections that change nothing here."""
+"""Sections that change neither time nor memory."""
 
 
-def bridge(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of a Megatron-Bridge override; its fields are those that exports write
-    (`export.bridge_fields`).
+def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename a setting of a Megatron-Bridge override to Megatron-LM's arguments.
+
+    The fields are those that exports write (`megatron_bridge.settings`).
     """
     name = name.removeprefix("config.").replace("commoverlapconfig.", "comm-overlap.")
-    if name in _TURNED:
-        argument, on = _TURNED[name]
+    if name in _SWITCHES:
+        argument, on = _SWITCHES[name]
         return ((argument, str(value.lower() == on).lower()),)
     value = _FORMATS.get(value, value)
     if name in _FIELDS:
@@ -92,7 +95,7 @@ def bridge(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 BRIDGE: Final = dialect_reader(
     Dialect(
         framework="megatron-bridge",
-        arguments_of=bridge,
+        arguments_of=megatron_arguments,
         defaults=MappingProxyType(
             {
                 "attention-dropout": "0",

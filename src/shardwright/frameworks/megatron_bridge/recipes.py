@@ -1,5 +1,6 @@
-"""Megatron-Bridge's recipes in Python: functions that return a `ConfigContainer`, and files that
-begin from one of its own.
+"""Reader of Megatron-Bridge's Python recipes, and of files that start from one of its recipes.
+
+A recipe is a function that returns a `ConfigContainer`.
 
 Source of names and of the recipes' numbers: Megatron-Bridge main of 2026-08,
 src/megatron/bridge/recipes and recipes/common.py
@@ -23,12 +24,12 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
 
@@ -108,7 +109,7 @@ _COMMON: Final = MappingProxyType(
         },
     }
 )
-"""The settings that every recipe begins from (recipes/common.py)."""
+"""Settings that every recipe starts from (recipes/common.py)."""
 _SUFFIX: Final = re.compile(r"_[0-9]+gpu_[a-z0-9]+_(?:bf16|fp8[a-z]*|nvfp4).*$")
 _REFUSED: Final = MappingProxyType(
     {
@@ -132,43 +133,43 @@ SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    said = {name: value for name, value in written.arguments.items() if name != RECIPE}
-    refuse(said, _REFUSED)
-    recipe = written.arguments.get(RECIPE, "")
-    base = {name: value for name, value in _base(recipe) if name not in said}
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert a recipe's settings, over those of the recipe that it starts from, to a launch."""
+    settings = {name: value for name, value in file_settings.arguments.items() if name != RECIPE}
+    refuse(settings, _REFUSED)
+    recipe = file_settings.arguments.get(RECIPE, "")
+    base = {name: value for name, value in _base_settings(recipe) if name not in settings}
     dim = base.pop("peft.dim", "")
-    said = {name: value for name, value in said.items() if name not in _PARTS}
+    settings = {name: value for name, value in settings.items() if name not in _PARTS}
     arguments = {
         name: _value(value)
-        for name, value in {**base, **said}.items()
+        for name, value in {**base, **settings}.items()
         if not name.startswith(_REST)
     }
     launch = BRIDGE.read(
-        replace(written, arguments=arguments), model=model, devices=devices, runtime=runtime
+        replace(file_settings, arguments=arguments), model=model, devices=devices, runtime=runtime
     )
-    rank = said.get("peft.dim", dim)
-    adapters = adapters_of(rank, said.get("peft.target-modules", "all"), model)
+    rank = settings.get("peft.dim", dim)
+    adapters = adapters_of(rank, settings.get("peft.target-modules", "all"), model)
     named = ", ".join(f"{name} {value}" for name, value in base.items())
-    settings = tuple(_judged(written.arguments, launch, base))
+    launch_settings = tuple(_verdicts(file_settings.arguments, launch, base))
     notes = (
         (f"{recipe}: {named} where the file does not set them ({DOCS})",) if base else ()
     ) + adapters.notes
     return replace(
         launch,
         framework="bridge-recipe",
-        settings=settings,
+        settings=launch_settings,
         train=adapters.train,
         notes=(*launch.notes, *notes),
     )
 
 
 def _evidence(signature: Signature, document: Document) -> Claim:
-    """See `LaunchReader`: by the recipe that a file begins from."""
+    """Claim a file that starts from one of Megatron-Bridge's recipes."""
     function = document.settings.get(RECIPE, "").rpartition(".")[2]
-    own = function.endswith(("_config", *_COMMON)) and document.kind in signature.kinds
-    return Claim(own=(RECIPE,)) if own else NO_CLAIM
+    is_recipe = function.endswith(("_config", *_COMMON)) and document.kind in signature.kinds
+    return Claim(own=(RECIPE,)) if is_recipe else NO_CLAIM
 
 
 BRIDGE_RECIPE: Final = LaunchReader(
@@ -195,14 +196,15 @@ _REST: Final = names(
     " optimizer.use-precision-aware-optimizer model.offload-modules"
     " model.moe-router-padding dataset.random-seed"
 )
-"""Beginnings of names that change nothing here."""
+"""Prefixes of settings that change neither time nor memory."""
 
 
 _PARTS: Final = names("comm-overlap peft model tokenizer dataset ddp optimizer train")
-"""Names of sections that are set as a whole."""
+"""Sections that a file may replace as a whole."""
 
 
 def _value(value: str) -> str:
+    """A Python value in the form of Megatron-LM's arguments."""
     return {
         "torch.float32": "fp32",
         "torch.bfloat16": "bf16",
@@ -211,37 +213,38 @@ def _value(value: str) -> str:
     }.get(value, value)
 
 
-def _base(recipe: str) -> Iterator[tuple[str, str]]:
-    """The numbers of the recipe or the common part from which a file begins.
+def _base_settings(recipe: str) -> Iterator[tuple[str, str]]:
+    """Settings of the recipe, or of the common part, from which a file starts.
 
     Raises:
-        DataError: it is not known here.
+        DataError: the recipe is unknown.
     """
     function = recipe.rpartition(".")[2]
     if function in _COMMON:
         yield from _COMMON[function].items()
         return
     short = function.removesuffix("_config")
-    known = [name for name in RECIPES if short in (name, _SUFFIX.sub("", name))]
-    if len(known) != 1:
+    matching = [name for name in RECIPES if short in (name, _SUFFIX.sub("", name))]
+    if len(matching) != 1:
         raise DataError(
             f"Megatron-Bridge's recipe {recipe[:60]} is not known here"
-            if not known
-            else f"{recipe[:60]} is one of {', '.join(known)[:120]}",
+            if not matching
+            else f"{recipe[:60]} is one of {', '.join(matching)[:120]}",
             hint="the file of the recipe, with --set recipe=NAME",
         )
-    for name, value in zip(FIELDS, RECIPES[known[0]].split(), strict=True):
+    for name, value in zip(FIELDS, RECIPES[matching[0]].split(), strict=True):
         if name == "model.sequence-parallel":
             yield name, "true" if value == "1" else "false"
         elif value not in ("0", "none"):
             yield name, value
 
 
-def _judged(arguments: Arguments, launch: Launch, base: Arguments) -> Iterator[Setting]:
-    inner = {one.name: one for one in launch.settings if one.name not in base}
+def _verdicts(arguments: Arguments, launch: Launch, base: Arguments) -> Iterator[LaunchSetting]:
+    """Verdict on every setting of a file, from the launch of its arguments."""
+    inner = {setting.name: setting for setting in launch.settings if setting.name not in base}
     for name, value in arguments.items():
         if name == RECIPE:
-            yield Setting(
+            yield LaunchSetting(
                 name=name,
                 value=value,
                 verdict=Verdict.UNDERSTOOD,
@@ -250,9 +253,11 @@ def _judged(arguments: Arguments, launch: Launch, base: Arguments) -> Iterator[S
         elif name in inner:
             yield replace(inner[name], value=value)
         elif name.startswith("peft.dim") or name == "peft.target-modules":
-            yield Setting(name=name, value=value, verdict=Verdict.UNDERSTOOD, means="adapters")
+            yield LaunchSetting(
+                name=name, value=value, verdict=Verdict.UNDERSTOOD, means="adapters"
+            )
         else:
-            yield Setting(
+            yield LaunchSetting(
                 name=name, value=value, verdict=Verdict.IGNORED, means="changes nothing here"
             )
-    yield from (one for name, one in inner.items() if name not in arguments)
+    yield from (verdict for name, verdict in inner.items() if name not in arguments)

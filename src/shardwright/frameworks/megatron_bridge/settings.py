@@ -1,4 +1,4 @@
-"""Fields of Megatron-Bridge's configuration, by the argument of Megatron-LM that says the same.
+"""Megatron-Bridge's configuration fields of each Megatron-LM argument.
 
 Source of the fields: Megatron-Bridge 0.6.2, training/config.py (`ConfigContainer`),
 training/comm_overlap.py, training/mixed_precision.py and models/gpt_provider.py; of Megatron-Core
@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from shardwright.frameworks.megatron.plan_arguments import of_environment
+from shardwright.frameworks.megatron.plan_arguments import is_environment_variable
 from shardwright.frameworks.settings.setting_table import KnownSetting, SettingTable, setting_table
 from shardwright.frameworks.settings.value_forms import choice
 
 Field = tuple[str, str]
-"""Section and field, and its value as Python."""
+"""(section.field, value as Python text)."""
 
-ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
+RENAMED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "norm-epsilon": ("model.layernorm_epsilon",),
     "num-experts": ("model.num_moe_experts",),
     "seq-length": ("model.seq_length", "dataset.seq_length"),
@@ -50,8 +50,8 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "fp8-dot-product-attention": ("mixed_precision.fp8_dot_product_attention",),
     "use-rope-scaling": ("model.rope_scaling",),
 }
-"""Arguments whose field has another name, or lies outside of the model."""
-MEANT: Final[Mapping[str, tuple[Field, ...]]] = {
+"""Argument -> fields, where the field has another name or is outside of the model's section."""
+FIELD_VALUES: Final[Mapping[str, tuple[Field, ...]]] = {
     "swiglu": (("model.gated_linear_unit", "True"), ("model.activation_func", "F.silu")),
     "squared-relu": (
         ("model.gated_linear_unit", "False"),
@@ -67,7 +67,7 @@ MEANT: Final[Mapping[str, tuple[Field, ...]]] = {
     ),
     "no-gradient-accumulation-fusion": (("model.gradient_accumulation_fusion", "False"),),
     "no-overlap-p2p-communication": (("comm_overlap.overlap_p2p_comm", "False"),),
-    # What its precision says, what follows from another field, and what it has no field for.
+    # Arguments that the precision sets, that follow from another field, or that have no field.
     **dict.fromkeys(("bf16", "fp16", "fp8-format", "fp8-recipe"), ()),
     **dict.fromkeys(
         (
@@ -78,7 +78,7 @@ MEANT: Final[Mapping[str, tuple[Field, ...]]] = {
         (),
     ),
 }
-"""Arguments that are other values there, or none."""
+"""Argument -> fields with other values, or no fields."""
 DTYPES: Final[Mapping[str, str]] = {"bf16": "torch.bfloat16", "fp32": "torch.float32"}
 """Number formats of Megatron-LM's arguments, as Python."""
 LISTS: Final = frozenset(
@@ -90,7 +90,7 @@ RECIPES: Final = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
 }
-"""Its precision by ``--fp8-recipe``."""
+"""Value of ``--fp8-recipe`` -> Megatron-Bridge's precision."""
 SETTINGS: Final[SettingTable] = setting_table(
     KnownSetting(
         "mixed_precision",
@@ -104,17 +104,17 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
 def fields_of(argument: str, value: str) -> tuple[Field, ...]:
-    """The fields that an argument is; the value of a switch is empty."""
-    if argument in MEANT:
-        return MEANT[argument]
-    if of_environment(argument):
+    """Fields of Megatron-Bridge's configuration that an argument sets, with values as Python."""
+    if argument in FIELD_VALUES:
+        return FIELD_VALUES[argument]
+    if is_environment_variable(argument):
         return ((f"env_vars.{argument.replace('-', '_')}", f'"{value}"'),)
-    names = ELSEWHERE.get(argument, (f"model.{argument.replace('-', '_')}",))
+    names = RENAMED_FIELDS.get(argument, (f"model.{argument.replace('-', '_')}",))
     return tuple((name, _python(argument, value)) for name in names)
 
 
 def _python(argument: str, value: str) -> str:
-    """A value as Python."""
+    """Value of an argument as Python text."""
     if argument in LISTS:
         return f"[{', '.join(_literal(word) for word in value.replace(',', ' ').split())}]"
     if argument == "window-size":
@@ -131,5 +131,5 @@ def _python(argument: str, value: str) -> str:
 
 
 def _literal(word: str) -> str:
-    """A number, a list (which layers have experts) or a name."""
+    """Number, list or name as Python text."""
     return word if _NUMBER.fullmatch(word) or word.startswith("[") else f'"{word}"'

@@ -1,7 +1,7 @@
-"""Megatron-Bridge: a Python module whose function makes a recipe's configuration the plan's.
+"""Exporter of a Python module that gives a Megatron-Bridge recipe the plan's settings.
 
-What is said is what Megatron's arguments say (`megatron_arguments`), each as the field that it is
-there.
+The settings are Megatron-LM's arguments of the plan (`megatron.plan_arguments`), each as
+Megatron-Bridge's field.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.frameworks.export.common_shortfalls import another_framework
+from shardwright.frameworks.export.common_shortfalls import other_framework_shortfalls
 from shardwright.frameworks.export.exporter import (
     Exporter,
     ExportFile,
-    Given,
+    PlanToExport,
     Shortfall,
     in_quotes,
     title,
@@ -23,7 +23,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
     ASYNC,
     arguments,
     megatron_shortfalls,
-    unsaid_options,
+    option_shortfalls,
 )
 from shardwright.frameworks.megatron_bridge.settings import (
     RECIPES,
@@ -38,7 +38,7 @@ MODULE, FUNCTION = "shardwright_plan", "plan"
 FRAMEWORK: Final = "Megatron-Bridge"
 
 
-UNSET: Final = {
+DEFAULT_FIELDS: Final = {
     **dict.fromkeys(
         (
             "model.sequence_parallel",
@@ -64,28 +64,30 @@ UNSET: Final = {
         ("model.expert_model_parallel_size", "ddp.num_distributed_optimizer_instances"), "1"
     ),
 }
-"""Fields of a strategy at what a plan is that does not say them: a recipe may have them otherwise.
-"""
+"""Strategy fields -> value where a plan does not set them: a recipe may have other values."""
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that Megatron-Bridge cannot express, each with the reason."""
-    lacking = (*megatron_shortfalls(given), *unsaid_options(given, FRAMEWORK, names=(ASYNC,)))
-    yield from lacking
-    if all(one.instead for one in lacking):
-        said = dict(arguments(given, FRAMEWORK))
-        learned = said.get("position-embedding-type") == "learned_absolute"
-        if learned and said["max-position-embeddings"] != said["seq-length"]:
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that Megatron-Bridge cannot express, each with the reason."""
+    shortfalls = (
+        *megatron_shortfalls(export),
+        *option_shortfalls(export, FRAMEWORK, names=(ASYNC,)),
+    )
+    yield from shortfalls
+    if all(shortfall.instead for shortfall in shortfalls):
+        megatron = dict(arguments(export, FRAMEWORK))
+        learned = megatron.get("position-embedding-type") == "learned_absolute"
+        if learned and megatron["max-position-embeddings"] != megatron["seq-length"]:
             yield Shortfall(
-                what=f"a table of {said['max-position-embeddings']} positions",
+                what=f"a table of {megatron['max-position-embeddings']} positions",
                 instead="one of a sample's tokens",
             )
-    yield from another_framework(given, FRAMEWORK)
+    yield from other_framework_shortfalls(export, FRAMEWORK)
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    return (ExportFile(name=f"{MODULE}.py", text=_module(given)),)
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """Python module with the plan's settings."""
+    return (ExportFile(name=f"{MODULE}.py", text=_module(export)),)
 
 
 MEGATRON_BRIDGE: Final = Exporter(
@@ -97,35 +99,37 @@ MEGATRON_BRIDGE: Final = Exporter(
 )
 
 
-def _settings(given: Given) -> dict[str, str]:
-    """Fields, with their values as Python."""
-    grid, runtime = given.grid, given.problem.runtime
-    found = dict(UNSET)
-    for name, value in arguments(given, FRAMEWORK):
-        found |= dict(fields_of(name, value))
+def _settings(export: PlanToExport) -> dict[str, str]:
+    """Fields of the configuration that the plan sets, with values as Python."""
+    grid, runtime = export.grid, export.problem.runtime
+    fields = dict(DEFAULT_FIELDS)
+    for name, value in arguments(export, FRAMEWORK):
+        fields |= dict(fields_of(name, value))
     if grid.pp > 1 and grid.vpp > 1:
-        found["model.virtual_pipeline_model_parallel_size"] = str(grid.vpp)
+        fields["model.virtual_pipeline_model_parallel_size"] = str(grid.vpp)
     if runtime.framework == FRAMEWORK:
-        found |= dict(_switched_off(given))
-        # What is not said there is found out by rules of its own.
-        own = runtime_with_options(runtime, grid.options)
-        found |= {
+        fields |= dict(_switched_off(export))
+        # Megatron-Bridge derives fields that are not set by rules of its own.
+        options = runtime_with_options(runtime, grid.options)
+        fields |= {
             "comm_overlap.tp_comm_overlap": str(
-                own.tp_overlap is TpOverlap.FUSED and grid.tp > 1 and grid.sp
+                options.tp_overlap is TpOverlap.FUSED and grid.tp > 1 and grid.sp
             ),
-            "comm_overlap.overlap_p2p_comm": str(own.overlap_p2p and grid.vpp > 1),
-            "comm_overlap.overlap_grad_reduce": str(own.overlap_grad_reduce),
-            "comm_overlap.overlap_param_gather": str(own.overlap_param_gather and grid.zero > 0),
+            "comm_overlap.overlap_p2p_comm": str(options.overlap_p2p and grid.vpp > 1),
+            "comm_overlap.overlap_grad_reduce": str(options.overlap_grad_reduce),
+            "comm_overlap.overlap_param_gather": str(
+                options.overlap_param_gather and grid.zero > 0
+            ),
         }
-    return found
+    return fields
 
 
 _OPPOSITE: Final = {"True": "False", "False": "True"}
 
 
-def _switched_off(given: Given) -> Iterator[Field]:
-    """Switches that are on by themselves and off in the plan."""
-    runtime, values = given.problem.runtime, values_set(given, FRAMEWORK)
+def _switched_off(export: PlanToExport) -> Iterator[Field]:
+    """Fields of options that are on by default and off in the plan."""
+    runtime, values = export.problem.runtime, values_set(export, FRAMEWORK)
     for offer in runtime.offers:
         own = (offer.option, offer.value) in runtime.own
         if not own or values.get(offer.option, offer.value) == offer.value:
@@ -133,24 +137,28 @@ def _switched_off(given: Given) -> Iterator[Field]:
         for name, value in flag_pairs(offer.flag):
             if not value:
                 on = fields_of(name.replace("_", "-"), "true")
-                yield from ((field, _OPPOSITE[said]) for field, said in on if said in _OPPOSITE)
+                yield from (
+                    (field, _OPPOSITE[megatron]) for field, megatron in on if megatron in _OPPOSITE
+                )
 
 
-def _precision(given: Given) -> str:
-    said = dict(arguments(given, FRAMEWORK))
-    if "fp8-format" in said:
-        return RECIPES[said.get("fp8-recipe", "delayed")]
-    return "fp16_mixed" if "fp16" in said else "bf16_mixed"
+def _precision(export: PlanToExport) -> str:
+    """Name of Megatron-Bridge's precision for the plan's number format."""
+    megatron = dict(arguments(export, FRAMEWORK))
+    if "fp8-format" in megatron:
+        return RECIPES[megatron.get("fp8-recipe", "delayed")]
+    return "fp16_mixed" if "fp16" in megatron else "bf16_mixed"
 
 
-def _module(given: Given) -> str:
-    settings = _settings(given)
+def _module(export: PlanToExport) -> str:
+    """Text of the Python module."""
+    settings = _settings(export)
     made = f"Made by Shardwright for Megatron-Bridge {SETTINGS.version}."
     rows: list[Field] = sorted(settings.items(), key=lambda row: row[0].partition(".")[0])
     text = " ".join(settings.values())
     overlaps = any(name.startswith("comm_overlap.") for name in settings)
     lines = [
-        f'"""{in_quotes(title(given))}. {made}',
+        f'"""{in_quotes(title(export))}. {made}',
         "",
         f"`{FUNCTION}` takes what a recipe of this model returns, before `pretrain` gets it.",
         "Data, tokenizer and learning rate stay the recipe's.",
@@ -180,7 +188,7 @@ def _module(given: Given) -> str:
             '    """The configuration with the plan\'s settings; a section without a field is of'
             ' another kind of model, and an error."""'
         ),
-        f'    cfg.mixed_precision = get_mixed_precision_config("{_precision(given)}")',
+        f'    cfg.mixed_precision = get_mixed_precision_config("{_precision(export)}")',
         *(["    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)"] if overlaps else []),
         "    for name, value in SETTINGS.items():",
         '        section, _, field = name.partition(".")',

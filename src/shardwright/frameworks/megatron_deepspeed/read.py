@@ -1,4 +1,4 @@
-"""Megatron-DeepSpeed's command lines and the JSON of DeepSpeed beside them.
+"""Reader of Megatron-DeepSpeed's command lines and of DeepSpeed's JSON beside them.
 
 Source of the names: Megatron-DeepSpeed, megatron/arguments.py.
 """
@@ -15,7 +15,7 @@ from shardwright.frameworks.launch.framework_claims import (
     NamedFile,
     Signature,
     claim_of,
-    joined,
+    joined_claims,
 )
 from shardwright.frameworks.megatron.read import (
     MEGATRON,
@@ -23,7 +23,7 @@ from shardwright.frameworks.megatron.read import (
     Dialect,
     dialect_reader,
 )
-from shardwright.frameworks.megatron.releases import meant
+from shardwright.frameworks.megatron.releases import current_arguments
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.runtime.launch_arguments import Arguments
 
@@ -34,7 +34,7 @@ _OF_DEEPSPEED: Final = name_set(
     " lr-warmup-tokens gradient-clipping steps-per-print"
     " wall-clock-breakdown pp-partition-method gradient-accumulation-steps"
 )
-"""Settings of DeepSpeed's that repeat arguments, or change nothing."""
+"""DeepSpeed's settings that repeat arguments, or have no effect."""
 
 
 _MEGATRON_DEEPSPEED: Final = Signature(
@@ -56,10 +56,8 @@ _MEGATRON_DEEPSPEED: Final = Signature(
 )
 
 
-def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """An argument of Megatron-DeepSpeed, or a setting of its DeepSpeed configuration; both say the
-    stage of ZeRO.
-    """
+def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename an argument or a DeepSpeed setting to Megatron-LM's arguments."""
     if name in ("zero-stage", "zero-optimization.stage"):
         return (("zero-stage", value),)
     if name == "ds-sequence-parallel-size":
@@ -74,36 +72,42 @@ def megatron_deepspeed(name: str, value: str) -> tuple[tuple[str, str], ...] | N
         )
     if name in _OF_DEEPSPEED or "." in name:
         return ()
-    return meant(name, value)
+    return current_arguments(name, value)
 
 
 def with_bf16_optimizer(arguments: Arguments) -> Arguments:
-    """Products in bf16 without ZeRO have an optimizer whose states are shared out as with stage 1
-    (runtime/bf16_optimizer.py).
+    """Set ZeRO stage 1 for bf16 without ZeRO, whose optimizer shards its states.
+
+    Source: DeepSpeed, runtime/bf16_optimizer.py.
     """
     if arguments.get("bf16.enabled") == "true" and arguments.get("zero-stage", "0") == "0":
         return {**arguments, "zero-stage": "1"}
     return arguments
 
 
-def _of_both(signature: Signature, document: Document) -> Claim:
-    """DeepSpeed's arguments are those of any program that DeepSpeed starts; beside Megatron-LM's
-    they are Megatron-DeepSpeed's.
+def _claim_with_megatron(signature: Signature, document: Document) -> Claim:
+    """Claim a command that has arguments of both DeepSpeed and Megatron-LM.
+
+    DeepSpeed's arguments alone are those of any program that DeepSpeed starts.
     """
-    own, of_megatron = claim_of(signature, document), claim_of(MEGATRON_SIGNATURE, document)
-    return joined((own, of_megatron)) if own.evidence and of_megatron.evidence else NO_CLAIM
+    deepspeed, of_megatron = claim_of(signature, document), claim_of(MEGATRON_SIGNATURE, document)
+    return (
+        joined_claims((deepspeed, of_megatron))
+        if deepspeed.evidence and of_megatron.evidence
+        else NO_CLAIM
+    )
 
 
 MEGATRON_DEEPSPEED: Final = dialect_reader(
     Dialect(
         framework="megatron-deepspeed",
-        arguments_of=megatron_deepspeed,
+        arguments_of=megatron_arguments,
         completed=with_bf16_optimizer,
         refuses=False,
     ),
     runtime="deepspeed-2022",
     settings=MEGATRON.settings,
     signature=_MEGATRON_DEEPSPEED,
-    evidence=_of_both,
+    evidence=_claim_with_megatron,
     includes=frozenset({"megatron", "deepspeed"}),
 )

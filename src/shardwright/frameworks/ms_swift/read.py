@@ -1,4 +1,4 @@
-"""ms-swift's ``swift sft`` and ``swift pt``; its ``megatron sft`` and ``megatron pt``.
+"""Reader of ms-swift's ``swift sft`` and ``swift pt``, and its ``megatron sft`` and ``pt``.
 
 Source of names and defaults: ms-swift 4.3, docs/source_en/Instruction/Command-line-parameters.md,
 docs/source_en/Megatron-SWIFT/Command-line-parameters.md and swift/config
@@ -8,6 +8,7 @@ docs/source_en/Megatron-SWIFT/Command-line-parameters.md and swift/config
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -16,24 +17,22 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader, default_notes
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.field_names import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import (
-    Words,
+    TrainerNames,
     files_of,
-    of_own_runtimes,
     read_trainer,
+    settings_if_supported,
 )
 from shardwright.frameworks.transformers.trainer_strategy import FSDP
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
 
 _STAGE: Final = "zero-optimization.stage"
 _OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"
@@ -49,42 +48,43 @@ DEEPSPEED_FILES: Final = MappingProxyType(
 """The settings behind each value of ``--deepspeed`` (swift/config)."""
 _VERBS: Final = ("sft", "pt", "rlhf")
 _WANTED: Final = 16
-"""Samples of a step that the framework accumulates where nothing says how many microbatches."""
+"""Samples of a step that the framework accumulates where the number of microbatches is not set."""
 DOCS: Final = "https://swift.readthedocs.io/en/latest/Instruction/Command-line-parameters.html"
 _UNPADDED: Final = "batches without padding, of which the command does not say how full they are"
 
 
-def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
+def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite ms-swift's settings as the Trainer's, fill in defaults, and return notes."""
     notes = (
         []
-        if "weights" in said
+        if "weights" in settings
         else [f"assumed: torch_dtype bfloat16, as the model's config.json has it ({DOCS})"]
     )
-    said.setdefault("weights", "bf16")
-    normal(said, devices)
+    settings.setdefault("weights", "bf16")
+    normalize_dtypes(settings, devices)
     # The number format of products follows from that of the weights
     # (arguments/base_args/model_args.py, _init_torch_dtype).
-    if not {"bf16", "fp16"} & said.keys():
-        said["fp16" if said["weights"] in ("fp16", "fp32") else "bf16"] = "true"
-    if said.get("fsdp", "").strip() == "fsdp2":
-        said |= {
+    if not {"bf16", "fp16"} & settings.keys():
+        settings["fp16" if settings["weights"] in ("fp16", "fp32") else "bf16"] = "true"
+    if settings.get("fsdp", "").strip() == "fsdp2":
+        settings |= {
             "fsdp": "full_shard auto_wrap",
             "fsdp.activation-checkpointing": "true",
             "gradient-checkpointing": "false",
         }
-    if "ulysses" in said:
-        devices //= max(count(said, "ulysses"), 1)
-    if "gradient-accumulation-steps" not in said:
-        micro = max(count(said, "per-device-train-batch-size", 1) * devices, 1)
-        said["gradient-accumulation-steps"] = str(max(-(-_WANTED // micro), 1))
+    if "ulysses" in settings:
+        devices //= max(count(settings, "ulysses"), 1)
+    if "gradient-accumulation-steps" not in settings:
+        micro = max(count(settings, "per-device-train-batch-size", 1) * devices, 1)
+        settings["gradient-accumulation-steps"] = str(max(-(-_WANTED // micro), 1))
         notes.append(
-            f"assumed: gradient_accumulation_steps {said['gradient-accumulation-steps']}, for at"
-            f" least {_WANTED} samples a step ({DOCS})"
+            f"assumed: gradient_accumulation_steps {settings['gradient-accumulation-steps']},"
+            f" for at least {_WANTED} samples a step ({DOCS})"
         )
-    if said["tuner-type"] == "lora":
-        said.setdefault("lora-rank", "8")
+    if settings["tuner-type"] == "lora":
+        settings.setdefault("lora-rank", "8")
     else:
-        said.pop("lora-rank", None)
+        settings.pop("lora-rank", None)
     return tuple(notes)
 
 
@@ -99,7 +99,7 @@ _OF_BOTH: Final = refusals(
     }
 )
 """Refusals of ``swift`` and of ``megatron``."""
-_TRAINER: Final = Words(
+_TRAINER: Final = TrainerNames(
     framework="ms-swift",
     renamed=MappingProxyType(
         {
@@ -171,11 +171,11 @@ _TRAINER: Final = Words(
             "how it starts": "ddp-* acc-strategy ignore-args-error use-ray",
         }
     ),
-    settled=_settled,
+    settled=_normalize,
 )
 _CORE: Final = Dialect(
     framework="ms-swift",
-    arguments_of=lambda name, value: _core_words(name, value),
+    arguments_of=lambda name, value: _megatron_arguments(name, value),
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -211,11 +211,11 @@ _CORE_REST: Final = name_set(
     " vit-gradient-checkpointing initialize-embedding new-special-tokens"
     " save-interval eval-interval log-interval save ddp-timeout"
 )
-"""Settings of ``megatron sft`` that are the framework's own and change nothing here."""
+"""ms-swift's own settings of ``megatron sft`` that change neither time nor memory."""
 
 
-def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of ``megatron sft`` in Megatron-LM's words."""
+def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename a setting of ``megatron sft`` to Megatron-LM's arguments."""
     if name == "max-length":
         return (("seq-length", value),)
     if name == "virtual-pipeline-model-parallel-size":
@@ -263,41 +263,40 @@ SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    if "megatron" not in written.program:
-        return read_trainer(_TRAINER, written, model=model, devices=devices, runtime=runtime)
-    if written.program.endswith(("rlhf", "rlhf.py")):
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert ms-swift's settings to a launch, under the Trainer or Megatron-Core."""
+    if "megatron" not in file_settings.program:
+        return read_trainer(_TRAINER, file_settings, model=model, devices=devices, runtime=runtime)
+    if file_settings.program.endswith(("rlhf", "rlhf.py")):
         raise DataError(
-            f"{written.program[:40]}: a loss of preferences or rewards is not priced here",
+            f"{file_settings.program[:40]}: a loss of preferences or rewards is not priced here",
             hint="megatron sft and megatron pt are",
         )
-    refuse(written.arguments, _CORE_REFUSED)
-    said = dict(written.arguments)
-    own = USUAL_RUNTIME if runtime in ("", FSDP) else runtime
-    launch = read_arguments(_CORE, written, model=model, devices=devices, runtime=own)
+    refuse(file_settings.arguments, _CORE_REFUSED)
+    settings = dict(file_settings.arguments)
+    core_runtime = USUAL_RUNTIME if runtime in ("", FSDP) else runtime
+    launch = read_arguments(
+        _CORE, file_settings, model=model, devices=devices, runtime=core_runtime
+    )
     unset = {
         name: value
         for name, value in _CORE.defaults.items()
-        if name not in said and name not in _QUIET
+        if name not in settings and name not in _QUIET
     }
-    notes = assumed(unset, DOCS, files="the command does")
-    kind = said.get("tuner-type", said.get("train-type", "lora" if "lora-rank" in said else "full"))
+    notes = default_notes(unset, DOCS, files="the command does")
+    kind = settings.get(
+        "tuner-type", settings.get("train-type", "lora" if "lora-rank" in settings else "full")
+    )
     adapters = adapters_of(
-        said.get("lora-rank", "8") if kind == "lora" else "",
-        said.get("target-modules", "all"),
+        settings.get("lora-rank", "8") if kind == "lora" else "",
+        settings.get("target-modules", "all"),
         model,
     )
     return replace(launch, train=adapters.train, notes=(*launch.notes, *notes, *adapters.notes))
 
 
-def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """A strategy in the settings of the framework."""
-    return of_own_runtimes(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
-
-
 _QUIET: Final = ("attention-dropout", "hidden-dropout")
-"""Defaults that are the model's."""
+"""Defaults that describe the model."""
 MS_SWIFT: Final = LaunchReader(
     name="ms-swift",
     runtime=FSDP,
@@ -305,6 +304,6 @@ MS_SWIFT: Final = LaunchReader(
     includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer", "megatron"}),
     signature=SIGNATURE,
     read=_read,
-    settings_of=_settings_of,
+    settings_of=partial(settings_if_supported, _TRAINER),
     own_name=lambda name: name.replace("-", "_"),
 )

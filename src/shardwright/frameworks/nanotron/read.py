@@ -1,4 +1,4 @@
-"""nanotron's YAML as a launch."""
+"""Reader of nanotron's YAML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.frameworks.launch.framework_claims import (
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.launch.model_sizes import TRANSFORMERS, compared_sizes
 from shardwright.frameworks.nanotron.settings import SETTINGS
@@ -33,11 +33,11 @@ _SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    said = written.arguments
-    refuse(said, SETTINGS.refused)
-    values = values_of(SETTINGS, said)
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert nanotron's settings to a launch."""
+    arguments = file_settings.arguments
+    refuse(arguments, SETTINGS.refused)
+    values = values_of(SETTINGS, arguments)
     pp = values["pp"]
     dp = replicas(devices, tp=values["tp"], pp=pp, cp=values["cp"])
     strategy = {
@@ -46,9 +46,9 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         "schedule": values["schedule"] if pp > 1 else "1f1b",
         "layers": _stages(model, pp),
     }
-    named = said.get("parallelism.dp", str(dp))
+    named = arguments.get("parallelism.dp", str(dp))
     return launch_of(
-        written,
+        file_settings,
         Grid(**only_of_grid(strategy)),
         framework="nanotron",
         runtime=runtime,
@@ -57,10 +57,12 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         global_batch=values["microbatch"] * values["microbatches"] * dp,
         precision=values["precision"],
         table=SETTINGS,
-        of_model=tuple(compared_sizes(said, TRANSFORMERS, model, section="model.model-config.")),
+        of_model=tuple(
+            compared_sizes(arguments, TRANSFORMERS, model, section="model.model-config.")
+        ),
         arguments={
             name.removeprefix("parallelism."): value
-            for name, value in said.items()
+            for name, value in arguments.items()
             if value != "false"
         },
         notes=(
@@ -82,7 +84,7 @@ NANOTRON: Final = LaunchReader(
 
 
 def _stages(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as it cuts a model that it has; of others evenly."""
+    """Layers of each stage as nanotron divides a model that it supports; empty for other models."""
     try:
         return own_stages(model, pp) if pp > 1 else ()
     except (ShardwrightError, AssertionError):

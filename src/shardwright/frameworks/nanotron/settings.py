@@ -1,4 +1,4 @@
-"""nanotron's YAML, setting by setting.
+"""Table of nanotron's YAML settings.
 
 Source of names and defaults: nanotron's main, src/nanotron/config/config.py at 00708b8,
 config/parallelism_config.py at 19f88fb and config/models_config.py at 025f314 (2025-04; the release

@@ -1,4 +1,4 @@
-"""nanotron: the file of its trainer.
+"""Exporter of nanotron's YAML and a start script.
 
 Source: nanotron's main of 2025-04; of ranks, parallel/context.py
 (`_init_process_group_without_moe`), of stages, models/base.py (`build_model`) and models/qwen.py.
@@ -12,21 +12,27 @@ from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
-    another_framework,
-    core_recomputed,
-    in_no_target,
-    of_the_job,
-    other_orders,
-    some_recomputed,
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    rank_order_shortfalls,
+    selective_recompute_shortfalls,
+    universal_shortfalls,
 )
 from shardwright.frameworks.export.decoder import (
     decoder_of,
-    factors,
-    strange_attention,
-    strange_layers,
+    unsupported_attention_shortfalls,
+    unsupported_factor_shortfalls,
+    unsupported_layer_shortfalls,
 )
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
-from shardwright.frameworks.export.nested_settings import nested, settings_of
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+    title,
+)
+from shardwright.frameworks.export.nested_settings import nested_sections, settings_of
 from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.yaml_text import yaml_text
@@ -44,27 +50,27 @@ from shardwright.strategy.grid.grid import Grid, Recompute
 FILE, SCRIPT = "nanotron.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 ENGINES: Final = ("1f1b", "gpipe")
-"""Schedules that it has."""
+"""Schedules that nanotron supports."""
 MADE: Final = name_set("norm1 qkv rotary core proj residual1 norm2 up act down residual2")
-"""Operators of its Qwen 2, which without biases is a Llama."""
+"""Operators of nanotron's Qwen 2, which is a Llama without the biases."""
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that nanotron cannot express, each with the reason."""
-    lacking = tuple(_of_the_model(given.problem.model))
-    yield from lacking
-    yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
-    yield from _of_the_grid(given.grid)
-    # What its stages cost is said of models that it has.
-    if all(one.instead for one in lacking):
-        yield from _of_stages(given)
-    yield from another_framework(given, "nanotron")
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that nanotron cannot express, each with the reason."""
+    shortfalls = tuple(_model_shortfalls(export.problem.model))
+    yield from shortfalls
+    yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
+    yield from _grid_shortfalls(export.grid)
+    # The division into stages is known for models that nanotron supports.
+    if all(shortfall.instead for shortfall in shortfalls):
+        yield from _stage_shortfalls(export)
+    yield from other_framework_shortfalls(export, "nanotron")
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    text = yaml_text(nested(_settings(given)), comments=_comments(given))
-    return ExportFile(name=FILE, text=text), _script(given)
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """nanotron's YAML and the start script of a plan."""
+    text = yaml_text(nested_sections(_settings(export)), comments=_comments(export))
+    return ExportFile(name=FILE, text=text), _script(export)
 
 
 NANOTRON: Final = Exporter(
@@ -76,7 +82,8 @@ NANOTRON: Final = Exporter(
 )
 
 
-def _of_the_model(model: Model) -> Iterator[Shortfall]:
+def _model_shortfalls(model: Model) -> Iterator[Shortfall]:
+    """Parts of a model that nanotron cannot express."""
     decoder = decoder_of(model)
     if any(o.experts is not None for block in decoder.layers for o in block.operators):
         yield Shortfall(
@@ -84,13 +91,13 @@ def _of_the_model(model: Model) -> Iterator[Shortfall]:
             hint="a model without experts",
         )
         return
-    strange = tuple(strange_layers(decoder, MADE))
-    if strange:
-        yield from strange
+    unsupported = tuple(unsupported_layer_shortfalls(decoder, MADE))
+    if unsupported:
+        yield from unsupported
         return
-    yield from strange_attention(decoder)
-    yield from factors(decoder)
-    shape, own = decoder.core, model.settings
+    yield from unsupported_attention_shortfalls(decoder)
+    yield from unsupported_factor_shortfalls(decoder)
+    shape, settings = decoder.core, model.settings
     if shape.window:
         yield Shortfall(what=f"windows of {shape.window} positions", hint="attention over all")
     if shape.head_dim * shape.heads != model.hidden:
@@ -100,35 +107,40 @@ def _of_the_model(model: Model) -> Iterator[Shortfall]:
         )
     biased = [
         len(o.parameters) > len(o.writes)
-        for o in (*decoder.named("proj"), *decoder.named("up"), *decoder.named("down"))
+        for o in (
+            *decoder.operators_named("proj"),
+            *decoder.operators_named("up"),
+            *decoder.operators_named("down"),
+        )
     ]
-    norms = decoder.named("norm1")
+    norms = decoder.operators_named("norm1")
     if (
         any(biased)
         or any(len(o.parameters) != 1 for o in norms)
-        or any(not o.gated for o in decoder.named("act"))
+        or any(not o.gated for o in decoder.operators_named("act"))
     ):
         yield Shortfall(
             what="biases behind attention, norms with biases or feed-forwards without gates",
             hint="a Llama or a Qwen 2",
         )
-    if own.rope_share != 1.0:
+    if settings.rope_share != 1.0:
         yield Shortfall(
-            what=f"rotary positions of {own.rope_share:g} of a head", hint="of all of it"
+            what=f"rotary positions of {settings.rope_share:g} of a head", hint="of all of it"
         )
-    if own.longer is not None:
+    if settings.longer is not None:
         yield Shortfall(
-            what=f"rotary positions made longer by {type(own.longer).__name__}",
+            what=f"rotary positions made longer by {type(settings.longer).__name__}",
             instead="positions as they were first trained",
         )
 
 
-def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
+def _grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """Parts of a grid that nanotron cannot express."""
     if grid.pp > 1 and (grid.vpp > 1 or grid.schedule not in ENGINES):
         yield Shortfall(
             what=f"the schedule {grid.schedule} with {grid.vpp} chunks a rank", hint="1f1b or gpipe"
         )
-    yield from other_orders(grid, INNERMOST_FIRST)
+    yield from rank_order_shortfalls(grid, INNERMOST_FIRST)
     if grid.zero > 1:
         yield Shortfall(
             what=f"zero{grid.zero}: its ZeRO ends with the optimizer's states", hint="zero1"
@@ -143,44 +155,48 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
         )
     if grid.offload:
         yield Shortfall(what=f"{grid.offload} % of the states on the host", hint="offload=0")
-    yield from core_recomputed(grid)
-    yield from some_recomputed(grid)
-    yield from in_no_target(grid)
+    yield from selective_recompute_shortfalls(grid)
+    yield from partial_recompute_shortfalls(grid)
+    yield from universal_shortfalls(grid)
 
 
-def _of_stages(given: Given) -> Iterator[Shortfall]:
-    grid, shape = given.grid, decoder_of(given.problem.model).core
+def _stage_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Shortfalls of a plan's tensor parallelism and stages beside nanotron's own division."""
+    grid, shape = export.grid, decoder_of(export.problem.model).core
     if grid.tp > shape.kv_heads:
         yield Shortfall(
             what=f"tp {grid.tp} with {shape.kv_heads} heads of keys",
             hint=f"tp at most {shape.kv_heads}",
         )
-    if grid.pp == 1 or given.table is not None or grid.vpp > 1:
+    if grid.pp == 1 or export.table is not None or grid.vpp > 1:
         return
-    own = own_stages(given.problem.model, grid.pp)
-    if min(own[:-1]) == 0:
+    own_layers = own_stages(export.problem.model, grid.pp)
+    if min(own_layers[:-1]) == 0:
         yield Shortfall(
-            what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own)}",
+            what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own_layers)}",
             hint="a smaller pp",
         )
-    elif own != given.chunks:
+    elif own_layers != export.chunks:
         yield Shortfall(
-            what=f"stages of {_listed(given.chunks)} layers",
-            instead=f"stages by its own costs, {_listed(own)}",
+            what=f"stages of {_listed(export.chunks)} layers",
+            instead=f"stages by its own costs, {_listed(own_layers)}",
         )
 
 
 def _listed(numbers: tuple[int, ...]) -> str:
+    """Numbers as text, separated by commas."""
     return ", ".join(map(str, numbers))
 
 
 def own_stages(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron cuts a model: a stage ends with the layer that takes the sum
-    of costs past its share; a layer costs its products' elements, the head vocabulary times width,
-    the embedding nothing.
+    """Layers of each stage as nanotron's own cost rule divides a model.
+
+    A stage ends with the layer at which the sum of costs exceeds the stage's share. The cost of a
+    layer is the number of elements of its GEMM weights, that of the head vocabulary x width, that
+    of the embedding 0.
     """
     decoder = decoder_of(model)
-    shape, up = decoder.core, decoder.one("up")
+    shape, up = decoder.core, decoder.first_operator("up")
     assert up is not None, "models without a feed-forward are refused"
     layer = 4 * shape.heads * shape.head_dim * model.hidden + 3 * up.writes[0].size * model.hidden
     costs = [0, *[layer] * len(decoder.layers), 0, model.vocab * model.hidden, 0]
@@ -193,26 +209,27 @@ def own_stages(model: Model, pp: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _settings(given: Given) -> Iterator[Pair]:
-    known = tuple(written_settings(SETTINGS, _values(given)))
+def _settings(export: PlanToExport) -> Iterator[Pair]:
+    """Settings of a plan, by dotted name."""
+    written = tuple(written_settings(SETTINGS, _values(export)))
     yield "general.project", "shardwright"
     yield "general.run", "%date_%jobid"
-    yield from in_section(known, "parallelism")
-    for flag in flags_set(given, "nanotron"):
+    yield from in_section(written, "parallelism")
+    for flag in flags_set(export, "nanotron"):
         yield from ((f"parallelism.{name}", value) for name, value in settings_of(flag))
-    for name, value in _model(given):
+    for name, value in _model(export):
         yield f"model.model_config.{name}", value
     yield "model.init_method.std", 0.02
-    yield from in_section(known, "model")
-    yield from in_section(known, "tokens")
+    yield from in_section(written, "model")
+    yield from in_section(written, "tokens")
     yield "tokens.train_steps", None
-    yield from in_section(known, "optimizer")
-    yield from _optimizer(given)
+    yield from in_section(written, "optimizer")
+    yield from _optimizer(export)
 
 
-def _values(given: Given) -> dict[str, Any]:
-    """The values of the table's fields."""
-    grid, job = given.grid, given.problem.job
+def _values(export: PlanToExport) -> dict[str, Any]:
+    """Value of each field of the settings table, from the plan."""
+    grid, job = export.grid, export.problem.job
     return {
         **grid_values(grid),
         "ep": 1,
@@ -225,32 +242,38 @@ def _values(given: Given) -> dict[str, Any]:
     }
 
 
-def _model(given: Given) -> Iterator[Pair]:
-    model = given.problem.model
-    decoder, own, length = decoder_of(model), model.settings, given.problem.job.sequence_length
-    shape, up, qkv = decoder.core, decoder.one("up"), decoder.one("qkv")
+def _model(export: PlanToExport) -> Iterator[Pair]:
+    """Settings of the model configuration."""
+    model = export.problem.model
+    decoder, settings, length = (
+        decoder_of(model),
+        model.settings,
+        export.problem.job.sequence_length,
+    )
+    shape, up, qkv = decoder.core, decoder.first_operator("up"), decoder.first_operator("qkv")
     assert up is not None, "models without a feed-forward are refused"
     assert qkv is not None, "models without plain attention are refused"
     head = model.blocks[model.runs[-1].block]
     yield "is_qwen2_config", True
-    yield "_attn_implementation", "ring" if given.grid.cp > 1 else "flash_attention_2"
+    yield "_attn_implementation", "ring" if export.grid.cp > 1 else "flash_attention_2"
     yield "num_hidden_layers", len(decoder.layers)
     yield "hidden_size", model.hidden
     yield "intermediate_size", up.writes[0].size
     yield "num_attention_heads", shape.heads
     yield "num_key_value_heads", shape.kv_heads
     yield "attention_bias", len(qkv.parameters) > len(qkv.writes)
-    yield "hidden_act", own.activation or "silu"
-    yield "rms_norm_eps", own.eps
-    yield "rope_theta", own.rope_base
+    yield "hidden_act", settings.activation or "silu"
+    yield "rms_norm_eps", settings.eps
+    yield "rope_theta", settings.rope_base
     yield "rope_interleaved", False
     yield "max_position_embeddings", max(length, model.max_context or 0)
     yield "tie_word_embeddings", any(p.tied_to for o in head.operators for p in o.parameters)
     yield "vocab_size", model.vocab
 
 
-def _optimizer(given: Given) -> Iterator[Pair]:
-    runtime = given.problem.runtime
+def _optimizer(export: PlanToExport) -> Iterator[Pair]:
+    """Settings of the optimizer; values that no plan has are null."""
+    runtime = export.problem.runtime
     yield "optimizer.accumulate_grad_in_fp32", runtime.gradient_dtype is Dtype.FP32
     yield "optimizer.clip_grad", None
     yield "optimizer.weight_decay", None
@@ -264,14 +287,16 @@ def _optimizer(given: Given) -> Iterator[Pair]:
     yield "optimizer.learning_rate_scheduler.lr_decay_style", "linear"
 
 
-def _comments(given: Given) -> Iterator[str]:
-    yield f"{title(given)}. Made by Shardwright for nanotron ({SETTINGS.version})."
+def _comments(export: PlanToExport) -> Iterator[str]:
+    """Comment lines at the head of the YAML."""
+    yield f"{title(export)}. Made by Shardwright for nanotron ({SETTINGS.version})."
     yield (
         "What is null is no part of a plan, nor are data_stages, tokenizer and checkpoints: set"
         " them."
     )
 
 
-def _script(given: Given) -> ExportFile:
+def _script(export: PlanToExport) -> ExportFile:
+    """Start script of one node, which calls torchrun."""
     runs = torchrun("run_train.py", "--config-file", f'"$(dirname "$0")/{FILE}"')
-    return start_script(given, name=SCRIPT, made_for=f"nanotron ({SETTINGS.version})", runs=runs)
+    return start_script(export, name=SCRIPT, made_for=f"nanotron ({SETTINGS.version})", runs=runs)

@@ -1,4 +1,4 @@
-"""NeMo 1's YAML, and fields of NeMo 2's recipes, as Megatron-LM's arguments.
+"""Reader of NeMo 1's YAML and of NeMo 2's recipe fields.
 
 Source of the names: NeMo 1 (v1.23), examples/nlp/language_modeling/conf/megatron_gpt_config.yaml;
 NeMo 2 and Megatron-Core, megatron/core/transformer/transformer_config.py.
@@ -28,14 +28,14 @@ _NEMO_SECTIONS: Final = names(
 )
 
 
-_NEMO_TURNED: Final = MappingProxyType(
+_NEMO_SWITCHES: Final = MappingProxyType(
     {
         "bias": ("disable-bias-linear", "false"),
         "share-embeddings-and-output-weights": ("untie-embeddings-and-output-weights", "false"),
         "overlap-p2p-comm": ("no-overlap-p2p-communication", "false"),
     }
 )
-"""NeMo's word -> Megatron-LM's switch, and the value at which it is on."""
+"""NeMo's setting -> Megatron-LM's switch, and the setting's value at which the switch is on."""
 
 
 _NEMO_PARTS: Final = ("tokenizer.", "sched.", "nsys-profile.", "data.")
@@ -60,11 +60,11 @@ _NEMO_REST: Final = name_set(
     " bias-activation-fusion bias-dropout-add-fusion grad-reduce-in-fp32"
     " grad-allreduce-chunk-size-mb"
 )
-"""NeMo's settings that change nothing here."""
+"""NeMo's settings that change neither time nor memory."""
 
 
-def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of NeMo's YAML, or of its recipes."""
+def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename a setting of NeMo's YAML or recipes to Megatron-LM's arguments."""
     short = without_section(name, _NEMO_SECTIONS)
     if not name.startswith(_NEMO_SECTIONS):
         return ()
@@ -92,8 +92,8 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
                 value,
             ),
         )
-    if short in _NEMO_TURNED:
-        turned, of = _NEMO_TURNED[short]
+    if short in _NEMO_SWITCHES:
+        turned, of = _NEMO_SWITCHES[short]
         return ((turned, "true" if value.lower() == of else "false"),)
     if short == "normalization":
         return (
@@ -115,7 +115,7 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 NEMO: Final = dialect_reader(
     Dialect(
         framework="nemo",
-        arguments_of=nemo,
+        arguments_of=megatron_arguments,
         defaults=MappingProxyType(
             {
                 "attention-dropout": "0",

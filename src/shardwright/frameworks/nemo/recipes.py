@@ -1,5 +1,6 @@
-"""NeMo 2's recipes in Python: ``llm.llama3_8b.pretrain_recipe(...)`` with overrides, and files that
-make recipes of their own.
+"""Reader of NeMo 2's Python recipes, and of files that define recipes of their own.
+
+A file calls ``llm.llama3_8b.pretrain_recipe(...)`` and overrides its settings.
 
 Source of names and of the recipes' numbers: NeMo 2.5, nemo/collections/llm/recipes
 (https://github.com/NVIDIA/NeMo/tree/v2.5.0/nemo/collections/llm/recipes).
@@ -22,10 +23,10 @@ from shardwright.frameworks.launch.framework_claims import (
     Signature,
     claim_of,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
-from shardwright.frameworks.nemo.read import nemo
+from shardwright.frameworks.nemo.read import megatron_arguments
 from shardwright.frameworks.settings.name_lists import name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
@@ -93,8 +94,7 @@ _TRAINERS: Final = MappingProxyType(
         "gemma2-trainer": {"tensor-model-parallel-size": "1"},
     }
 )
-"""Functions for trainers that several recipes share -> what they set where a recipe says nothing;
-``trainer`` is DeepSeek's."""
+"""Trainer functions that several recipes share -> their defaults; ``trainer`` is DeepSeek's."""
 _ARGUMENTS: Final = MappingProxyType(
     {
         "tensor-parallelism": "tensor-model-parallel-size",
@@ -106,9 +106,9 @@ _ARGUMENTS: Final = MappingProxyType(
         "expert-tensor-parallelism": "expert-tensor-parallel-size",
     }
 )
-"""Arguments of these functions -> fields of the strategy."""
+"""Arguments of the trainer functions -> fields of the strategy."""
 _TRAINER: Final = MappingProxyType(
-    {f"{one}.{name}": field for one in _TRAINERS for name, field in _ARGUMENTS.items()}
+    {f"{trainer}.{name}": field for trainer in _TRAINERS for name, field in _ARGUMENTS.items()}
 )
 _SWITCHES: Final = MappingProxyType(
     {
@@ -125,7 +125,7 @@ _SWITCHES: Final = MappingProxyType(
     }
 )
 """Canonical name -> Megatron-LM's switch."""
-_SHARED: Final = tuple(f"{one}." for one in _TRAINERS)
+_SHARED: Final = tuple(f"{trainer}." for trainer in _TRAINERS)
 _REST: Final = (
     *(
         "trainer.",
@@ -191,7 +191,7 @@ _REST: Final = (
         "faulttoleranceplugin.",
     ),
 )
-"""Beginnings of names that change nothing here."""
+"""Prefixes of settings that change neither time nor memory."""
 _DATA: Final = frozenset({"seq-length", "global-batch-size", "micro-batch-size"})
 _REFUSED: Final = MappingProxyType(
     {
@@ -209,22 +209,22 @@ _REFUSED: Final = MappingProxyType(
 )
 
 
-def canonical(name: str) -> str:
-    """A setting under the one name that is used here."""
+def canonical_name(name: str) -> str:
+    """Canonical name of a setting that has several prefixes, such as ``megatronstrategy.``."""
     section, _, rest = name.partition(".")
     if section.endswith("datamodule") and rest:
         return f"data.{rest}"
-    start = max((one for one in _SECTIONS if name.startswith(one)), key=len, default="")
+    start = max((section for section in _SECTIONS if name.startswith(section)), key=len, default="")
     return _SECTIONS[start] + name.removeprefix(start) if start else name
 
 
-def words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of a recipe in Megatron-LM's words."""
+def recipe_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename a setting of a recipe to Megatron-LM's arguments; None if it is unknown."""
     if name in FIELDS:
-        return nemo(f"model.{name}", value)
+        return megatron_arguments(f"model.{name}", value)
     if name in _TRAINER:
-        return nemo(f"model.{_TRAINER[name]}", value)
-    named = canonical(name)
+        return megatron_arguments(f"model.{_TRAINER[name]}", value)
+    named = canonical_name(name)
     if named in _SWITCHES:
         return ((_SWITCHES[named], value),)
     if named in ("trainer.plugins", "plugins.precision"):
@@ -252,7 +252,7 @@ def words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return ((named.removeprefix("data."), value),)
     if named.startswith(("trainer.strategy.", "model.")):
         short = named.rpartition(".")[2]
-        return nemo(f"model.{short}", value) if short not in _HELD else ()
+        return megatron_arguments(f"model.{short}", value) if short not in _HELD else ()
     if name == RECIPE or name.startswith(_REST) or named.startswith(_REST):
         return ()
     return None
@@ -262,7 +262,7 @@ _PRECISION_AWARE: Final = name_set(
     "use-precision-aware-optimizer exp-avg-dtype exp-avg-sq-dtype"
     " main-grads-dtype main-params-dtype"
 )
-"""Fields of the optimizer that say the dtypes of its states."""
+"""Fields of the optimizer that set the dtypes of the optimizer states."""
 _HELD: Final = name_set(
     "gradient-as-bucket-view ckpt-async-save ckpt-parallel-load ckpt-parallel-save"
     " ddp pipeline-dtype fsdp config ckpt-load-optimizer ckpt-save-optimizer"
@@ -273,10 +273,10 @@ _HELD: Final = name_set(
     " gradient-accumulation-fusion apply-rope-fusion bias-dropout-fusion vocab-size"
     " enable-cuda-graph disable-parameter-transpose-cache"
 )
-"""Fields of the strategy and of models that change nothing here."""
+"""Fields of the strategy and of models that change neither time nor memory."""
 _CORE: Final = Dialect(
     framework="nemo-recipe",
-    arguments_of=words,
+    arguments_of=recipe_arguments,
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -301,12 +301,12 @@ SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    said = written.arguments
-    refuse(said, _REFUSED)
-    base = {**_of_trainer(said), **dict(_base(said))}
-    named = dict.fromkeys(name for key in said for name, _ in words(key, "1") or ())
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert a NeMo 2 recipe's settings, over the framework's own recipe, to a launch."""
+    settings = file_settings.arguments
+    refuse(settings, _REFUSED)
+    base = {**_trainer_defaults(settings), **dict(_base_settings(settings))}
+    named = dict.fromkeys(name for key in settings for name, _ in recipe_arguments(key, "1") or ())
     missing = [name for name in FIELDS[:2] if name not in named and name not in base]
     if missing or "global-batch-size" not in {**named, **base}:
         raise DataError(
@@ -315,26 +315,28 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         )
     launch = read_arguments(
         _CORE,
-        replace(written, arguments={**base, **said}),
+        replace(file_settings, arguments={**base, **settings}),
         model=model,
         devices=devices,
         runtime=runtime,
     )
-    rank = said.get("lora.dim", said.get("peft.dim", ""))
-    adapters = adapters_of(rank, said.get("lora.target-modules", "all"), model)
-    settings = tuple(one for one in launch.settings if one.name not in base)
-    notes = (*_told(said, base, devices), *adapters.notes)
-    return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
+    rank = settings.get("lora.dim", settings.get("peft.dim", ""))
+    adapters = adapters_of(rank, settings.get("lora.target-modules", "all"), model)
+    launch_settings = tuple(setting for setting in launch.settings if setting.name not in base)
+    notes = (*_notes(settings, base, devices), *adapters.notes)
+    return replace(
+        launch, settings=launch_settings, train=adapters.train, notes=(*launch.notes, *notes)
+    )
 
 
 def _evidence(signature: Signature, document: Document) -> Claim:
-    """See `LaunchReader`; also a recipe that a file begins from."""
-    found = claim_of(signature, document)
+    """Claim a file with a recipe's settings, or one that starts from a NeMo recipe."""
+    claim = claim_of(signature, document)
     begun = document.kind is FileKind.PYTHON and document.settings.get(RECIPE, "").endswith(
         "_recipe"
     )
     return (
-        replace(found, own=(*found.own, RECIPE)) if begun else found if found.evidence else NO_CLAIM
+        replace(claim, own=(*claim.own, RECIPE)) if begun else claim if claim.evidence else NO_CLAIM
     )
 
 
@@ -349,13 +351,13 @@ NEMO_RECIPE: Final = LaunchReader(
 )
 
 
-def _base(said: Arguments) -> Iterator[tuple[str, str]]:
-    """The numbers of the framework's own recipe from which a file begins.
+def _base_settings(settings: Arguments) -> Iterator[tuple[str, str]]:
+    """Settings of the framework's own recipe from which a file starts.
 
     Raises:
-        DataError: it is not known here, or is one for fine-tuning.
+        DataError: the recipe is unknown, or is for fine-tuning.
     """
-    recipe = said.get(RECIPE, "")
+    recipe = settings.get(RECIPE, "")
     if not recipe:
         return
     module, _, function = recipe.partition(".")
@@ -374,30 +376,39 @@ def _base(said: Arguments) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _of_trainer(said: Arguments) -> Arguments:
-    """The settings of the shared trainer function that the recipe does not set itself."""
-    used = [one for one in _TRAINERS if any(f"{one}.{name}" in said for name in _ARGUMENTS)]
-    named = {field for key, field in _TRAINER.items() if key in said} | {
-        key.rpartition(".")[2] for key in said if "strategy." in key
+def _trainer_defaults(settings: Arguments) -> Arguments:
+    """Defaults of the shared trainer function that the recipe does not set itself."""
+    used = [
+        trainer
+        for trainer in _TRAINERS
+        if any(f"{trainer}.{name}" in settings for name in _ARGUMENTS)
+    ]
+    named = {field for key, field in _TRAINER.items() if key in settings} | {
+        key.rpartition(".")[2] for key in settings if "strategy." in key
     }
     return {
-        name: value for one in used for name, value in _TRAINERS[one].items() if name not in named
+        name: value
+        for trainer in used
+        for name, value in _TRAINERS[trainer].items()
+        if name not in named
     }
 
 
-def _told(said: Arguments, base: Arguments, devices: int) -> Iterator[str]:
+def _notes(settings: Arguments, base: Arguments, devices: int) -> Iterator[str]:
+    """Notes on the settings of the base recipe, and on a number of devices unlike the cluster's."""
     if base:
         named = ", ".join(f"{name} {value}" for name, value in base.items())
         yield (
-            f"{said.get(RECIPE, 'the trainer')}: {named} where the file does not set them ({DOCS})"
+            f"{settings.get(RECIPE, 'the trainer')}: {named} where the file does not set them"
+            f" ({DOCS})"
         )
     for start in ("pretrain-recipe.", "trainer."):
         nodes = (
-            count(said, f"{start}num-nodes", 1)
-            if said.get(f"{start}num-nodes", "").isdigit()
+            count(settings, f"{start}num-nodes", 1)
+            if settings.get(f"{start}num-nodes", "").isdigit()
             else 0
         )
-        each = said.get(f"{start}num-gpus-per-node", said.get(f"{start}devices", ""))
+        each = settings.get(f"{start}num-gpus-per-node", settings.get(f"{start}devices", ""))
         if nodes and each.isdigit() and nodes * int(each) != devices:
             yield f"the file is for {nodes * int(each)} devices, the cluster has {devices}"
             return

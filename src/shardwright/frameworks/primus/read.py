@@ -1,5 +1,7 @@
-"""Primus's YAML for AMD devices: a back end, its model's file, and overrides of the back end's
-settings.
+"""Reader of Primus's YAML for AMD devices.
+
+The YAML names a back end (Megatron-LM or torchtitan) and the model's file, and overrides the back
+end's settings.
 
 Source of names and defaults: Primus main of 2025-09, primus/configs/modules/megatron
 (trainer_base.yaml, pre_trainer.yaml) and primus/configs/modules/torchtitan/pre_trainer.yaml
@@ -19,11 +21,11 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader, default_notes
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, entry_of
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
-from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict, setting_verdicts
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
@@ -74,7 +76,7 @@ _REFUSED: Final = MappingProxyType(
 )
 _MEGATRON: Final = Dialect(
     framework="primus",
-    arguments_of=lambda name, value: _core_words(name, value),
+    arguments_of=lambda name, value: _megatron_arguments(name, value),
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -96,8 +98,8 @@ _TITAN: Final = MappingProxyType(
         "parallelism.data-parallel-shard-degree": "-1",
     }
 )
-"""Defaults of its torchtitan back end."""
-_TURNED: Final = MappingProxyType(
+"""Defaults of Primus's torchtitan back end."""
+_SWITCHES: Final = MappingProxyType(
     {
         "gradient-accumulation-fusion": ("no-gradient-accumulation-fusion", "false"),
         "overlap-p2p-comm": ("no-overlap-p2p-communication", "false"),
@@ -105,14 +107,14 @@ _TURNED: Final = MappingProxyType(
         "bias-swiglu-fusion": ("no-bias-swiglu-fusion", "false"),
     }
 )
-"""Its name -> Megatron-LM's switch, and the value at which that is on."""
+"""Primus's name -> Megatron-LM's switch, and the value of the setting at which the switch is on."""
 _ON: Final = ("1", "True", "true")
 
 
-def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """An override of its Megatron back end in Megatron-LM's words."""
-    if name in _TURNED:
-        switch, at = _TURNED[name]
+def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename an override of Primus's Megatron back end to Megatron-LM's arguments."""
+    if name in _SWITCHES:
+        switch, at = _SWITCHES[name]
         return ((switch, str(value.lower() == at).lower()),)
     if name == "fp8":
         return (("fp8-format", value),)
@@ -135,27 +137,31 @@ SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert Primus's settings to a launch of its back end."""
     section = next(
-        (one for one in _SECTIONS if any(name.startswith(one) for name in written.arguments)),
+        (
+            section
+            for section in _SECTIONS
+            if any(name.startswith(section) for name in file_settings.arguments)
+        ),
         _SECTIONS[0],
     )
     filled = {
         name: _VARIABLE.sub(lambda match: match[2], value)
-        for name, value in written.arguments.items()
+        for name, value in file_settings.arguments.items()
     }
     notes = tuple(
-        f"assumed: {one[1]} is {one[2]}, its default in the file"
-        for one in _variables(written.arguments, section)
+        f"assumed: {variable[1]} is {variable[2]}, its default in the file"
+        for variable in _variables(file_settings.arguments, section)
     )
     before = f"{section}overrides."
-    said = {
+    overrides = {
         name.removeprefix(before): value
         for name, value in filled.items()
         if name.startswith(before)
     }
-    refuse(said, _REFUSED)
+    refuse(overrides, _REFUSED)
     backend = filled.get(f"{section}framework", "megatron")
     if backend not in ("megatron", "torchtitan"):
         raise DataError(
@@ -164,33 +170,33 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         )
     own = runtime if runtime != "megatron-core-0.12" else ""
     if backend == "torchtitan":
-        unsaid = {name: value for name, value in _TITAN.items() if name not in said}
+        unset = {name: value for name, value in _TITAN.items() if name not in overrides}
         inner = replace(
-            written,
+            file_settings,
             arguments={
-                **unsaid,
-                **{n: v for n, v in said.items() if not n.startswith("primus-turbo.")},
+                **unset,
+                **{n: v for n, v in overrides.items() if not n.startswith("primus-turbo.")},
             },
         )
         launch = TORCHTITAN.read(
             inner, model=model, devices=devices, runtime=own or TORCHTITAN.runtime
         )
     else:
-        unsaid = {
+        unset = {
             name: value
             for name, value in _MEGATRON.defaults.items()
-            if name not in said and "dropout" not in name
+            if name not in overrides and "dropout" not in name
         }
-        rest = {name: value for name, value in said.items() if not _aside(name)}
+        rest = {name: value for name, value in overrides.items() if not _is_primus_setting(name)}
         launch = read_arguments(
             _MEGATRON,
-            replace(written, arguments=rest),
+            replace(file_settings, arguments=rest),
             model=model,
             devices=devices,
             runtime=own or USUAL_RUNTIME,
         )
-    notes = (*notes, *assumed(unsaid, DOCS))
-    settings = tuple(_judged(written.arguments, launch, section))
+    notes = (*notes, *default_notes(unset, DOCS))
+    settings = tuple(_verdicts(file_settings.arguments, launch, section))
     return replace(launch, framework="primus", settings=settings, notes=(*launch.notes, *notes))
 
 
@@ -204,21 +210,21 @@ PRIMUS: Final = LaunchReader(
 )
 
 
-def _aside(name: str) -> bool:
-    """A setting of Primus's own, none of its back end's."""
+def _is_primus_setting(name: str) -> bool:
+    """True if a setting is Primus's own and not one of its back end."""
     return entry_of(name, {**_IGNORED, **_UNMODELLED}) is not None
 
 
 def _variables(arguments: Arguments, section: str) -> Iterator[re.Match[str]]:
-    """Variables of the environment that settings of the training wait for."""
+    """Environment variables with defaults in the training's settings."""
     for name, value in arguments.items():
         if name.startswith(section):
             yield from _VARIABLE.finditer(value)
 
 
-def _judged(arguments: Arguments, launch: Launch, section: str) -> Iterator[Setting]:
-    """The verdicts of the back end's reader under the names of the file."""
-    inner = {one.name: one for one in launch.settings}
+def _verdicts(arguments: Arguments, launch: Launch, section: str) -> Iterator[LaunchSetting]:
+    """Verdict on every setting of a file, from the back end's reader."""
+    inner = {setting.name: setting for setting in launch.settings}
     own = {f"{section}overrides.{name}": reason for name, reason in _IGNORED.items()} | dict(
         _IGNORED
     )
@@ -228,7 +234,7 @@ def _judged(arguments: Arguments, launch: Launch, section: str) -> Iterator[Sett
         f"{section}config": "the back end's defaults",
         **{f"{section}overrides.{name}": "as it is priced" for name in _REFUSED},
     }
-    for one in judged(
+    for one in setting_verdicts(
         arguments,
         understood=outer,
         ignored={**own, f"{section}model": "the model, which MODEL says"},
@@ -237,7 +243,7 @@ def _judged(arguments: Arguments, launch: Launch, section: str) -> Iterator[Sett
         short = short if short in inner else canonical_name(short)
         if one.verdict is Verdict.UNKNOWN and short in inner:
             yield replace(inner[short], name=one.name, value=one.value)
-        elif one.verdict is Verdict.UNKNOWN and _aside(short):
+        elif one.verdict is Verdict.UNKNOWN and _is_primus_setting(short):
             why = entry_of(one.name, unmodelled) or ""
             off = one.value.lower() in ("false", "0", "none")
             verdict = Verdict.IGNORED if off else Verdict.UNKNOWN

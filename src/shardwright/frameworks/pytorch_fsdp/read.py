@@ -1,4 +1,4 @@
-"""The ZeRO stage and the size of a sharding group that a sharding strategy of PyTorch's FSDP means.
+"""ZeRO stage and sharding group size of PyTorch FSDP's sharding strategies.
 
 Source: PyTorch 2.9, torch/distributed/fsdp/api.py (ShardingStrategy) and _init_utils.py
 (_init_intra_and_inter_node_groups); Accelerate 1.15.0, utils/dataclasses.py
@@ -32,7 +32,7 @@ STRATEGIES: Final = frozenset(_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """The sharding of parameters, gradients and optimizer states.
+    """ZeRO stage and sharding group of parameters, gradients and optimizer states.
 
     Args:
         zero: ZeRO stage; 0 = nothing is sharded.
@@ -48,7 +48,7 @@ class Sharding:
 def sharding(
     strategy: str, *, replicas: int, replicate: int, node_devices: int, shards: int = 0
 ) -> Sharding:
-    """The sharding that an FSDP strategy gives on a cluster.
+    """Convert an FSDP sharding strategy to a ZeRO stage and a sharding group on the cluster.
 
     Under every strategy, the launch can set the number of sharding groups (`replicate`). Where it
     does not, a hybrid strategy shards over the devices of a node and all-reduces gradients over
@@ -80,18 +80,18 @@ def sharding(
             hint="the CLUSTER that the launch is for",
             rule="grid.shard",
         )
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if shards and shards * max(replicate, 1) != replicas:
-        told = (
+        notes = (
             (
                 f"the launch shards over {shards} devices, {max(replicate, 1)} times; the cluster"
                 f" has room for {replicas} replicas"
             ),
         )
     if replicate > 1:
-        return Sharding(zero=zero, shard=replicas // replicate if zero else 0, notes=told)
+        return Sharding(zero=zero, shard=replicas // replicate if zero else 0, notes=notes)
     if named not in _WITHIN_A_NODE or replicas <= node_devices:
-        return Sharding(zero=zero, notes=told)
+        return Sharding(zero=zero, notes=notes)
     if replicas % node_devices:
         raise StrategyError(
             f"{named} shards over the {node_devices} devices of a node, which do not divide"
@@ -102,4 +102,4 @@ def sharding(
     note = (
         f"{named} shards over the {node_devices} devices of a node, and sums gradients over nodes"
     )
-    return Sharding(zero=zero, shard=node_devices, notes=(*told, note))
+    return Sharding(zero=zero, shard=node_devices, notes=(*notes, note))

@@ -1,4 +1,4 @@
-"""Lists of names of settings, written as text, and tables by name."""
+"""Lists of setting names written as text, and tables with names or prefixes as keys."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ Entry = TypeVar("Entry")
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names that are apart by spaces, in their order."""
+    """Split a text at spaces into names, in order."""
     return tuple(text.split())
 
 
 def name_set(text: str) -> frozenset[str]:
-    """Names that are apart by spaces, as a set."""
+    """Split a text at spaces into a set of names."""
     return frozenset(text.split())
 
 
 def prefixed(start: str, text: str) -> str:
-    """Names, each behind the same beginning, as text again."""
+    """Put a prefix before each name of a text."""
     return " ".join(start + name for name in names(text))
 
 
 def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:
-    """Reason -> names, apart by spaces; as name -> reason."""
+    """Invert reason -> names separated by spaces into name -> reason."""
     return MappingProxyType(
         {name: reason for reason, text in reasons.items() for name in names(text)}
     )
 
 
 def entry_of(name: str, table: Mapping[str, Entry]) -> Entry | None:
-    """The entry of a name, else of the first beginning of names, which ends in ``*``; None where it
-    has none.
-    """
+    """Entry of a name in a table, or of the first matching key ``prefix*``; None if absent."""
     if name in table:
         return table[name]
     starts = (key for key in table if key.endswith("*") and name.startswith(key[:-1]))

@@ -1,4 +1,4 @@
-"""The dictionary of a framework: each setting as one row, which its reader and its writer share."""
+"""Table of a framework's settings, which its reader and its exporter share."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shardwright.runtime.launch_arguments import Arguments
 from shardwright.strategy.grid.grid import Grid
 
 Pair = tuple[str, object]
-"""Dotted name of a setting, and its value."""
+"""(dotted name of a setting, value)."""
 
 
 class WhenWritten(StrEnum):
-    """Values of its field at which a writer writes a setting."""
+    """Values of a field at which an exporter writes the setting."""
 
     ALWAYS = "at every value"
     UNLESS_ABSENT = "at every value but that of files without the setting"
@@ -30,16 +30,16 @@ class WhenWritten(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KnownSetting:
-    """A setting that is read into a field, or written from one.
+    """A framework's setting that is read into a field, or written from one.
 
     Args:
-        name: as the framework writes it, with dots between sections.
+        name: the framework's name, with dots between sections.
         means: its meaning, or with another verdict its reason, in words for screens.
-        field: the field that it sets: of `Grid`, or a name that reader and writer share.
-        form: of its value.
+        field: field that the setting sets: of `Grid`, or a name that reader and exporter share.
+        form: form of the value.
         absent: value of the field where files do not set it; None = no value.
-        when: it is written.
-        verdict: on the setting in a launch; UNKNOWN = it is not counted.
+        when: values at which the setting is written.
+        verdict: verdict on the setting in a launch; UNKNOWN = not counted.
     """
 
     name: str
@@ -52,21 +52,21 @@ class KnownSetting:
 
     @property
     def key(self) -> str:
-        """The name as launch files are read: lower case with dashes."""
+        """Name of the setting as launch files are read: lower case with dashes."""
         return self.name.replace("_", "-").lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingTable:
-    """All settings of a framework that are known.
+    """All known settings of a framework at one version.
 
     Args:
-        version: of the framework whose names and defaults these are.
+        version: version of the framework.
         rows: settings that are read into fields or written, in the order of the files.
         understood: name of a setting that is read -> its meaning.
-        ignored: name, or the beginning of names that ends in ``*``, -> why it changes nothing.
-        unmodelled: name -> what it changes that is not counted.
-        refused: name -> what it changes that is not priced.
+        ignored: name, or prefix that ends in ``*``, -> reason why the setting has no effect.
+        unmodelled: name -> effect that is not counted.
+        refused: name -> effect that is not priced.
     """
 
     version: str
@@ -78,12 +78,12 @@ class SettingTable:
 
 
 def degree(name: str, axis: str) -> KnownSetting:
-    """A setting that is a degree of the grid, which is always written and 1 without it."""
+    """Setting of a degree of the grid, which is always written and is 1 where files lack it."""
     return KnownSetting(name, axis, axis, absent=1, when=WhenWritten.ALWAYS)
 
 
 def of_section(section: str, *rows: KnownSetting) -> tuple[KnownSetting, ...]:
-    """Rows whose names are given without the beginning that all of them have."""
+    """Rows with a common prefix put before their names."""
     return tuple(replace(row, name=section + row.name) for row in rows)
 
 
@@ -94,16 +94,19 @@ def setting_table(
     unmodelled: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[str, Refusal] = MappingProxyType({}),
 ) -> SettingTable:
-    """The table of a framework's rows, and of further settings that have none.
+    """Build a framework's table from its rows and from names without rows.
 
     Args:
-        ignored: why settings change nothing -> their names, apart by spaces.
-        unmodelled: what settings change that is not counted -> their names.
+        ignored: reason why settings have no effect -> their names, separated by spaces.
+        unmodelled: effect of settings that is not counted -> their names.
     """
 
     def of(verdict: Verdict, reasons: Mapping[str, str]) -> Mapping[str, str]:
-        own = {row.key: row.means for row in rows if row.verdict is verdict and row.means}
-        return MappingProxyType({**own, **by_name(reasons)})
+        """Name -> reason, of the rows with a verdict and of names without rows."""
+        reasons_of_rows = {
+            row.key: row.means for row in rows if row.verdict is verdict and row.means
+        }
+        return MappingProxyType({**reasons_of_rows, **by_name(reasons)})
 
     return SettingTable(
         version=version,
@@ -116,23 +119,24 @@ def setting_table(
 
 
 def values_of(table: SettingTable, arguments: Arguments) -> dict[str, Any]:
-    """The value of each field that settings of a launch set; of the others that of files without.
+    """Value of each field of a table from a launch's settings, or the field's default.
 
     Raises:
-        DataError: a value has not the form of its setting.
+        DataError: a value does not have the form of its setting.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for row in table.rows:
         if row.key in arguments and row.field and row.verdict is Verdict.UNDERSTOOD:
-            found[row.field] = row.form.read(row.key, arguments[row.key])
+            values[row.field] = row.form.read(row.key, arguments[row.key])
         else:
-            found.setdefault(row.field, row.absent)
-    return found
+            values.setdefault(row.field, row.absent)
+    return values
 
 
 def written_settings(table: SettingTable, values: Mapping[str, Any]) -> Iterator[Pair]:
-    """Settings with their values in a file, in the order of the table; a field that has no value,
-    or None, is not written.
+    """(name, value) of each setting to write, in the order of the table.
+
+    A field without a value, or with None, is not written.
     """
     for row in table.rows:
         value = values.get(row.field)
@@ -143,7 +147,7 @@ def written_settings(table: SettingTable, values: Mapping[str, Any]) -> Iterator
 
 
 def in_section(settings: Iterable[Pair], section: str) -> Iterator[Pair]:
-    """The settings of one section."""
+    """Settings of one section."""
     return (pair for pair in settings if pair[0].startswith(f"{section}."))
 
 
@@ -151,18 +155,19 @@ _AXES: Final = tuple(field.name for field in fields(Grid))
 
 
 def grid_values(grid: Grid) -> dict[str, Any]:
-    """The fields of a strategy by name."""
+    """Fields of a grid by name."""
     return {name: getattr(grid, name) for name in _AXES}
 
 
 def only_of_grid(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of some values by field those of a strategy."""
+    """Keep the values whose fields are fields of `Grid`."""
     return {name: values[name] for name in _AXES if values.get(name) is not None}
 
 
 def half_settings(table: SettingTable | None, precision: str) -> tuple[tuple[str, str], ...]:
-    """(name, value) of the setting by which a framework computes in ``bf16`` or ``fp16``; none
-    where its table has none.
+    """Setting that makes a framework compute in ``bf16`` or ``fp16``, as (name, value).
+
+    Empty where the table has none.
     """
     for row in table.rows if table is not None else ():
         if row.field == precision:

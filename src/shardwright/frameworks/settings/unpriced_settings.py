@@ -1,4 +1,4 @@
-"""Settings that change the answer and that no price here has: refused by name."""
+"""Refusal of settings whose effect on the answer is not priced."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from shardwright.frameworks.settings.name_lists import by_name, entry_of
 from shardwright.runtime.launch_arguments import Arguments
 
 OFF: Final = frozenset({"", "false", "none", "null", "0", "no", "off", "0.0", "[]", "{}"})
-"""Values at which a setting changes nothing."""
+"""Values at which a setting is off."""
 Refusal = tuple[str, frozenset[str]]
 """The effect of a setting that is not priced, and the values that have no effect."""
 
 
 def refused(what: str, *harmless: str) -> Refusal:
-    """A setting that is refused at all values but those that are off, and `harmless` ones, in lower
-    case.
-    """
+    """Refusal of a setting at all values but off values and `harmless` ones (in lower case)."""
     return what, OFF | frozenset(harmless)
 
 
 def refusals(names: Mapping[str, str]) -> dict[str, Refusal]:
-    """Settings that are refused at all values but those that are off.
+    """Refusals of settings at all values but off values.
 
     Args:
-        names: what settings change that is not priced -> their names, apart by spaces.
+        names: effect that is not priced -> names of the settings, separated by spaces.
     """
     return {name: refused(what) for name, what in by_name(names).items()}
 
@@ -51,25 +49,23 @@ OF_OPTIMIZER: Final = "states of the optimizer"
 
 
 def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
-    """Check that no setting changes the answer in a way that is not priced.
+    """Raise DataError for the first setting whose value has an effect that is not priced.
 
     Args:
-        table: name of a setting, or the beginning of names that ends in ``*`` -> its refusal.
+        table: name of a setting, or prefix that ends in ``*``, -> refusal.
 
     Raises:
-        DataError: one does; it is named.
+        DataError: a setting has such an effect; the message names it.
     """
     for name, value in arguments.items():
-        found = entry_of(name, table)
-        if found is not None and value.strip().lower() not in found[1]:
+        refusal = entry_of(name, table)
+        if refusal is not None and value.strip().lower() not in refusal[1]:
             raise DataError(
-                f"{name[:60]} {value[:40]}: {found[0]} is not priced here",
+                f"{name[:60]} {value[:40]}: {refusal[0]} is not priced here",
                 hint="a launch without it, or --from another framework",
             )
 
 
-def priced(arguments: Arguments, table: Mapping[str, Refusal]) -> dict[str, str]:
-    """Settings of `table` that have a harmless value -> what they say:
-    nothing that is not priced.
-    """
+def priced_notes(arguments: Arguments, table: Mapping[str, Refusal]) -> dict[str, str]:
+    """Note "as it is priced" for each setting in `table`, whose value `refuse` accepted."""
     return {name: "as it is priced" for name in arguments if name in table}

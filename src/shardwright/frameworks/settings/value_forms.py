@@ -1,4 +1,4 @@
-"""Forms of a setting's value: text of a launch file -> value, and value -> what a file is given."""
+"""Forms of a setting's value: conversion from a launch file's text to a value and back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shardwright.runtime.launch_arguments import Arguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueForm:
-    """Two functions that undo each other.
+    """Two inverse functions between the text of a setting and its value.
 
     Args:
-        read: name of a setting and its text -> value.
-        write: value -> what the file is given; of a text file, its text.
+        read: (name of a setting, text) -> value.
+        write: value -> object in the written file; for a text file, the text.
         values: all values, where they are few; empty = many.
     """
 
@@ -27,7 +27,7 @@ class ValueForm:
 
 
 def require_value(name: str, value: str) -> str:
-    """A value that does not wait for a variable.
+    """Check that a value does not depend on a script's variable without a value.
 
     Raises:
         DataError: a variable of the script has no value.
@@ -44,10 +44,10 @@ def require_value(name: str, value: str) -> str:
 
 
 def whole_number(name: str, value: str) -> int:
-    """The whole number that a setting's text is.
+    """Parse a setting's text as a whole number.
 
     Raises:
-        DataError: it is none, or waits for a variable.
+        DataError: it is none, or depends on a variable without a value.
     """
     text = require_value(name, value).replace("_", "").replace(",", "")
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
@@ -58,15 +58,16 @@ def whole_number(name: str, value: str) -> int:
 
 
 def count(arguments: Arguments, name: str, otherwise: int = 0) -> int:
-    """The whole number of a setting, or `otherwise` where it is not set.
+    """Whole number of a setting, or `otherwise` where the setting is absent.
 
     Raises:
-        DataError: it is none, or waits for a variable.
+        DataError: it is none, or depends on a variable without a value.
     """
     return whole_number(name, arguments[name]) if name in arguments else otherwise
 
 
 def _percent(name: str, value: str) -> int:
+    """Parse a share from 0 to 1 as a whole number of percent."""
     text = require_value(name, value)
     if not re.fullmatch(r"0?\.[0-9]{1,9}|[01](\.0{0,9})?", text):
         raise DataError(f"{name} {text[:40]!r} is not a share", hint="0 to 1")
@@ -74,8 +75,9 @@ def _percent(name: str, value: str) -> int:
 
 
 def choice(values: Mapping[str, Any], *, otherwise: Any = None) -> ValueForm:
-    """Words that stand for values, read with or without a class before the last point; any other
-    word is read as `otherwise`.
+    """Form of words that stand for values; an unknown word is read as `otherwise`.
+
+    A word may have a class and a point before it.
 
     Args:
         values: word, as it is written -> value. Of several words for one value the first is
@@ -91,7 +93,7 @@ def choice(values: Mapping[str, Any], *, otherwise: Any = None) -> ValueForm:
 
 
 def switch(off: Any = False, on: Any = True) -> ValueForm:
-    """A switch that stands for one of two values."""
+    """Form of a switch that stands for one of two values."""
     return ValueForm(
         read=lambda _, text: on if text.strip().lower() == "true" else off,
         write=lambda value: bool(value == on),
@@ -103,4 +105,4 @@ TEXT: Final = ValueForm(read=require_value, write=str)
 WHOLE: Final = ValueForm(read=whole_number, write=int)
 SWITCH: Final = switch()
 PERCENT: Final = ValueForm(read=_percent, write=lambda value: value / 100)
-"""A share of 0 to 1 in files, a whole number of percent here."""
+"""A share from 0 to 1 in files, a whole number of percent as a value."""

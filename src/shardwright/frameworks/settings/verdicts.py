@@ -12,9 +12,11 @@ from shardwright.runtime.launch_arguments import Arguments
 
 
 class Verdict(StrEnum):
-    """The planner's verdict on a setting: part of the strategy, the job or an option; the model's,
-    as MODEL has it or not; without effect on time and memory here; without effect beside the
-    launch's other settings; or unknown.
+    """The planner's verdict on a setting of a launch.
+
+    UNDERSTOOD: part of the strategy, the job or an option. OF_THE_MODEL, DIFFERENT: the model's,
+    equal to MODEL's or not. IGNORED: no effect on time and memory. IDLE: no effect beside the
+    launch's other settings. UNKNOWN: not understood.
     """
 
     UNDERSTOOD = "understood"
@@ -26,13 +28,13 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A setting of a launch.
+class LaunchSetting:
+    """A setting of a launch, with the planner's verdict.
 
     Args:
-        name, value: as the framework has them, without dashes before.
-        verdict: what was made of it.
-        means: what it says here, why it changes nothing, or the names that are near.
+        name, value: the framework's name and value, without leading dashes.
+        verdict: the planner's verdict.
+        means: meaning, reason for no effect, or similar names.
     """
 
     name: str
@@ -41,45 +43,48 @@ class Setting:
     means: str = ""
 
 
-def judged(
+def setting_verdicts(
     arguments: Arguments,
     *,
     understood: Mapping[str, str],
-    model: Iterable[Setting] = (),
+    model: Iterable[LaunchSetting] = (),
     ignored: Mapping[str, str],
     unmodelled: Mapping[str, str] | None = None,
-) -> Iterator[Setting]:
-    """Every setting with its verdict, in the order of the files.
+) -> Iterator[LaunchSetting]:
+    """Verdict on every setting of a launch, in the order of the files.
 
     Args:
-        understood: name -> what it says here.
-        model: of those that are the model's.
-        ignored: name, or the beginning of names that ends in ``*``, -> why it changes nothing.
-        unmodelled: name -> what it changes that is not counted here.
+        understood: name -> meaning.
+        model: verdicts on settings of the model.
+        ignored: name, or prefix that ends in ``*``, -> reason why the setting has no effect.
+        unmodelled: name -> effect that is not counted.
     """
-    of_model = {one.name: one for one in model}
+    of_model = {setting.name: setting for setting in model}
     for name, value in arguments.items():
         if name in understood:
-            yield Setting(
+            yield LaunchSetting(
                 name=name, value=value, verdict=Verdict.UNDERSTOOD, means=understood[name]
             )
         elif name in of_model:
             yield of_model[name]
         elif (why := entry_of(name, ignored)) is not None:
-            yield Setting(name=name, value=value, verdict=Verdict.IGNORED, means=why)
+            yield LaunchSetting(name=name, value=value, verdict=Verdict.IGNORED, means=why)
         elif unmodelled and name in unmodelled:
-            yield Setting(
+            yield LaunchSetting(
                 name=name,
                 value=value,
                 verdict=Verdict.UNKNOWN,
                 means=f"not counted: {unmodelled[name]}",
             )
         else:
-            names = (*understood, *of_model, *(one for one in ignored if not one.endswith("*")))
-            yield Setting(name=name, value=value, verdict=Verdict.UNKNOWN, means=_near(name, names))
+            names = (*understood, *of_model, *(name for name in ignored if not name.endswith("*")))
+            yield LaunchSetting(
+                name=name, value=value, verdict=Verdict.UNKNOWN, means=_near(name, names)
+            )
     yield from (one for name, one in of_model.items() if name not in arguments)
 
 
 def _near(name: str, names: Iterable[str]) -> str:
+    """Hint with known names similar to an unknown one; empty if none is similar."""
     hint = nearest(name, names)
     return hint if hint.startswith("did") else ""

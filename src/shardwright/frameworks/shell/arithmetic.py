@@ -1,4 +1,4 @@
-"""Arithmetic of a shell script."""
+"""Evaluation of arithmetic expressions in a shell script."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _MAX_TEXT: Final = 200
 
 
 def arithmetic(text: str, variables: Variables) -> int | None:
-    """The whole number of an expression of numbers, variables, ``+ - * / % << >>`` and comparisons,
-    as bash counts: quotients are cut off toward zero; None where it is another, or a variable has
-    no number.
+    """Evaluate an expression of whole numbers and variables by bash's rules; None if not possible.
+
+    Operators are ``+ - * / % << >>`` and comparisons. Quotients are truncated toward zero.
     """
     plain = (
         _NAMED.sub(lambda match: match[1], text)
@@ -53,35 +53,38 @@ def arithmetic(text: str, variables: Variables) -> int | None:
 
 
 def _divided(dividend: int, divisor: int) -> int:
-    found = abs(dividend) // abs(divisor)
-    return found if (dividend < 0) == (divisor < 0) else -found
+    """Quotient truncated toward zero."""
+    quotient = abs(dividend) // abs(divisor)
+    return quotient if (dividend < 0) == (divisor < 0) else -quotient
 
 
 def _count(node: ast.expr, variables: Variables, depth: int) -> int:
+    """Whole number of a parsed expression; ValueError for other expressions."""
     if depth > 50:
         raise ValueError(depth)
 
     def of(part: ast.expr) -> int:
+        """Whole number of a part of the expression."""
         return _count(part, variables, depth + 1)
 
     if isinstance(node, ast.Constant) and type(node.value) is int:
-        found = node.value
+        number = node.value
     elif isinstance(node, ast.Name):
         value = value_of(variables, node.id)
-        found = int(
+        number = int(
             value if isinstance(value, str) and value.isascii() and len(value) < 20 else "none"
         )
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        found = -of(node.operand)
+        number = -of(node.operand)
     elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        found = _OPERATORS[type(node.op)](of(node.left), of(node.right))
+        number = _OPERATORS[type(node.op)](of(node.left), of(node.right))
     elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
-        found = int(_COMPARED[type(node.ops[0])](of(node.left), of(node.comparators[0])))
+        number = int(_COMPARED[type(node.ops[0])](of(node.left), of(node.comparators[0])))
     elif isinstance(node, ast.BoolOp):
         parts = [of(part) != 0 for part in node.values]
-        found = int(all(parts) if isinstance(node.op, ast.And) else any(parts))
+        number = int(all(parts) if isinstance(node.op, ast.And) else any(parts))
     else:
         raise ValueError(type(node))
-    if abs(found) > _MAX_NUMBER:
-        raise ValueError(found)
-    return found
+    if abs(number) > _MAX_NUMBER:
+        raise ValueError(number)
+    return number

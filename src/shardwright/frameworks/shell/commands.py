@@ -1,4 +1,4 @@
-"""Commands and assignments of a shell script, one at a time."""
+"""Interpreter of a shell script's commands and assignments, one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.frameworks.shell.arithmetic import arithmetic
 from shardwright.frameworks.shell.conditions import holds
 from shardwright.frameworks.shell.expand_words import expanded, one_word, words_of
 from shardwright.frameworks.shell.parse_structure import structure_of
-from shardwright.frameworks.shell.script_state import ASSIGNED, State, tell
+from shardwright.frameworks.shell.script_state import ASSIGNED, ScriptState, tell
 from shardwright.frameworks.shell.statements import Statement, statements_of, without_here
 from shardwright.frameworks.shell.variables import Variables, assign, called_with, shift, value_of
 
@@ -27,11 +27,11 @@ _READING: Final = frozenset({"read", "mapfile", "readarray", "getopts"})
 _LEAVING: Final = frozenset({"exit", "return", "break", "continue"})
 
 
-def run_text(state: State, text: str) -> None:
-    """Run the statements of a text."""
+def run_text(state: ScriptState, text: str) -> None:
+    """Run the statements of a shell text."""
     statements: list[Statement] = []
-    for one in statements_of(text):
-        statements.append(one)
+    for statement in statements_of(text):
+        statements.append(statement)
         if len(statements) > MAX_STATEMENTS:
             raise DataError(
                 f"a script of more than {MAX_STATEMENTS:,} statements",
@@ -40,19 +40,23 @@ def run_text(state: State, text: str) -> None:
     state.run(state, structure_of(statements))
 
 
-def run_command(state: State, one: Statement) -> None:
-    """An assignment, a command, or a condition that decides about the next."""
-    counted = _COUNTED.fullmatch(one.text)
+def run_command(state: ScriptState, statement: Statement) -> None:
+    """Run one statement: an assignment, a command, or a test whose result decides the next."""
+    counted = _COUNTED.fullmatch(statement.text)
     if counted is not None:
-        _count(state, counted[1], counted[2], counted[3])
+        _run_arithmetic(state, counted[1], counted[2], counted[3])
         return
-    if one.text.startswith("(") and one.text.endswith(")") and not one.text.startswith("(("):
-        _in_subshell(state, one.text[1:-1])
+    if (
+        statement.text.startswith("(")
+        and statement.text.endswith(")")
+        and not statement.text.startswith("((")
+    ):
+        _in_subshell(state, statement.text[1:-1])
         return
-    words = list(words_of(one.text))
+    words = list(words_of(statement.text))
     head = words[0] if words else ""
     state.held = (
-        holds(one.text, state.variables)
+        holds(statement.text, state.variables)
         if head in ("[", "[[", "test", "!", "true", "false") or head.startswith("((")
         else True
     )
@@ -70,12 +74,12 @@ def run_command(state: State, one: Statement) -> None:
     while words and (prefix := ASSIGNED.fullmatch(words[0])) and not prefix[2]:
         state.prefixed[prefix[1]] = one_word(prefix[4], state.variables)
         words.pop(0)
-    if not _is_builtin(state, one, words):
-        _command(state, one, words)
+    if not _is_builtin(state, statement, words):
+        _command(state, statement, words)
 
 
-def _is_builtin(state: State, one: Statement, words: list[str]) -> bool:
-    """Do what the shell itself does: whether it was that."""
+def _is_builtin(state: ScriptState, statement: Statement, words: list[str]) -> bool:
+    """Run a shell builtin; False if the command is none."""
     head = words[0] if words else ""
     if head == ":":
         for word in words[1:]:
@@ -90,28 +94,28 @@ def _is_builtin(state: State, one: Statement, words: list[str]) -> bool:
         )
     elif head == "set":
         if "--" in words:
-            found = [
+            words_after = [
                 piece
                 for word in words[words.index("--") + 1 :]
                 for piece in expanded(word, state.variables)
             ]
-            state.variables.positional = called_with(tuple(found))
+            state.variables.positional = called_with(tuple(words_after))
     elif head == "unset":
         for word in words[1:]:
             state.variables.values.pop(word, None)
     elif head == "let" and len(words) > 1:
         counted = _COUNTED.fullmatch(f"(({' '.join(words[1:])}))".replace('"', ""))
         if counted is not None:
-            _count(state, counted[1], counted[2], counted[3])
+            _run_arithmetic(state, counted[1], counted[2], counted[3])
     elif head in _READING:
-        tell(state, one.line, one.text, "what it reads is not known here")
+        tell(state, statement.line, statement.text, "what it reads is not known here")
     else:
         return head == ""
     return True
 
 
-def _count(state: State, name: str, mark: str, text: str) -> None:
-    """``((NAME += EXPRESSION))``."""
+def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None:
+    """Run ``((NAME += EXPRESSION))``."""
     before = value_of(state.variables, name)
     text = "1" if mark in ("++", "--") else one_word(text, state.variables)
     expression = (
@@ -119,25 +123,32 @@ def _count(state: State, name: str, mark: str, text: str) -> None:
         if mark == "="
         else f"({before if isinstance(before, str) and before else 0}) {mark[0]} ({text})"
     )
-    found = arithmetic(expression, state.variables)
-    if found is None:
+    number = arithmetic(expression, state.variables)
+    if number is None:
         state.variables.values.pop(name, None)
     else:
-        assign(state.variables, name, str(found))
+        assign(state.variables, name, str(number))
 
 
-def _command(state: State, one: Statement, words: list[str]) -> None:
-    found = [piece for word in words for piece in expanded(without_here(word), state.variables)]
-    head = PurePosixPath(found[0]).name if found else ""
-    target = _TARGET.search(" ".join(found)) if one.here is not None or ">" in one.text else None
+def _command(state: ScriptState, statement: Statement, words: list[str]) -> None:
+    """Run an external command: record its words, and files that it writes."""
+    expanded_words = [
+        piece for word in words for piece in expanded(without_here(word), state.variables)
+    ]
+    head = PurePosixPath(expanded_words[0]).name if expanded_words else ""
+    target = (
+        _TARGET.search(" ".join(expanded_words))
+        if statement.here is not None or ">" in statement.text
+        else None
+    )
     body = (
         None
-        if one.here is None
-        else one.here
-        if one.here_is_text
-        else _filled(one.here, state.variables)
+        if statement.here is None
+        else statement.here
+        if statement.here_is_text
+        else _expanded_here_document(statement.here, state.variables)
     )
-    if one.joint == "|" and head == "tee" and state.piped:
+    if statement.joint == "|" and head == "tee" and state.piped:
         body = state.piped
     state.piped = ""
     if body is not None:
@@ -145,7 +156,8 @@ def _command(state: State, one: Statement, words: list[str]) -> None:
             target[2]
             if target
             else next(
-                (word for word in found[1:] if head == "tee" and not word.startswith("-")), ""
+                (word for word in expanded_words[1:] if head == "tee" and not word.startswith("-")),
+                "",
             )
         )
         if name:
@@ -154,74 +166,72 @@ def _command(state: State, one: Statement, words: list[str]) -> None:
             state.piped = body
         return
     if head in ("echo", "printf") and target is not None:
-        _echo(state, found, target)
+        _echo(state, expanded_words, target)
         return
     if target is not None and head:
         state.written[target[2]] = head
     if (
-        found
+        expanded_words
         and (
-            found[0] in ("source", ".")
+            expanded_words[0] in ("source", ".")
             or head in ("bash", "sh", "eval")
-            or found[0] in state.functions
+            or expanded_words[0] in state.functions
         )
-        and _inside(state, one, found)
+        and _run_called_script(state, statement, expanded_words)
     ):
         return
     at = next(
         (
             n
-            for n, word in enumerate(found[:-2])
-            if PurePosixPath(word).name in ("bash", "sh") and found[n + 1] in ("-c", "-lc")
+            for n, word in enumerate(expanded_words[:-2])
+            if PurePosixPath(word).name in ("bash", "sh") and expanded_words[n + 1] in ("-c", "-lc")
         ),
         -1,
     )
-    if at >= 0 and _opened(state, found[:at], found[at + 2]):
+    if at >= 0 and _run_bash_text(state, expanded_words[:at], expanded_words[at + 2]):
         return
-    if found:
-        state.commands.append(tuple(found))
+    if expanded_words:
+        state.commands.append(tuple(expanded_words))
 
 
-def _echo(state: State, found: Sequence[str], target: re.Match[str]) -> None:
-    """A file that `echo` writes."""
-    end = next((n for n, word in enumerate(found) if word.startswith((">", "1>"))), len(found))
-    text = " ".join(word for word in found[1:end] if word not in ("-e", "-n", "-E")) + "\n"
+def _echo(state: ScriptState, words: Sequence[str], target: re.Match[str]) -> None:
+    """Record the file that `echo` or `printf` writes."""
+    end = next((n for n, word in enumerate(words) if word.startswith((">", "1>"))), len(words))
+    text = " ".join(word for word in words[1:end] if word not in ("-e", "-n", "-E")) + "\n"
     state.files[target[2]] = (state.files.get(target[2], "") if target[1] == ">>" else "") + text
 
 
-def _inside(state: State, one: Statement, found: Sequence[str]) -> bool:
-    """Run what a command runs in this shell or another one: a function, a script that is there,
-    words. Whether it was that.
-    """
+def _run_called_script(state: ScriptState, statement: Statement, command: Sequence[str]) -> bool:
+    """Run a function, script or `eval` that a command starts; False if it starts none of these."""
     if state.depth >= _MAX_CALLS:
         tell(
             state,
-            one.line,
-            one.text,
+            statement.line,
+            statement.text,
             f"more than {_MAX_CALLS} calls inside each other are not followed",
         )
         return True
-    if found[0] in state.functions:
+    if command[0] in state.functions:
         _call(
             state,
-            tuple(found[1:]),
-            lambda: state.run(state, state.functions[found[0]].body),
+            tuple(command[1:]),
+            lambda: state.run(state, state.functions[command[0]].body),
             ends="return",
         )
         return True
-    if found[0] == "eval":
-        _call(state, None, lambda: run_text(state, " ".join(found[1:])), ends="")
+    if command[0] == "eval":
+        _call(state, None, lambda: run_text(state, " ".join(command[1:])), ends="")
         return True
-    script = next((n for n, word in enumerate(found) if n and not word.startswith("-")), 0)
-    if not script or "-c" in found[1:script] or "-lc" in found[1:script]:
+    script = next((n for n, word in enumerate(command) if n and not word.startswith("-")), 0)
+    if not script or "-c" in command[1:script] or "-lc" in command[1:script]:
         return False
-    name = found[script]
+    name = command[script]
     text = state.files.get(name) or state.sources(name)
     if text is None:
-        state.missing[name] = one.line
-        return found[0] in ("source", ".")
-    words = tuple(found[script + 1 :])
-    if found[0] in ("source", "."):
+        state.missing[name] = statement.line
+        return command[0] in ("source", ".")
+    words = tuple(command[script + 1 :])
+    if command[0] in ("source", "."):
         _call(state, words or None, lambda: run_text(state, text), ends="return")
     else:
         _in_subshell(state, text, words)
@@ -229,9 +239,9 @@ def _inside(state: State, one: Statement, found: Sequence[str]) -> bool:
 
 
 def _call(
-    state: State, words: tuple[str, ...] | None, run: Callable[[], None], *, ends: str
+    state: ScriptState, words: tuple[str, ...] | None, run: Callable[[], None], *, ends: str
 ) -> None:
-    """Run with other positional parameters; None = with those that are."""
+    """Run a function with new positional parameters; None = with the current ones."""
     before = state.variables.positional
     if words is not None:
         state.variables.positional = called_with(words)
@@ -244,16 +254,16 @@ def _call(
         state.leaving = ""
 
 
-def _in_subshell(state: State, text: str, words: tuple[str, ...] | None = None) -> None:
-    """Run a text whose assignments end with it."""
+def _in_subshell(state: ScriptState, text: str, words: tuple[str, ...] | None = None) -> None:
+    """Run a text whose assignments do not outlast it."""
     values = dict(state.variables.values)
     if state.depth < _MAX_CALLS:
         _call(state, words, lambda: run_text(state, text), ends="exit")
     state.variables.values = values
 
 
-def _opened(state: State, before: Sequence[str], text: str) -> bool:
-    """Run the text of ``bash -c`` behind what starts it: whether it could be read."""
+def _run_bash_text(state: ScriptState, before: Sequence[str], text: str) -> bool:
+    """Run the text of ``bash -c`` behind a prefix command; False if the text cannot be read."""
     number = len(state.commands)
     try:
         _in_subshell(state, text)
@@ -264,8 +274,8 @@ def _opened(state: State, before: Sequence[str], text: str) -> bool:
     return True
 
 
-def _filled(text: str, variables: Variables) -> str:
-    """A here-document with its variables in their places; quotation marks are letters there."""
+def _expanded_here_document(text: str, variables: Variables) -> str:
+    """Text of a here-document with variables expanded; quotation marks are literal."""
     return "".join(
         "".join(expanded(f'"{piece}"', variables)) if piece != '"' else '"'
         for piece in re.split('(")', text)
@@ -274,6 +284,7 @@ def _filled(text: str, variables: Variables) -> str:
 
 
 def _assign(variables: Variables, match: re.Match[str]) -> None:
+    """Run an assignment to a variable, an array or an element."""
     name, index, more, text = match.groups()
     if index is not None:
         assign(variables, f"{name}[{one_word(index, variables)}]", one_word(text, variables))
@@ -281,11 +292,11 @@ def _assign(variables: Variables, match: re.Match[str]) -> None:
     before = value_of(variables, name) or ""
     if text.startswith("(") and text.endswith(")"):
         made = tuple(piece for word in words_of(text[1:-1]) for piece in expanded(word, variables))
-        named = [re.fullmatch(r"\[([^\[\]]+)\]=(.*)", one, re.DOTALL) for one in made]
+        named = [re.fullmatch(r"\[([^\[\]]+)\]=(.*)", statement, re.DOTALL) for statement in made]
         for item in named:
             if item is not None:
                 assign(variables, f"{name}[{item[1]}]", item[2])
-        made = tuple(one for one, item in zip(made, named, strict=True) if item is None)
+        made = tuple(statement for statement, item in zip(made, named, strict=True) if item is None)
         assign(
             variables,
             name,
@@ -294,9 +305,11 @@ def _assign(variables: Variables, match: re.Match[str]) -> None:
             else made,
         )
         return
-    one = one_word(text, variables)
+    statement = one_word(text, variables)
     assign(
         variables,
         name,
-        (before if isinstance(before, str) else " ".join(before)) + one if more else one,
+        (before if isinstance(before, str) else " ".join(before)) + statement
+        if more
+        else statement,
     )

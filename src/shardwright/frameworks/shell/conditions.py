@@ -1,4 +1,4 @@
-"""Conditions of a shell script that its own variables decide."""
+"""Evaluation of conditions in a shell script, as far as its variables decide them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ _MAX_WORDS: Final = 200
 
 
 def holds(text: str, variables: Variables) -> bool | None:
-    """True or False for a condition such as ``[ "$TP" -gt 1 ]`` or ``[[ $A == b && -n $C ]]``;
-    None if files, commands or variables without a value decide it.
+    """Evaluate a condition such as ``[ "$TP" -gt 1 ]``; None if it cannot be decided.
+
+    Files, commands and variables without a value cannot be decided. ``[[ $A == b && -n $C ]]`` is a
+    condition too.
     """
     words = list(words_of(text))
     if len(words) > _MAX_WORDS:
         return None
     parts, marks = _split(words, ("&&", "||"))
-    found = _command(parts[0], variables)
+    result = _command(parts[0], variables)
     for mark, part in zip(marks, parts[1:], strict=True):
-        other = _command(part, variables)
-        found = _both(found, other) if mark == "&&" else _either(found, other)
-    return found
+        part_result = _command(part, variables)
+        result = _both(result, part_result) if mark == "&&" else _either(result, part_result)
+    return result
 
 
 def matches(value: str, pattern: str) -> bool:
@@ -50,9 +52,7 @@ def matches(value: str, pattern: str) -> bool:
 
 
 def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Words taken apart at marks outside of ``[[ ... ]]``: the parts,
-    and the marks between them.
-    """
+    """Split words at marks outside of ``[[ ... ]]`` into parts and the marks between them."""
     parts: list[list[str]] = [[]]
     marks: list[str] = []
     depth = 0
@@ -66,21 +66,29 @@ def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], li
     return parts, marks
 
 
-def _both(one: bool | None, other: bool | None) -> bool | None:
+def _both(left: bool | None, right: bool | None) -> bool | None:
+    """Three-valued `and`: None is unknown."""
     return (
-        False if one is False or other is False else None if one is None or other is None else True
+        False
+        if left is False or right is False
+        else None
+        if left is None or right is None
+        else True
     )
 
 
-def _either(one: bool | None, other: bool | None) -> bool | None:
-    return True if one is True or other is True else None if one is None or other is None else False
+def _either(left: bool | None, right: bool | None) -> bool | None:
+    """Three-valued `or`: None is unknown."""
+    return (
+        True if left is True or right is True else None if left is None or right is None else False
+    )
 
 
 def _command(words: Sequence[str], variables: Variables) -> bool | None:
-    """A command of a condition."""
+    """Evaluate one command of a condition; None if it cannot be decided."""
     if words[:1] == ["!"]:
-        found = _command(words[1:], variables)
-        return None if found is None else not found
+        result = _command(words[1:], variables)
+        return None if result is None else not result
     if len(words) == 1:
         if words[0].startswith("((") and words[0].endswith("))"):
             number = arithmetic(_plain(words[0][2:-2], variables), variables)
@@ -95,21 +103,23 @@ def _command(words: Sequence[str], variables: Variables) -> bool | None:
 
 
 def _plain(text: str, variables: Variables) -> str:
+    """Text with its variables expanded."""
     return " ".join(one_word(word, variables) for word in words_of(text))
 
 
 def _tested(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
-    """True or False for the test inside the brackets; None if a part of it is not known."""
-    found: bool | None = False
-    for either in _apart(words, _OR):
-        each: bool | None = True
-        for part in _apart(either, _AND):
-            each = _both(each, _atom(part, variables, patterns=patterns))
-        found = _either(found, each)
-    return found
+    """Evaluate the test inside the brackets; None if a part of it cannot be decided."""
+    result: bool | None = False
+    for alternative in _split_at(words, _OR):
+        conjunction: bool | None = True
+        for part in _split_at(alternative, _AND):
+            conjunction = _both(conjunction, _atom(part, variables, patterns=patterns))
+        result = _either(result, conjunction)
+    return result
 
 
-def _apart(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
+def _split_at(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
+    """Split words at marks, but not before the first word."""
     parts: list[list[str]] = [[]]
     for number, word in enumerate(words):
         # A mark where a value stands, as in `-a = -a`, is one all the same: no script has that.
@@ -121,18 +131,19 @@ def _apart(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
 
 
 def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
+    """Evaluate one comparison or test of a value; None if it cannot be decided."""
     if words[:1] == ["!"]:
-        found = _atom(words[1:], variables, patterns=patterns)
-        return None if found is None else not found
+        result = _atom(words[1:], variables, patterns=patterns)
+        return None if result is None else not result
     if len(words) == 2 and words[0] == "-v":
         return bool(value_of(variables, words[1]))
     values = [one_word(word, variables) for word in words]
     # An unset variable is nothing, where it is asked whether it is; else it would be decided
     # elsewhere.
     if len(words) == 1 or (len(words) == 2 and words[0] in ("-z", "-n")):
-        is_set = values[-1] != "" and not _waits(values[-1])
+        is_set = values[-1] != "" and not _is_unresolved(values[-1])
         return is_set if words[0] != "-z" or len(words) == 1 else not is_set
-    if len(words) != 3 or any(_waits(value) for value in (values[0], values[2])):
+    if len(words) != 3 or any(_is_unresolved(value) for value in (values[0], values[2])):
         return None
     left, mark, right = values[0], words[1], values[2]
     if mark in ("=", "==", "!="):
@@ -149,6 +160,6 @@ def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool
     return None
 
 
-def _waits(value: str) -> bool:
+def _is_unresolved(value: str) -> bool:
     """True if a value contains a variable or a command whose value is not known."""
     return "$" in value or "`" in value

@@ -1,8 +1,8 @@
-"""Words of a shell script with the values of their variables in their places."""
+"""Splitting of shell text into words, and expansion of variables in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shardwright.errors import DataError
@@ -21,8 +21,9 @@ _MAX_DEPTH: Final = 8
 
 
 def words_of(text: str) -> Iterator[str]:
-    """Words as they stand, quotation marks and variables kept; brackets of arrays and of ``$(...)``
-    hold a word together.
+    """Split shell text into words, with quotation marks and variables kept.
+
+    Brackets of arrays and of ``$(...)`` keep a word together.
 
     Raises:
         DataError: a quotation does not end.
@@ -62,89 +63,95 @@ def words_of(text: str) -> Iterator[str]:
 def expanded(
     word: str, variables: Variables, *, split: bool = True, depth: int = 0
 ) -> tuple[str, ...]:
-    """A word with its variables in their places: several, where what stands outside of quotation
-    marks has spaces.
+    """Expand the variables in a word; several words where unquoted values have spaces.
 
     Args:
-        split: outside of quotation marks; an assignment keeps its value whole.
+        split: split unquoted values at spaces; False for assignments.
 
-    What a command would print stays as ``$(...)``, and a variable without a value as ``$NAME``.
+    The output of a command stays as ``$(...)``, and a variable without a value as ``$NAME``.
     """
-    found: list[str] = []
-    now, is_open = "", False
+    words: list[str] = []
+    open_word, is_open = "", False
     for piece, quote in _pieces(word):
         if quote == "'":
-            now, is_open = now + piece, True
+            open_word, is_open = open_word + piece, True
             continue
         values = list(_values(piece, variables, depth))
         if len(values) == 1 and isinstance(values[0], tuple) and split:
             # "${ARRAY[@]}" is as many words as it has members.
             members = (
-                values[0] if quote else tuple(one for member in values[0] for one in member.split())
+                values[0]
+                if quote
+                else tuple(word for member in values[0] for word in member.split())
             )
-            now, *rest = (now + members[0], *members[1:]) if members else (now,)
+            open_word, *rest = (open_word + members[0], *members[1:]) if members else (open_word,)
             for one in rest:
-                found.append(now)
-                now = one
+                words.append(open_word)
+                open_word = one
             is_open = is_open or bool(members)
             continue
         texts = [value if isinstance(value, str) else " ".join(value) for value in values]
-        if sum(map(len, texts)) > MAX_VALUE:
-            raise DataError(
-                f"a word of the script holds more than {MAX_VALUE:,} characters",
-                hint="a script that starts one run",
-            )
+        _require_length(texts)
         if quote or not split:
-            now, is_open = now + "".join(texts), True
+            open_word, is_open = open_word + "".join(texts), True
             continue
         for text in texts:
-            # What a command would print is not known: it stands for one word.
-            now, is_open = (
-                (now + text, True) if text.startswith("$(") else _apart(text, now, is_open, found)
+            # The output of a command is unknown and counts as one word.
+            open_word, is_open = (
+                (open_word + text, True)
+                if text.startswith("$(")
+                else _split_open_word(text, open_word, is_open, words)
             )
-    if now or is_open:
-        found.append(now)
-    if sum(map(len, found)) > MAX_VALUE:
+    if open_word or is_open:
+        words.append(open_word)
+    _require_length(words)
+    return tuple(words)
+
+
+def _require_length(texts: Sequence[str]) -> None:
+    """Check that texts together have at most `MAX_VALUE` characters."""
+    if sum(map(len, texts)) > MAX_VALUE:
         raise DataError(
             f"a word of the script holds more than {MAX_VALUE:,} characters",
             hint="a script that starts one run",
         )
-    return tuple(found)
 
 
 def one_word(word: str, variables: Variables) -> str:
-    """A word with its variables in their places, as an assignment or a condition has it: one,
-    whatever spaces it has.
-    """
+    """Expand the variables in a word, as one text with its spaces (assignments, conditions)."""
     return " ".join(expanded(word, variables, split=False))
 
 
-def _apart(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, bool]:
-    """A text outside of quotation marks, taken apart at its spaces: words that end go to `found`;
-    the word that is open, and whether.
+def _split_open_word(
+    text: str, open_word: str, is_open: bool, words: list[str]
+) -> tuple[str, bool]:
+    """Split an unquoted text at spaces: append complete words to `words`.
+
+    The result is the word that is still open, and whether there is one.
     """
     parts = text.split()
-    if text[:1].isspace() and (now or is_open):
-        found.append(now)
-        now, is_open = "", False
+    if text[:1].isspace() and (open_word or is_open):
+        words.append(open_word)
+        open_word, is_open = "", False
     for number, part in enumerate(parts):
         if number:
-            found.append(now)
-            now = ""
-        now, is_open = now + part, True
+            words.append(open_word)
+            open_word = ""
+        open_word, is_open = open_word + part, True
     if text[-1:].isspace() and parts:
-        found.append(now)
-        now, is_open = "", False
-    return now, is_open
+        words.append(open_word)
+        open_word, is_open = "", False
+    return open_word, is_open
 
 
 def _pieces(word: str) -> Iterator[tuple[str, str]]:
-    """(text, quotation mark around it) of a word, in order; an escaped letter is as in single
-    quotation marks.
+    """(text, quotation mark around it) of each piece of a word, in order.
 
-    What a variable stands for otherwise, ``${A:-"b"}``, is one text with it.
+    An escaped letter counts as quoted by single quotation marks.
+
+    A default value, ``${A:-"b"}``, is one piece with its variable.
     """
-    now, quote, inside, n = "", "", 0, 0
+    current, quote, inside, n = "", "", 0, 0
     while n < len(word):
         letter = word[n]
         if (
@@ -152,34 +159,35 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
             and quote != "'"
             and (not quote or word[n + 1 : n + 2] in ('"', "\\", "$", "`"))
         ):
-            if now:
-                yield now, quote
+            if current:
+                yield current, quote
             yield word[n + 1 : n + 2], "'"
-            now, n = "", n + 2
+            current, n = "", n + 2
             continue
         if letter in "'\"" and quote in ("", letter) and not inside:
-            if now or quote:
-                yield now, quote
-            now, quote = "", "" if quote else letter
+            if current or quote:
+                yield current, quote
+            current, quote = "", "" if quote else letter
         else:
             inside += quote != "'" and word[n : n + 2] == "${"
             inside -= inside > 0 and letter == "}"
-            now += letter
+            current += letter
         n += 1
-    if now:
-        yield now, quote
+    if current:
+        yield current, quote
 
 
 def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
-    """The parts of a text: what stands there, and the values of variables and of arithmetic; an
-    array is one part.
+    """Parts of a text: literal parts, and values of variables and of arithmetic.
+
+    An array is one part.
     """
     n, begun = 0, 0
     while n < len(text):
         if text[n] != "$" or n + 1 >= len(text):
             n += 1
             continue
-        end, value = _dollar(text, n, variables, depth)
+        end, value = _dollar_expansion(text, n, variables, depth)
         if end == n:
             n += 1
             continue
@@ -191,36 +199,37 @@ def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
         yield text[begun:]
 
 
-def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
-    """The end and the value of the expansion that begins at a ``$``; an end equal to the beginning
-    means that it is no variable.
+def _dollar_expansion(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
+    """End and value of the expansion that starts at a ``$``.
+
+    An end equal to the start means that there is no expansion.
     """
     behind = text[n + 1]
     if text.startswith("$((", n):
-        end = _closing(text, n + 1, "(", ")")
-        return end, _counted(text[n + 3 : end - 2], text[n:end], variables, depth)
+        end = _end_of_bracket(text, n + 1, "(", ")")
+        return end, _arithmetic_text(text[n + 3 : end - 2], text[n:end], variables, depth)
     if behind == "(":
-        end = _closing(text, n + 1, "(", ")")
+        end = _end_of_bracket(text, n + 1, "(", ")")
         inner = text[n + 2 : end - 1].strip()
         if inner.startswith("expr "):
-            # The one command that counts as the shell does.
-            return end, _counted(
+            # `expr` is the one command that computes as the shell does.
+            return end, _arithmetic_text(
                 inner.removeprefix("expr ").replace("\\*", "*"), text[n:end], variables, depth
             )
         return end, text[n:end]
     if behind == "[":
-        end = _closing(text, n + 1, "[", "]")
-        return end, _counted(text[n + 2 : end - 1], text[n:end], variables, depth)
+        end = _end_of_bracket(text, n + 1, "[", "]")
+        return end, _arithmetic_text(text[n + 2 : end - 1], text[n:end], variables, depth)
     if behind == "{":
-        end = _closing(text, n + 1, "{", "}")
+        end = _end_of_bracket(text, n + 1, "{", "}")
         if end == n + 1 or depth > _MAX_DEPTH:
             return max(end, n + 2), text[n : max(end, n + 2)]
-        found = parameter_of(
+        value = parameter_of(
             text[n + 2 : end - 1],
             variables,
             lambda word: " ".join(expanded(word, variables, split=False, depth=depth + 1)),
         )
-        return end, text[n:end] if found is None else found
+        return end, text[n:end] if value is None else value
     end = n + 1
     if is_number(behind) or behind in "@*#":
         end += 1
@@ -232,24 +241,24 @@ def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, V
     name = text[n + 1 : end]
     if not name:
         return n, ""
-    found = scalar_of(variables, name)
-    return end, unknown_name(variables, name) if found is None else found
+    value = scalar_of(variables, name)
+    return end, unknown_name(variables, name) if value is None else value
 
 
-def _counted(inside: str, whole: str, variables: Variables, depth: int) -> str:
-    """The number of an expression; where it is none, the expression as it stands."""
+def _arithmetic_text(inside: str, original: str, variables: Variables, depth: int) -> str:
+    """Value of an arithmetic expression as text; the expression itself if it has no value."""
     if depth > _MAX_DEPTH:
-        return whole
+        return original
     plain = "".join(
         value if isinstance(value, str) else " ".join(value)
         for value in _values(inside, variables, depth + 1)
     )
-    found = arithmetic(plain, variables)
-    return whole if found is None else str(found)
+    number = arithmetic(plain, variables)
+    return original if number is None else str(number)
 
 
-def _closing(text: str, n: int, opens: str, closes: str) -> int:
-    """Behind the bracket that ends the one at `n`; the end of the text where none does."""
+def _end_of_bracket(text: str, n: int, opens: str, closes: str) -> int:
+    """Index behind the bracket that closes the one at `n`; the text's end if none does."""
     depth = 0
     for at in range(n, len(text)):
         depth += text[at] == opens

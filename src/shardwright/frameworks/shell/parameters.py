@@ -1,4 +1,4 @@
-"""Parameters of a shell script in braces: ``${A:-b}``, ``${A[@]}``, ``${#A}``, ``${A%.*}``."""
+"""Expansion of shell parameters in braces: ``${A:-b}``, ``${A[@]}``, ``${#A}``, ``${A%.*}``."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _CASES: Final = {",,": str.lower, "^^": str.upper}
 _MAX_MATCHED: Final = 500
 """Characters of a value that patterns are matched with."""
 
-Filled = Callable[[str], str]
-"""A word -> it with its variables in their places."""
+ExpandWord = Callable[[str], str]
+"""Function that expands the variables in a word."""
 
 
-def parameter_of(body: str, variables: Variables, filled: Filled) -> Value | None:
-    """The value of what stands between the braces; None = it is not known here.
+def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value | None:
+    """Value of a parameter expansion, given the text between the braces; None = not known.
 
-    ``:=`` gives the variable its value. A variable that nothing sets counts as nothing where the
-    script asks whether it is set.
+    ``:=`` assigns the value to the variable. An unset variable is empty where the script asks
+    whether it is set.
     """
     match = _BODY.fullmatch(body)
     if match is None:
@@ -57,15 +57,17 @@ def parameter_of(body: str, variables: Variables, filled: Filled) -> Value | Non
         return _length(value, index) if not rest else None
     instead = _INSTEAD.fullmatch(rest) if rest else None
     if instead is not None:
-        return _instead(name, value, instead, variables, filled)
+        return _with_default(name, value, instead, variables, filled)
     if value is None:
         # A name in braces is the same as without; what is cut from it is not known either.
         return unknown_name(variables, name) if not rest and index is None else None
     return value if not rest else _changed(value, rest, variables, filled)
 
 
-def _indexed(name: str, index: str | None, variables: Variables, filled: Filled) -> Value | None:
-    """A variable, or items of an array."""
+def _indexed(
+    name: str, index: str | None, variables: Variables, filled: ExpandWord
+) -> Value | None:
+    """Value of a variable, or items of an array."""
     if index is None:
         return scalar_of(variables, name)
     if index in ("@", "*"):
@@ -83,6 +85,7 @@ def _indexed(name: str, index: str | None, variables: Variables, filled: Filled)
 
 
 def _length(value: Value | None, index: str | None) -> str | None:
+    """Length of a value in characters, or number of an array's items."""
     if value is None:
         return None
     return (
@@ -92,10 +95,15 @@ def _length(value: Value | None, index: str | None) -> str | None:
     )
 
 
-def _instead(
-    name: str, value: Value | None, match: re.Match[str], variables: Variables, filled: Filled
+def _with_default(
+    name: str, value: Value | None, match: re.Match[str], variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """``-``, ``=``, ``+`` and ``?``; with a colon what is empty counts as what is not set."""
+    """Expansion with ``-``, ``=``, ``+`` or ``?``: default, assignment, alternative or error.
+
+    With a colon, an empty value counts as unset.
+
+    With a colon, an empty value counts as unset.
+    """
     colon, mark, word = match.groups()
     is_set = value is not None and not (colon and not value)
     if mark == "+":
@@ -104,17 +112,17 @@ def _instead(
         return value
     if mark == "?":
         return unknown_name(variables, name)
-    found = filled(word)
+    default = filled(word)
     if mark == "=" and not is_number(name):
-        assign(variables, name, found)
-    return found
+        assign(variables, name, default)
+    return default
 
 
-def _changed(value: Value, rest: str, variables: Variables, filled: Filled) -> Value | None:
-    """A part of a value, or the value with something replaced."""
+def _changed(value: Value, rest: str, variables: Variables, filled: ExpandWord) -> Value | None:
+    """Substring of a value, or the value with a pattern cut or replaced; None if unknown."""
     if isinstance(value, tuple):
-        made = [_changed(one, rest, variables, filled) for one in value[:1000]]
-        texts = tuple(one for one in made if isinstance(one, str))
+        made = [_changed(item, rest, variables, filled) for item in value[:1000]]
+        texts = tuple(text for text in made if isinstance(text, str))
         return texts if len(texts) == len(made) else None
     if len(value) > _MAX_MATCHED:
         return None
@@ -123,8 +131,8 @@ def _changed(value: Value, rest: str, variables: Variables, filled: Filled) -> V
     part = _PART.fullmatch(rest)
     if part is not None:
         begin, length = (
-            arithmetic(filled(one).strip("() "), variables) if one else None
-            for one in part.groups()
+            arithmetic(filled(text).strip("() "), variables) if text else None
+            for text in part.groups()
         )
         if begin is None or (part[2] and length is None):
             return None
@@ -142,12 +150,13 @@ def _changed(value: Value, rest: str, variables: Variables, filled: Filled) -> V
 
 
 def _cut(value: str, mark: str, pattern: str) -> str:
-    """A value without the beginning, or with ``%`` the end, that a pattern matches: the shortest,
-    of a double mark the longest.
+    """Value without the prefix (``#``) or suffix (``%``) that a pattern matches.
+
+    A single mark cuts the shortest match, a double mark the longest.
     """
     places = range(len(value) + 1)
     if mark[0] == "#":
-        found = next(
+        place = next(
             (
                 n
                 for n in (places if len(mark) == 1 else reversed(places))
@@ -155,8 +164,8 @@ def _cut(value: str, mark: str, pattern: str) -> str:
             ),
             0,
         )
-        return value[found:]
-    found = next(
+        return value[place:]
+    place = next(
         (
             n
             for n in (reversed(places) if len(mark) == 1 else places)
@@ -164,4 +173,4 @@ def _cut(value: str, mark: str, pattern: str) -> str:
         ),
         len(value),
     )
-    return value[:found]
+    return value[:place]

@@ -1,4 +1,4 @@
-"""The structure of a shell script: conditions, loops, cases and functions around its commands."""
+"""Parser of a shell script's structure: conditions, loops, cases and functions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FUNCTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simple:
-    """A command or an assignment."""
+    """A single command or assignment."""
 
     statement: Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class If:
-    """Parts, each with its condition; of `else` that is None."""
+    """An `if`: parts with a condition and a body each; the condition of `else` is None."""
 
     parts: tuple[tuple[str | None, tuple[Node, ...]], ...]
     line: int
@@ -36,8 +36,9 @@ class If:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """``for NAME in WORDS``, or ``while CONDITION`` where there is no name. until: it ends where
-    the condition holds.
+    """A loop: ``for NAME in WORDS``, or ``while CONDITION`` where the name is empty.
+
+    `until`: the loop ends where the condition holds.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A word, and patterns with what follows them."""
+    """A `case`: a word, and parts with patterns and a body each."""
 
     word: str
     parts: tuple[tuple[tuple[str, ...], tuple[Node, ...]], ...]
@@ -58,7 +59,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A function."""
+    """A function definition."""
 
     name: str
     body: tuple[Node, ...]
@@ -67,7 +68,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """``{ ... }``."""
+    """A group of commands ``{ ... }``."""
 
     body: tuple[Node, ...]
     line: int
@@ -79,73 +80,81 @@ Node = Simple | If | Loop | Case | Function | Group
 
 @dataclass(slots=True)
 class _Reader:
-    """Statements that are still to be read, the last first."""
+    """Queue of the statements that are still to be parsed, the next one at the end."""
 
     rest: list[Statement]
 
     def peek(self) -> str:
-        """The first word of the next one."""
+        """First word of the next statement."""
         return _head(self.rest[-1].text) if self.rest else ""
 
     def next(self) -> Statement:
-        """The next one, taken."""
+        """Take the next statement."""
         return self.rest.pop()
 
     def take_word(self) -> Statement:
-        """The first word of the next one taken; what stands behind it is the next."""
-        one = self.rest.pop()
-        word = _head(one.text)
-        behind = one.text[len(word) :].lstrip()
+        """Take the first word of the next statement; the rest stays as the next statement."""
+        statement = self.rest.pop()
+        word = _head(statement.text)
+        behind = statement.text[len(word) :].lstrip()
         if behind:
             self.rest.append(
-                Statement(text=behind, line=one.line, here=one.here, here_is_text=one.here_is_text)
+                Statement(
+                    text=behind,
+                    line=statement.line,
+                    here=statement.here,
+                    here_is_text=statement.here_is_text,
+                )
             )
-        return one
+        return statement
 
 
 def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
-    """The nodes of a script.
+    """Parse statements into the nodes of a script.
 
     Raises:
         DataError: an `if`, a loop, a case or a function does not end, or ends without having begun.
     """
     reader = _Reader(rest=list(reversed(statements)))
-    found = _block(reader, frozenset(), 0)
+    nodes = _block(reader, frozenset(), 0)
     if reader.rest:
-        one = reader.next()
+        statement = reader.next()
         raise DataError(
-            f"line {one.line} of the script: `{_head(one.text)}` belongs to no `if`, loop or case",
+            f"line {statement.line} of the script: `{_head(statement.text)}` belongs to no `if`,"
+            " loop or case",
             hint="the whole script",
         )
-    return found
+    return nodes
 
 
 def _head(text: str) -> str:
+    """First word of a text."""
     return text.split(None, 1)[0] if text.split(None, 1) else ""
 
 
 def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...]:
-    """Nodes up to one of the words that end them, which stays."""
+    """Parse nodes up to one of the words that end the block, which is not taken."""
     if depth > MAX_NESTED:
         raise DataError(
             f"a script nested deeper than {MAX_NESTED}",
             hint="the script that starts the training alone",
         )
-    found: list[Node] = []
+    nodes: list[Node] = []
     while reader.rest:
         head = reader.peek()
         if head in ends or head in ("fi", "done", "esac", "}", "then", "do", "elif", "else"):
             break
         if ";;" in ends and reader.rest[-1].joint == ";;":
             break
-        found.append(_node(reader, depth))
-    return tuple(found)
+        nodes.append(_node(reader, depth))
+    return tuple(nodes)
 
 
 def _node(reader: _Reader, depth: int) -> Node:
-    one = reader.rest[-1]
+    """Parse the next node."""
+    statement = reader.rest[-1]
     head = reader.peek()
-    function = _FUNCTION.fullmatch(one.text)
+    function = _FUNCTION.fullmatch(statement.text)
     if head == "if":
         return _if(reader, depth)
     if head in ("while", "until"):
@@ -159,13 +168,13 @@ def _node(reader: _Reader, depth: int) -> Node:
     if head == "{":
         reader.take_word()
         body = _block(reader, frozenset({"}"}), depth + 1)
-        _close(reader, "}", one.line, "{")
-        return Group(body=body, line=one.line, joint=one.joint)
+        _close(reader, "}", statement.line, "{")
+        return Group(body=body, line=statement.line, joint=statement.joint)
     return Simple(statement=reader.next())
 
 
 def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
-    """Take the word that ends a node; what its output goes to is no command."""
+    """Take the word that ends a node, and drop the rest of its statement."""
     if reader.peek() != word:
         raise DataError(
             f"line {line}: `{opened}` of the script does not end", hint="the whole script"
@@ -174,12 +183,15 @@ def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
 
 
 def _if(reader: _Reader, depth: int) -> If:
-    one = reader.next()
+    """Parse an `if` with its parts."""
+    statement = reader.next()
     parts: list[tuple[str | None, tuple[Node, ...]]] = []
-    condition: str | None = one.text[len("if") :].strip()
+    condition: str | None = statement.text[len("if") :].strip()
     while True:
         condition = (
-            _through(reader, condition, "then", one.line, "if") if condition is not None else None
+            _through(reader, condition, "then", statement.line, "if")
+            if condition is not None
+            else None
         )
         parts.append((condition, _block(reader, frozenset({"elif", "else", "fi"}), depth + 1)))
         head = reader.peek()
@@ -190,14 +202,12 @@ def _if(reader: _Reader, depth: int) -> If:
             condition = None
         else:
             break
-    _close(reader, "fi", one.line, "if")
-    return If(parts=tuple(parts), line=one.line, joint=one.joint)
+    _close(reader, "fi", statement.line, "if")
+    return If(parts=tuple(parts), line=statement.line, joint=statement.joint)
 
 
 def _through(reader: _Reader, condition: str, word: str, line: int, opened: str) -> str:
-    """A condition up to the word behind it, which is taken:
-    of several commands the last decides.
-    """
+    """Read a condition up to the word behind it; of several commands the last decides."""
     while reader.rest and reader.peek() != word:
         condition = reader.next().text
     if not reader.rest:
@@ -209,90 +219,94 @@ def _through(reader: _Reader, condition: str, word: str, line: int, opened: str)
 
 
 def _while(reader: _Reader, depth: int) -> Loop:
-    one = reader.next()
-    head = _head(one.text)
-    condition = _through(reader, one.text[len(head) :].strip(), "do", one.line, head)
+    """Parse a `while` or `until` loop."""
+    statement = reader.next()
+    head = _head(statement.text)
+    condition = _through(reader, statement.text[len(head) :].strip(), "do", statement.line, head)
     body = _block(reader, frozenset({"done"}), depth + 1)
-    _close(reader, "done", one.line, head)
-    return Loop(name="", text=condition, body=body, line=one.line, until=head == "until")
+    _close(reader, "done", statement.line, head)
+    return Loop(name="", text=condition, body=body, line=statement.line, until=head == "until")
 
 
 def _for(reader: _Reader, depth: int) -> Loop:
-    one = reader.next()
-    head, _, rest = one.text.partition(" ")
+    """Parse a `for` or `select` loop."""
+    statement = reader.next()
+    head, _, rest = statement.text.partition(" ")
     name, _, words = rest.strip().partition(" ")
-    _through(reader, "", "do", one.line, head)
+    _through(reader, "", "do", statement.line, head)
     body = _block(reader, frozenset({"done"}), depth + 1)
-    _close(reader, "done", one.line, head)
+    _close(reader, "done", statement.line, head)
     words = words.strip()
     return Loop(
         name=name,
         text=words[len("in") :].strip() if words.startswith("in") else '"$@"',
         body=body,
-        line=one.line,
+        line=statement.line,
     )
 
 
 def _case(reader: _Reader, depth: int) -> Case:
-    one = reader.next()
-    words = list(words_of(one.text))
+    """Parse a `case` with its parts."""
+    statement = reader.next()
+    words = list(words_of(statement.text))
     if len(words) < 3 or words[2] != "in":
-        raise DataError(f"line {one.line}: `case` of the script has no `in`", hint="case WORD in")
-    behind = one.text.partition(" in")[2].strip() if len(words) > 3 else ""
+        raise DataError(
+            f"line {statement.line}: `case` of the script has no `in`", hint="case WORD in"
+        )
+    behind = statement.text.partition(" in")[2].strip() if len(words) > 3 else ""
     if behind:
-        reader.rest.append(Statement(text=behind, line=one.line, here=one.here))
+        reader.rest.append(Statement(text=behind, line=statement.line, here=statement.here))
     parts: list[tuple[tuple[str, ...], tuple[Node, ...]]] = []
     while reader.rest and reader.peek() != "esac":
-        patterns = _patterns(reader, one.line)
+        patterns = _patterns(reader, statement.line)
         body = _block(reader, frozenset({"esac", ";;"}), depth + 1)
         if patterns:
             parts.append((patterns, body))
-    _close(reader, "esac", one.line, "case")
-    return Case(word=words[1], parts=tuple(parts), line=one.line)
+    _close(reader, "esac", statement.line, "case")
+    return Case(word=words[1], parts=tuple(parts), line=statement.line)
 
 
 def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
-    """The patterns before the next ``)``, which ``|`` takes apart; what follows it on the line is
-    the next statement.
-    """
-    found: list[str] = []
+    """Read the patterns of a case up to ``)``; the text behind it is the next statement."""
+    patterns: list[str] = []
     while reader.rest:
-        one = reader.next()
-        text, closed, behind = one.text.partition(")")
+        statement = reader.next()
+        text, closed, behind = statement.text.partition(")")
         if text.strip():
-            found += [pattern.strip() for pattern in text.strip().removeprefix("(").split("|")]
+            patterns += [pattern.strip() for pattern in text.strip().removeprefix("(").split("|")]
         if closed:
             if behind.strip():
                 reader.rest.append(
                     Statement(
                         text=behind.strip(),
-                        line=one.line,
-                        here=one.here,
-                        here_is_text=one.here_is_text,
+                        line=statement.line,
+                        here=statement.here,
+                        here_is_text=statement.here_is_text,
                     )
                 )
-            return tuple(found)
-        if one.text.strip() and not (reader.rest and reader.rest[-1].joint == "|"):
+            return tuple(patterns)
+        if statement.text.strip() and not (reader.rest and reader.rest[-1].joint == "|"):
             raise DataError(
                 f"line {line}: a pattern of `case` of the script does not end",
                 hint="PATTERN) COMMANDS ;;",
             )
-        if not one.text.strip() and reader.peek() == "esac":
+        if not statement.text.strip() and reader.peek() == "esac":
             return ()
     raise DataError(f"line {line}: `case` of the script does not end", hint="the whole script")
 
 
 def _function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
-    one = reader.next()
+    """Parse a function definition."""
+    statement = reader.next()
     name, behind = match[1] or match[3], (match[2] if match[1] else match[4]) or ""
     if behind.strip():
-        reader.rest.append(Statement(text=behind.strip(), line=one.line, here=one.here))
+        reader.rest.append(Statement(text=behind.strip(), line=statement.line, here=statement.here))
     if reader.peek() != "{":
         raise DataError(
-            f"line {one.line}: function {name[:40]} of the script has no body",
+            f"line {statement.line}: function {name[:40]} of the script has no body",
             hint="NAME() { COMMANDS; }",
         )
     reader.take_word()
     body = _block(reader, frozenset({"}"}), depth + 1)
-    _close(reader, "}", one.line, name[:40])
-    return Function(name=name, body=body, line=one.line)
+    _close(reader, "}", statement.line, name[:40])
+    return Function(name=name, body=body, line=statement.line)

@@ -1,7 +1,6 @@
-"""Shell scripts as far as launch scripts go: variables, arrays, conditions, loops, cases,
-functions, here-documents.
+"""Interpreter of launch shell scripts: commands and files, without running any command.
 
-No command is ever run.
+Variables, arrays, conditions, loops, cases, functions and here-documents are followed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,13 @@ from shardwright.frameworks.shell.commands import MAX_STATEMENTS, run_command, r
 from shardwright.frameworks.shell.conditions import holds, matches
 from shardwright.frameworks.shell.expand_words import expanded, one_word, words_of
 from shardwright.frameworks.shell.parse_structure import Case, Function, If, Loop, Node, Simple
-from shardwright.frameworks.shell.script_state import Script, Sources, State, set_in, tell
+from shardwright.frameworks.shell.script_state import (
+    Script,
+    ScriptState,
+    Sources,
+    assigned_names,
+    tell,
+)
 from shardwright.frameworks.shell.variables import assign, value_of, variables_of
 
 MAX_SCRIPT: Final = 1_000_000
@@ -37,22 +42,25 @@ _OF_SLURM: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def read_script(text: str, *, given: Mapping[str, str], sources: Sources | None = None) -> Script:
-    """The commands of a script with its variables in their places.
+    """Read a shell script's commands with their variables expanded; nothing is run.
 
     Args:
-        given: values of variables that stand whatever the script says of them; a number is a
-            positional parameter.
-        sources: where scripts that it reads are found.
+        given: values of variables, which the script cannot change; a number is a positional
+            parameter.
+        sources: function from a file's name to the text of scripts that the script reads.
 
     A variable that nothing sets stays as ``$NAME`` in the words that need it. Words of pipes and
     lists are commands of their own.
 
     Raises:
-        DataError: it is too long, or a quotation, a here-document or a condition does not end.
+        DataError: the script is too long, or a quotation, a here-document or a condition does not
+            end.
     """
     if len(text) > MAX_SCRIPT:
         raise DataError(f"a script of {len(text):,} characters", hint=f"at most {MAX_SCRIPT:,}")
-    state = State(variables=variables_of(given), sources=sources or (lambda _: None), run=_run)
+    state = ScriptState(
+        variables=variables_of(given), sources=sources or (lambda _: None), run=_run
+    )
     for long, short, value in _DIRECTIVE.findall(text):
         for name in _OF_SLURM[long or short]:
             state.variables.values.setdefault(name, value)
@@ -75,7 +83,8 @@ def read_script(text: str, *, given: Mapping[str, str], sources: Sources | None 
     )
 
 
-def _run(state: State, nodes: Sequence[Node]) -> None:
+def _run(state: ScriptState, nodes: Sequence[Node]) -> None:
+    """Run nodes in order until a statement leaves the block."""
     for node in nodes:
         if state.leaving:
             return
@@ -101,7 +110,7 @@ def _run(state: State, nodes: Sequence[Node]) -> None:
             _run(state, node.body)
 
 
-def _goes_on(state: State, joint: str, text: str, line: int) -> bool:
+def _goes_on(state: ScriptState, joint: str, text: str, line: int) -> bool:
     """True if the statement after ``&&`` or ``||`` is reached."""
     if joint not in ("&&", "||"):
         return True
@@ -111,11 +120,12 @@ def _goes_on(state: State, joint: str, text: str, line: int) -> bool:
     return state.held == (joint == "&&")
 
 
-def _if(state: State, node: If) -> None:
+def _if(state: ScriptState, node: If) -> None:
+    """Run the first part of an `if` whose condition holds; note an undecidable condition."""
     for condition, body in node.parts:
-        known = True if condition is None else holds(condition, state.variables)
-        if known is None:
-            rest = [one for _, other in node.parts for one in other]
+        condition_holds = True if condition is None else holds(condition, state.variables)
+        if condition_holds is None:
+            rest = [child for _, part_body in node.parts for child in part_body]
             tell(
                 state,
                 node.line,
@@ -124,22 +134,24 @@ def _if(state: State, node: If) -> None:
                 rest,
             )
             return
-        if known:
+        if condition_holds:
             _run(state, body)
             break
-    _leave_empty(state, [one for _, other in node.parts for one in other])
+    _leave_empty(state, [child for _, part_body in node.parts for child in part_body])
 
 
-def _leave_empty(state: State, nodes: Sequence[Node]) -> None:
-    """Give the empty value to variables that only unreached parts of the script assign: they are
-    the script's own, so no environment has them.
+def _leave_empty(state: ScriptState, nodes: Sequence[Node]) -> None:
+    """Set variables that only unreached parts of the script assign to the empty value.
+
+    They are the script's own variables, so the environment does not set them.
     """
-    for name in set_in(nodes):
+    for name in assigned_names(nodes):
         if value_of(state.variables, name) is None:
             assign(state.variables, name, "")
 
 
-def _loop(state: State, node: Loop) -> None:
+def _loop(state: ScriptState, node: Loop) -> None:
+    """Run a loop, as far as its words or its condition are known."""
     if node.name:
         if node.name.startswith("(("):
             tell(
@@ -150,7 +162,7 @@ def _loop(state: State, node: Loop) -> None:
                 node.body,
             )
             return
-        words = [one for word in words_of(node.text) for one in expanded(word, state.variables)]
+        words = [piece for word in words_of(node.text) for piece in expanded(word, state.variables)]
         if any("$(" in word or "`" in word or word.startswith("$") for word in words):
             tell(
                 state,
@@ -170,21 +182,21 @@ def _loop(state: State, node: Loop) -> None:
         _turn(state, node.body)
         return
     for turn in range(_MAX_TURNS + 1):
-        known = holds(node.text, state.variables)
-        if known is None or turn == _MAX_TURNS:
+        condition_holds = holds(node.text, state.variables)
+        if condition_holds is None or turn == _MAX_TURNS:
             why = (
                 "the condition is not known here"
-                if known is None
+                if condition_holds is None
                 else f"more than {_MAX_TURNS:,} turns"
             )
             tell(state, node.line, f"while {node.text}", f"{why}, it was not followed", node.body)
             return
-        if known == node.until or not _turn(state, node.body):
+        if condition_holds == node.until or not _turn(state, node.body):
             return
 
 
-def _turn(state: State, body: Sequence[Node]) -> bool:
-    """Run a loop's body once: whether the loop goes on."""
+def _turn(state: ScriptState, body: Sequence[Node]) -> bool:
+    """Run a loop's body once; True if the loop continues."""
     _run(state, body)
     left, state.leaving = (
         state.leaving,
@@ -193,10 +205,11 @@ def _turn(state: State, body: Sequence[Node]) -> bool:
     return left in ("", "continue")
 
 
-def _case(state: State, node: Case) -> None:
+def _case(state: ScriptState, node: Case) -> None:
+    """Run the first part of a `case` whose pattern matches; note an unknown word."""
     word = one_word(node.word, state.variables)
     if "$" in word or "`" in word:
-        bodies = [one for _, body in node.parts for one in body]
+        bodies = [child for _, body in node.parts for child in body]
         tell(
             state,
             node.line,
@@ -209,4 +222,4 @@ def _case(state: State, node: Case) -> None:
         if any(matches(word, one_word(pattern, state.variables)) for pattern in patterns):
             _run(state, body)
             break
-    _leave_empty(state, [one for _, body in node.parts for one in body])
+    _leave_empty(state, [child for _, body in node.parts for child in body])

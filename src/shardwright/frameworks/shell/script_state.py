@@ -1,4 +1,4 @@
-"""The state of reading a shell script: commands, files and variables so far."""
+"""State of a shell script's interpreter: commands, files and variables so far."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from shardwright.lazy_dataclass import dataclass
 
 ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[([^\[\]]*)\])?(\+?)=(.*)", re.DOTALL)
 Sources = Callable[[str], str | None]
-"""Name of a file -> its text; None = it is not there."""
+"""Function from a file's name to its text; None = no such file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The commands that a script would start, and the files that it writes.
+    """Commands that a shell script would start, and files that it writes.
 
     Args:
-        commands: words of each, variables in their places.
-        files: text of each here-document that goes into a file, by its name.
-        written: files that a command writes that is not followed, name -> that command.
-        missing: scripts that it reads or starts and that are not there, name -> its line.
-        left_out: what was not followed, with its line.
+        commands: words of each command, with variables expanded.
+        files: (name, text) of each file that a here-document makes.
+        written: files that other commands write, name -> command.
+        missing: scripts that the script reads or starts and that do not exist, name -> line.
+        left_out: notes on statements that were not followed, with their lines.
         environment: values of variables at the end.
     """
 
@@ -38,20 +38,20 @@ class Script:
 
 
 @dataclass(slots=True)
-class State:
-    """The state of reading a script, changed as its statements are followed.
+class ScriptState:
+    """State of a shell script's interpreter, changed as statements run.
 
     Args:
         run: runs the nodes of a script.
-        held: whether what stood before ``&&`` or ``||`` did; None = not known.
-        leaving: the word that ended a block, until what it leaves is left.
-        depth: of functions and scripts inside each other.
-        piped: a here-document whose command goes on in a pipe.
+        held: whether the command before ``&&`` or ``||`` succeeded; None = not known.
+        leaving: word that leaves a block, such as `break`, until the block is left.
+        depth: nesting depth of functions and scripts.
+        piped: here-document whose command continues in a pipe.
     """
 
     variables: Variables
     sources: Sources
-    run: Callable[[State, Sequence[Node]], None]
+    run: Callable[[ScriptState, Sequence[Node]], None]
     commands: list[tuple[str, ...]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
@@ -66,25 +66,25 @@ class State:
     piped: str = ""
 
 
-def tell(state: State, line: int, text: str, why: str, body: Sequence[Node] = ()) -> None:
-    """Note what is not followed, and the variables that it would set."""
-    names = sorted(set(set_in(body)))
+def tell(state: ScriptState, line: int, text: str, why: str, body: Sequence[Node] = ()) -> None:
+    """Note a statement that is not followed, with the variables that it would set."""
+    names = sorted(set(assigned_names(body)))
     sets = f"; it sets {', '.join(names)[:100]}" if names else ""
     state.left_out.append(f"line {line}: {' '.join(text.split())[:60]}: {why}{sets}")
 
 
-def set_in(nodes: Sequence[Node]) -> list[str]:
-    """Names of the variables that nodes set."""
-    found: list[str] = []
+def assigned_names(nodes: Sequence[Node]) -> list[str]:
+    """Names of the variables that nodes assign."""
+    names: list[str] = []
     for node in nodes:
         if isinstance(node, Simple):
-            found += [
+            names += [
                 match[1]
                 for word in node.statement.text.split()
                 if (match := ASSIGNED.fullmatch(word))
             ]
         elif isinstance(node, If | Case):
-            found += [name for _, body in node.parts for name in set_in(body)]
+            names += [name for _, body in node.parts for name in assigned_names(body)]
         else:
-            found += set_in(node.body)
-    return found
+            names += assigned_names(node.body)
+    return names

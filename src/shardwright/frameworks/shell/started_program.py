@@ -1,6 +1,4 @@
-"""The program that a command of a script starts, the launchers before it, and the program's
-arguments.
-"""
+"""Program that a shell command starts, with launchers such as torchrun and arguments."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ _LAUNCHERS: Final = frozenset(
         ),
     }
 )
-"""Commands that start another one."""
+"""Commands that start another command."""
 _NOTHING: Final = Variables(values={})
 _TORCHRUN: Final = "torch.distributed.run"
 """The module of torchrun."""
@@ -56,7 +54,7 @@ _TORCHRUN: Final = "torch.distributed.run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The program that a command starts, with its launchers and arguments.
+    """Program that a command starts, with its launchers and arguments.
 
     Args:
         program: path, module, or the first two words of a console command; empty = not found.
@@ -70,11 +68,14 @@ class Started:
 
 
 def started(command: Sequence[str]) -> Started:
-    """The program of a command and its arguments; words that are commands themselves, as of ``bash
-    -c``, are opened.
+    """Find the program, launchers and arguments in a command's words.
+
+    Words that are commands themselves, as for ``bash -c``, are split.
     """
     words = [
-        piece for word in command for piece in (_opened(word) if _is_command(word) else (word,))
+        piece
+        for word in command
+        for piece in (_inner_words(word) if _is_command(word) else (word,))
     ]
     at = _program(words)
     before = words[: at if at >= 0 else len(words)]
@@ -93,44 +94,48 @@ def started(command: Sequence[str]) -> Started:
 
 
 def _program(words: Sequence[str]) -> int:
-    """Index of the program among the words: the first Python file or module that is no launcher,
-    else the first word that is no launcher; -1 if there is none.
+    """Index of the program among a command's words; -1 if there is none.
+
+    It is the first Python file or module that is no launcher, else the first word that is no
+    launcher.
     """
     files = [
         n for n, word in enumerate(words) if word.endswith(".py") or words[n - 1 : n] == ["-m"]
     ]
-    own = [
+    programs = [
         n
         for n in files
         if not words[n].startswith("torch.distributed") and not words[n].endswith("launch.py")
     ]
-    if own:
-        return own[0]
+    if programs:
+        return programs[0]
     if not words or words[0].startswith("-") or PurePosixPath(words[0]).name in _LAUNCHERS:
         return -1
     return 0
 
 
 def _launchers(words: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    found: list[tuple[str, list[str]]] = []
+    """(name, words) of each launcher before the program."""
+    launchers: list[tuple[str, list[str]]] = []
     for word in words:
         name = PurePosixPath(word).name
         if name in _LAUNCHERS or word == _TORCHRUN:
-            found.append(("torchrun" if word == _TORCHRUN else name, []))
-        elif found:
-            found[-1][1].append(word)
-    return tuple((name, tuple(rest)) for name, rest in found)
+            launchers.append(("torchrun" if word == _TORCHRUN else name, []))
+        elif launchers:
+            launchers[-1][1].append(word)
+    return tuple((name, tuple(rest)) for name, rest in launchers)
 
 
 def _arguments(words: Sequence[str]) -> tuple[str, ...]:
-    # What the script is called with is not known here.
+    """Program's arguments, without redirections and ``$@``."""
+    # The arguments of the script itself are unknown.
     return tuple(
         word for word in words if not _REDIRECTED.fullmatch(word) and word not in ("$@", "$*")
     )
 
 
 def _is_command(word: str) -> bool:
-    """True if a word is a whole command with its own words; the output of a command is not."""
+    """True if a word is a whole command with its own words, and not the output of one."""
     return (
         " --" in f" {word}"
         and " " in word.strip()
@@ -138,10 +143,8 @@ def _is_command(word: str) -> bool:
     )
 
 
-def _opened(word: str) -> Sequence[str]:
-    """The words of a command in a word, as of ``bash -c``;
-    what a command would print is one word.
-    """
+def _inner_words(word: str) -> Sequence[str]:
+    """Words of a command inside a word, as for ``bash -c``."""
     try:
         return [piece for part in words_of(word) for piece in expanded(part, _NOTHING)]
     except DataError:

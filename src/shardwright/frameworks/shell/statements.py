@@ -1,4 +1,4 @@
-"""The statements of a shell script: its lines taken apart at the marks that end a command."""
+"""Splitting of a shell script into statements, with their here-documents."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WITH_CONDITIONS: Final = re.compile(r"(?:(?:then|do|else|\{)\s+)*(?:if|elif|whi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A command of a script, or a part of a compound one.
+    """A command of a shell script, or a part of a compound command.
 
     Args:
-        text: without comments, lines that go on joined.
-        line: where it begins.
-        joint: the mark before it: ``&&``, ``||``, ``|``, ``;;`` or nothing.
-        here: its here-document; None = it has none.
-        here_is_text: nothing is put in place of variables there.
+        text: text without comments, with continued lines joined.
+        line: line on which the statement begins.
+        joint: mark before the statement: ``&&``, ``||``, ``|``, ``;;`` or nothing.
+        here: text of the here-document; None = there is none.
+        here_is_text: variables in the here-document are not expanded.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Statement:
 
 
 def statements_of(text: str) -> Iterator[Statement]:
-    """The statements in order.
+    """Split a shell script into statements, in order.
 
     Raises:
         DataError: a quotation, a bracket or a here-document does not end.
@@ -53,29 +53,32 @@ def statements_of(text: str) -> Iterator[Statement]:
                         f"the here-document {here[3][:40]} of the script does not end",
                         hint=f"a line {here[3][:40]}",
                     )
-                kept = [line.lstrip("\t") for line in lines[at:end]] if here[1] else lines[at:end]
-                body, at = "\n".join(kept) + "\n", end + 1
+                body_lines = (
+                    [line.lstrip("\t") for line in lines[at:end]] if here[1] else lines[at:end]
+                )
+                body, at = "\n".join(body_lines) + "\n", end + 1
             # A space that is escaped is no end of a line.
-            found = re.sub(r"(?<!\\)\s+$", "", piece.lstrip())
-            if found or joint == ";;":
+            stripped = re.sub(r"(?<!\\)\s+$", "", piece.lstrip())
+            if stripped or joint == ";;":
                 is_text = here is not None and bool(here[2])
                 yield Statement(
-                    text=found, line=begun, joint=joint, here=body, here_is_text=is_text
+                    text=stripped, line=begun, joint=joint, here=body, here_is_text=is_text
                 )
 
 
 def without_here(text: str) -> str:
-    """A statement without the mark of its here-document."""
+    """Statement's text without the mark of a here-document."""
     return _HERE.sub("", text)
 
 
 def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
-    """The statements of the lines from `at` on until none is open any more, each with what joins
-    it; and the line behind them.
+    """Statements of the lines from `at` on, up to the first line that ends all of them.
+
+    Each has the mark before it. The second result is the next line's index.
     """
     pieces: list[tuple[str, str]] = []
     joint = ""
-    now: list[str] = []
+    current: list[str] = []
     quote, depth, begun = "", 0, at
     while at < len(lines):
         line, at = lines[at], at + 1
@@ -86,7 +89,7 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
                 if n + 1 == len(line):
                     goes_on = True
                     break
-                now.append(line[n : n + 2])
+                current.append(line[n : n + 2])
                 n += 2
                 continue
             if quote:
@@ -98,21 +101,21 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
             elif letter in "({":
                 depth += letter == "(" or line[n - 1 : n] == "$"
             elif letter in ")}":
-                depth -= depth > 0 and (letter == ")" or "${" in "".join(now[-200:]))
-            elif not depth and letter in ";|&" and not _is_within(now, line, n):
+                depth -= depth > 0 and (letter == ")" or "${" in "".join(current[-200:]))
+            elif not depth and letter in ";|&" and not _is_within(current, line, n):
                 mark = line[n : n + 2] if line[n : n + 2] in (";;", "&&", "||") else letter
-                pieces.append(("".join(now), joint))
-                now, joint = [], mark if mark in (";;", "&&", "||", "|") else ""
+                pieces.append(("".join(current), joint))
+                current, joint = [], mark if mark in (";;", "&&", "||", "|") else ""
                 n += len(mark)
                 continue
-            now.append(letter)
+            current.append(letter)
             n += 1
         if goes_on:
-            now.append(" ")
+            current.append(" ")
         elif quote or depth:
-            # What brackets hold together, as a list or a subshell, keeps its lines.
-            now.append("\n")
-        elif joint in ("&&", "||", "|") and not "".join(now).strip() and at < len(lines):
+            # A list or a subshell in brackets keeps its line breaks.
+            current.append("\n")
+        elif joint in ("&&", "||", "|") and not "".join(current).strip() and at < len(lines):
             # A list goes on behind its mark.
             continue
         else:
@@ -123,13 +126,11 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
             " not end",
             hint="the whole script",
         )
-    return [*pieces, ("".join(now), joint)], at
+    return [*pieces, ("".join(current), joint)], at
 
 
 def _is_within(now: list[str], line: str, n: int) -> bool:
-    """True if a separator does not end the statement: in `2>&1` and `&>` it redirects output, and
-    in a condition it belongs to that.
-    """
+    """True if a separator does not end a statement: in a redirection or a condition."""
     letter = line[n]
     if letter == "&" and (line[n - 1 : n] == ">" or line[n + 1 : n + 2] == ">"):
         return True

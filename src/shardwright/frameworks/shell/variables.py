@@ -1,4 +1,4 @@
-"""Variables of a shell script and its positional parameters."""
+"""Variables and positional parameters of a shell script."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 
 Value = str | tuple[str, ...]
-"""Of a variable; of an array its members."""
+"""Value of a variable; a tuple for an array."""
 MAX_VALUE: Final = 1_000_000
-"""Characters of a variable, or of a word with its variables in their places."""
+"""Most characters of a variable, or of a word with expanded variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positional:
-    """The positional parameters of a script or a function.
+    """Positional parameters of a script or a function.
 
     Args:
         values: number, from 1 -> word.
         shifted: words that `shift` has taken.
-        count: how many there are; None = not known.
+        count: number of parameters; None = not known.
     """
 
     values: Mapping[int, str] = field(default_factory=dict)
@@ -32,11 +32,11 @@ class Positional:
 
 @dataclass(slots=True)
 class Variables:
-    """Variables by name; an item of an array that is set on its own has its index in its name.
+    """Variables of a shell script by name; an array item set on its own has a name with index.
 
     Args:
-        fixed: names whose values stand whatever the script says of them.
-        positional: of the script, or of the function that runs.
+        fixed: names whose values the script cannot change.
+        positional: positional parameters of the script, or of the function that runs.
     """
 
     values: dict[str, Value]
@@ -55,9 +55,11 @@ def variables_of(given: Mapping[str, str]) -> Variables:
         int(name): value for name, value in given.items() if is_number(name) and len(name) < 4
     }
     names = {name: value for name, value in given.items() if not is_number(name)}
-    # Without a gap they are all that there are.
-    whole = bool(numbers) and set(numbers) - {0} == set(range(1, len(numbers.keys() - {0}) + 1))
-    count = len(numbers.keys() - {0}) if whole else None
+    # Numbers without a gap are all positional parameters of the script.
+    is_complete = bool(numbers) and set(numbers) - {0} == set(
+        range(1, len(numbers.keys() - {0}) + 1)
+    )
+    count = len(numbers.keys() - {0}) if is_complete else None
     return Variables(
         values=dict(names),
         fixed=frozenset(names),
@@ -66,7 +68,7 @@ def variables_of(given: Mapping[str, str]) -> Variables:
 
 
 def value_of(variables: Variables, name: str) -> Value | None:
-    """The value of a variable or a positional parameter; None = not known."""
+    """Value of a variable or a positional parameter; None = not known."""
     if is_number(name):
         return _positional(variables.positional, int(name)) if len(name) < 4 else None
     if name in ("@", "*"):
@@ -78,16 +80,17 @@ def value_of(variables: Variables, name: str) -> Value | None:
 
 
 def scalar_of(variables: Variables, name: str) -> Value | None:
-    """The value of ``$NAME``: as `value_of`, or the first item of an array."""
-    found = value_of(variables, name)
-    if isinstance(found, tuple) and name not in ("@", "*"):
-        return found[0] if found else ""
-    return found
+    """Value of ``$NAME``: the variable, or the first item of an array."""
+    value = value_of(variables, name)
+    if isinstance(value, tuple) and name not in ("@", "*"):
+        return value[0] if value else ""
+    return value
 
 
 def unknown_name(variables: Variables, name: str) -> str:
-    """The placeholder of a value that is not known; for a positional parameter its number when the
-    script was called.
+    """Placeholder ``$NAME`` for an unknown value.
+
+    For a positional parameter it has the number that the parameter had when the script was called.
     """
     return (
         f"${int(name) + variables.positional.shifted}"
@@ -97,7 +100,7 @@ def unknown_name(variables: Variables, name: str) -> str:
 
 
 def assign(variables: Variables, name: str, value: Value) -> None:
-    """Give a variable a value, unless it is fixed.
+    """Set a variable, unless it is fixed.
 
     Raises:
         DataError: the value is too long.
@@ -112,17 +115,18 @@ def assign(variables: Variables, name: str, value: Value) -> None:
 
 
 def shift(variables: Variables, number: int) -> None:
-    """Take the first positional parameters away."""
+    """Remove the first `number` positional parameters."""
     old = variables.positional
     variables.positional = replace(old, shifted=min(old.shifted + number, 1000))
 
 
 def called_with(words: tuple[str, ...]) -> Positional:
-    """Positional parameters that are all known."""
+    """Positional parameters of a call with these words."""
     return Positional(values=dict(enumerate(words, start=1)), count=len(words))
 
 
 def _positional(positional: Positional, number: int) -> str | None:
+    """Value of a positional parameter after shifts; None = not known."""
     if number == 0:
         return positional.values.get(0)
     at = number + positional.shifted
@@ -132,11 +136,13 @@ def _positional(positional: Positional, number: int) -> str | None:
 
 
 def _all(positional: Positional) -> tuple[str, ...] | None:
+    """All positional parameters after shifts; None = not known."""
     if positional.count is None:
         return None
     return tuple(_known(positional))
 
 
 def _known(positional: Positional) -> Iterator[str]:
+    """Yield the positional parameters that remain after shifts."""
     for number in range(positional.shifted + 1, (positional.count or 0) + 1):
         yield positional.values.get(number, "")

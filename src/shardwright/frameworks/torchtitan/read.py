@@ -1,4 +1,4 @@
-"""torchtitan's configurations as a launch: Python (0.3), TOML (before) or arguments."""
+"""Reader of torchtitan's configurations: Python (0.3), TOML (earlier) or arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.frameworks.launch.framework_claims import (
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import ORDER, Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import ORDER, FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.launch.model_sizes import compared_name
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
@@ -54,10 +54,10 @@ _TOKENS: Final = MappingProxyType(
         "training.num-tokens-per-train-step": "training.global-batch-size",
     }
 )
-"""Tokens (since 0.3) -> the samples that they are."""
+"""Setting in tokens (since 0.3) -> setting in samples."""
 _NAMES: Final = {name.lower(): ours for ours, name in SCHEDULES.items()}
 _SINGLE: Final = ("1f1b", "gpipe")
-"""Schedules of one chunk a rank; others have two where nothing is said."""
+"""Schedules of one chunk a rank; others have two by default."""
 
 
 _DEGREES: Final = frozenset(
@@ -104,15 +104,15 @@ _SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    written = replace(written, arguments=dict(_canonical(written.arguments)))
-    said = written.arguments
-    refuse(said, SETTINGS.refused)
-    values = values_of(SETTINGS, said)
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert torchtitan's settings to a launch."""
+    file_settings = replace(file_settings, arguments=dict(_canonical(file_settings.arguments)))
+    settings = file_settings.arguments
+    refuse(settings, SETTINGS.refused)
+    values = values_of(SETTINGS, settings)
     tp, pp, cp = values["tp"], values["pp"], values["cp"]
     dp = replicas(devices, tp=tp, pp=pp, cp=cp)
-    # Without a degree the rest is sharded over; with one of 1 all are replicas.
+    # Without a shard degree the remaining devices shard; with a degree of 1 they are replicas.
     shards = values["shards"]
     if shards is None:
         shards = dp // max(values["replicate"], 1)
@@ -131,9 +131,9 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
     grid = Grid(**only_of_grid(strategy))
     samples = local * dp if values["global_batch"] is None else values["global_batch"]
     if pp > 1:
-        grid = _pipelined(values, grid, model=model, table=said.get(ORDER, ""), batch=samples)
+        grid = _pipelined(values, grid, model=model, table=settings.get(ORDER, ""), batch=samples)
     return launch_of(
-        written,
+        file_settings,
         grid,
         framework="torchtitan",
         runtime=runtime,
@@ -142,9 +142,9 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         global_batch=samples,
         precision=_precision(values),
         table=SETTINGS,
-        of_model=tuple(compared_name(said, ("model.name", "model.flavor"), FLAVORS, model)),
-        arguments=_options(said),
-        notes=_loss_notes(said),
+        of_model=tuple(compared_name(settings, ("model.name", "model.flavor"), FLAVORS, model)),
+        arguments=_options(settings),
+        notes=_loss_notes(settings),
     )
 
 
@@ -159,28 +159,31 @@ TORCHTITAN: Final = LaunchReader(
 
 
 def _canonical(arguments: Arguments) -> Iterator[tuple[str, str]]:
-    found = {canonical_name(name): value for name, value in arguments.items()}
-    length = count(found, "training.seq-len", 1) or 1
-    for name, value in found.items():
+    """Settings under their canonical names, with tokens converted to samples."""
+    settings = {canonical_name(name): value for name, value in arguments.items()}
+    length = count(settings, "training.seq-len", 1) or 1
+    for name, value in settings.items():
         yield name, value
         if name in _TOKENS:
             yield (
                 _TOKENS[name],
-                value if value.startswith("-") else str(max(count(found, name) // length, 1)),
+                value if value.startswith("-") else str(max(count(settings, name) // length, 1)),
             )
 
 
 def canonical_name(name: str) -> str:
-    """A setting as it is called here, of Python files and of older ones."""
-    before = max((one for one in _SECTIONS if name.startswith(one)), key=len, default="")
+    """Canonical name of a setting from a Python file or an older release."""
+    before = max(
+        (section for section in _SECTIONS if name.startswith(section)), key=len, default=""
+    )
     return _SECTIONS.get(before, "") + name.removeprefix(before)
 
 
 def _precision(values: Mapping[str, Any]) -> str:
-    """The recipe of number formats.
+    """Precision of the launch, from its converters and weight dtype.
 
     Raises:
-        DataError: a converter that is not priced, as of adapters or of 4 bits.
+        DataError: a converter is not priced, such as LoRA or a 4-bit format.
     """
     words = [word.lower() for word in re.findall(r"[A-Za-z0-9_.]+", values["converters"])]
     unknown = [
@@ -197,35 +200,37 @@ def _precision(values: Mapping[str, Any]) -> str:
     return "fp8" if words else "bf16"
 
 
-def _options(said: Arguments) -> Mapping[str, str]:
-    """Settings as arguments, with the names by which options are set."""
-    said = {
+def _options(settings: Arguments) -> Mapping[str, str]:
+    """Settings under the names of flags that set runtime options."""
+    settings = {
         name: value
-        for name, value in said.items()
-        if name != "compile.enable" or "model" in said.get("compile.components", "model")
+        for name, value in settings.items()
+        if name != "compile.enable" or "model" in settings.get("compile.components", "model")
     }
     if any(
-        word in said.get("model.converters", "").lower()
+        word in settings.get("model.converters", "").lower()
         for word in ("mxfp8", "quantize.linear.mx", "mx")
     ):
-        said = {**said, "mx.recipe-name": "mxfp8"}
-    if _has_loss_in_parts(said) and said.get("config.num-chunks", "8") == "8":
-        said = {**said, "linear-loss": "parts"}
+        settings = {**settings, "mx.recipe-name": "mxfp8"}
+    if _has_loss_in_parts(settings) and settings.get("config.num-chunks", "8") == "8":
+        settings = {**settings, "linear-loss": "parts"}
     renamed = {"compile.enable-async-tensor-parallel": f"{_P}enable-async-tensor-parallel"}
     return {
         renamed.get(name, name): value
-        for name, value in said.items()
+        for name, value in settings.items()
         if value.lower() not in ("false", "none")
     }
 
 
-def _has_loss_in_parts(said: Arguments) -> bool:
-    return said.get("config.loss", "").lower().startswith("chunkedlosswrapper")
+def _has_loss_in_parts(settings: Arguments) -> bool:
+    """True if the loss is computed in chunks of tokens."""
+    return settings.get("config.loss", "").lower().startswith("chunkedlosswrapper")
 
 
-def _loss_notes(said: Arguments) -> tuple[str, ...]:
-    chunks = said.get("config.num-chunks", "8")
-    if not _has_loss_in_parts(said) or chunks == "8":
+def _loss_notes(settings: Arguments) -> tuple[str, ...]:
+    """A note on a chunked loss with an unpriced number of chunks."""
+    chunks = settings.get("config.num-chunks", "8")
+    if not _has_loss_in_parts(settings) or chunks == "8":
         return ()
     return (f"not counted: the loss in {chunks[:12]} parts, which takes less memory",)
 
@@ -233,10 +238,10 @@ def _loss_notes(said: Arguments) -> tuple[str, ...]:
 def _pipelined(
     values: Mapping[str, Any], grid: Grid, *, model: Model, table: str, batch: int
 ) -> Grid:
-    """The grid with its schedule, and the layers of each chunk as torchtitan cuts a model.
+    """Grid with its pipeline schedule and the layers of each chunk, by torchtitan's rule.
 
     Args:
-        table: rows of the pipeline's order; empty = its schedule has a name.
+        table: rows of the pipeline order table; empty = the schedule has a name.
     """
     name = values["order_name"].lower()
     layers = num_layers(model)
@@ -259,7 +264,7 @@ def _pipelined(
         )
     cut = replace(grid, vpp=len(chunks) // grid.pp, layers=chunks)
     if table:
-        return _of_table(table, cut, model=model, batch=batch)
+        return _grid_of_order_table(table, cut, model=model, batch=batch)
     if name not in _NAMES:
         raise DataError(
             f"the schedule {name[:40]} is not known here",
@@ -268,21 +273,21 @@ def _pipelined(
     return replace(cut, schedule=_NAMES[name])
 
 
-def _of_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
-    """The grid under the schedule whose table it is.
+def _grid_of_order_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
+    """Grid under the schedule whose order table equals the given rows.
 
     Raises:
-        DataError: it is of none that has a name.
+        DataError: no named schedule has this table.
     """
     for name in GRID_SCHEDULES:
         try:
-            found = replace(grid, schedule=name)
-            plan = plan_of(found, model=model, global_batch=batch)
+            candidate = replace(grid, schedule=name)
+            plan = plan_of(candidate, model=model, global_batch=batch)
             if (
                 isinstance(plan.orders[0], NamedOrder)
                 and schedule_csv(plan).split() == rows.split()
             ):
-                return found
+                return candidate
         except (ShardwrightError, AssertionError, ValueError):
             continue
     raise DataError(

@@ -1,4 +1,4 @@
-"""torchtitan's configuration, setting by setting, and what it calls schedules and models.
+"""Table of torchtitan's settings, and its names of schedules and models.
 
 Source of names and defaults: torchtitan 0.3.0, config/configs.py, distributed/parallel_dims.py and
 distributed/pipeline_parallel.py; of 0.1 and 0.2 config/job_config.py.
@@ -38,7 +38,8 @@ SCHEDULES: Final = {
     "zb-v": "ZBVZeroBubble",
     "dualpipe-v": "DualPipeV",
 }
-"""Its names of schedules; any other order is a table. A name says also where stages lie."""
+"""Schedule -> torchtitan's name; any other order is a table. A name also gives the placement of
+stages."""
 FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
     "llama-3.2-1b": ("llama3", "1B"),
     "llama-3.2-3b": ("llama3", "3B"),
@@ -61,11 +62,12 @@ _ALWAYS, _NEVER = WhenWritten.ALWAYS, WhenWritten.NEVER
 _NUMBER: Final = ValueForm(
     read=lambda name, text: None if text.startswith("-") else whole_number(name, text), write=int
 )
-"""A whole number; one below zero is none, and the framework works the value out."""
+"""Form of a whole number; a negative one is None: the framework computes the value."""
 _MODULES: Final = ValueForm(read=TEXT.read, write=list)
 
 
 def _recompute(name: str, value: str) -> Recompute:
+    """Recompute mode in the text of an activation checkpointing setting."""
     kinds = (Recompute.FULL, Recompute.SELECTIVE)
     return next((kind for kind in kinds if kind.value in value.lower()), Recompute.NONE)
 

@@ -1,6 +1,4 @@
-"""torchtitan: a Python module with a function that returns its configuration, and a table of the
-pipeline's order.
-"""
+"""Exporter of a torchtitan configuration as a Python module, and a pipeline order table."""
 
 from __future__ import annotations
 
@@ -9,24 +7,28 @@ from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
-    another_framework,
-    in_no_target,
-    of_the_job,
-    other_orders,
-    some_recomputed,
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    rank_order_shortfalls,
+    universal_shortfalls,
 )
 from shardwright.frameworks.export.exporter import (
     Exporter,
     ExportFile,
-    Given,
+    PlanToExport,
     Shortfall,
     in_quotes,
     one_line,
     title,
 )
-from shardwright.frameworks.export.published_models import other_numbers, published
+from shardwright.frameworks.export.published_models import hyperparameter_shortfalls, published_name
 from shardwright.frameworks.export.start_script import start_script, torchrun
-from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls, sharded
+from shardwright.frameworks.pytorch_fsdp.write import (
+    fsdp2_degrees,
+    fsdp2_shortfalls,
+    sharding_ranks,
+)
 from shardwright.frameworks.settings.setting_table import in_section, written_settings
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
@@ -40,26 +42,26 @@ MODULE, FUNCTION, ORDER, SCRIPT = "shardwright_plan", "plan", "order.csv", "trai
 INNERMOST_FIRST: Final = ("tp", "cp", "ep", "dp", "pp")
 """Axes of torchtitan's mesh (`ParallelDims.build_mesh`)."""
 LOOP, AS_A_V = "PipelineScheduleMulti", "ZBVZeroBubble"
-"""Names under a table of an order: stages in turns, or as a V
+"""Schedule names for an order table: stages in a loop, or in a V
 (`_get_pp_rank_to_stage_indices_mapping`)."""
 
 
 def flavor(model: Model) -> tuple[str, str] | None:
-    """torchtitan's (module, flavor) of the same blocks, None if its registries have none."""
-    return published(model, FLAVORS)
+    """torchtitan's (module, flavor) of a model with the same blocks; None if it has none."""
+    return published_name(model, FLAVORS)
 
 
-def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """The parts of a plan that torchtitan cannot express, each with the reason."""
-    yield from _of_the_job(given)
-    yield from _of_the_grid(given.grid)
-    yield from _of_options(given)
+def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Parts of a plan that torchtitan cannot express, each with the reason."""
+    yield from _job_shortfalls(export)
+    yield from _grid_shortfalls(export.grid)
+    yield from _option_shortfalls(export)
 
 
-def _files(given: Given) -> tuple[ExportFile, ...]:
-    """The files of a plan of which nothing, or only what may be lost, is lacking."""
-    order = (ExportFile(name=ORDER, text=schedule_csv(given.plan)),) if _has_table(given) else ()
-    return (ExportFile(name=f"{MODULE}.py", text=_module(given)), *order, _script(given))
+def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
+    """Python module with the configuration, order table where needed, and start script."""
+    order = (ExportFile(name=ORDER, text=schedule_csv(export.plan)),) if _has_table(export) else ()
+    return (ExportFile(name=f"{MODULE}.py", text=_module(export)), *order, _script(export))
 
 
 TORCHTITAN: Final = Exporter(
@@ -71,20 +73,22 @@ TORCHTITAN: Final = Exporter(
 )
 
 
-def _of_the_job(given: Given) -> Iterator[Shortfall]:
-    problem = given.problem
+def _job_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Shortfalls of the model and the job."""
+    problem = export.problem
     if flavor(problem.model) is None:
-        known = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
+        modules = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
         yield Shortfall(
-            what=f"{problem.model.name}: its registries ({known}) have no model of these sizes",
+            what=f"{problem.model.name}: its registries ({modules}) have no model of these sizes",
             hint="a published size",
         )
-    yield from other_numbers(problem.model, FLAVORS)
-    yield from of_the_job(given, Dtype.BF16)
+    yield from hyperparameter_shortfalls(problem.model, FLAVORS)
+    yield from job_shortfalls(export, Dtype.BF16)
 
 
-def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
-    yield from other_orders(grid, INNERMOST_FIRST)
+def _grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
+    """Parts of a grid that torchtitan cannot express."""
+    yield from rank_order_shortfalls(grid, INNERMOST_FIRST)
     yield from fsdp2_shortfalls(grid)
     if grid.ulysses > 1:
         yield Shortfall(
@@ -103,10 +107,10 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
     if (
         grid.ep > 1
         and (grid.zero == 0 or (grid.shard or grid.dp * grid.cp) < grid.dp * grid.cp)
-        and grid.tp * sharded(grid) % grid.ep
+        and grid.tp * sharding_ranks(grid) % grid.ep
     ):
         yield Shortfall(
-            what=f"ep {grid.ep} over more than the {sharded(grid)} shards x tp {grid.tp}",
+            what=f"ep {grid.ep} over more than the {sharding_ranks(grid)} shards x tp {grid.tp}",
             hint="more shards, or zero 2 or 3",
         )
     placed = grid_schedule(grid.schedule)
@@ -119,49 +123,54 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
             what="recompute of attention's core",
             instead="its selective policy, which keeps products and recomputes the rest",
         )
-    yield from some_recomputed(grid)
+    yield from partial_recompute_shortfalls(grid)
     if grid.offload:
         yield Shortfall(what=f"{grid.offload} % of the states on the host", hint="offload=0")
-    yield from in_no_target(grid)
+    yield from universal_shortfalls(grid)
 
 
-def _of_options(given: Given) -> Iterator[Shortfall]:
-    for option, value in given.grid.options:
+def _option_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Shortfalls of runtime options, and of a plan priced for another framework."""
+    for option, value in export.grid.options:
         if option != "tp_overlap":
             yield Shortfall(
                 what=f"the option {option}={value}", instead=f"torchtitan's own {option}"
             )
-    yield from another_framework(given, "torchtitan")
+    yield from other_framework_shortfalls(export, "torchtitan")
 
 
-def _has_table(given: Given) -> bool:
-    return given.grid.pp > 1 and (given.table is not None or given.grid.schedule not in SCHEDULES)
+def _has_table(export: PlanToExport) -> bool:
+    """True if the pipeline order is written as a table."""
+    return export.grid.pp > 1 and (
+        export.table is not None or export.grid.schedule not in SCHEDULES
+    )
 
 
-def _is_v(given: Given) -> bool:
-    bases = [stage.base for stage in given.plan.lanes[0].stages]
-    return len(bases) == 2 * given.grid.pp and bases == [
-        *bases[: given.grid.pp],
-        *reversed(bases[: given.grid.pp]),
+def _is_v(export: PlanToExport) -> bool:
+    """True if the stages lie on the ranks in a V."""
+    bases = [stage.base for stage in export.plan.lanes[0].stages]
+    return len(bases) == 2 * export.grid.pp and bases == [
+        *bases[: export.grid.pp],
+        *reversed(bases[: export.grid.pp]),
     ]
 
 
-def _stages(given: Given) -> list[list[str]]:
-    """Names of torchtitan's modules by chunk."""
-    found, at = [], 0
-    for layers in given.chunks:
-        found.append([f"layers.{i}" for i in range(at, at + layers)])
+def _stages(export: PlanToExport) -> list[list[str]]:
+    """Names of torchtitan's modules in each chunk."""
+    chunks, at = [], 0
+    for layers in export.chunks:
+        chunks.append([f"layers.{i}" for i in range(at, at + layers)])
         at += layers
-    found[0].insert(0, "tok_embeddings")
-    found[-1] += ["norm", "lm_head"]
-    return found
+    chunks[0].insert(0, "tok_embeddings")
+    chunks[-1] += ["norm", "lm_head"]
+    return chunks
 
 
-def _values(given: Given) -> dict[str, Any]:
-    """The values of the table's fields."""
-    grid, batch = given.grid, given.problem.job.global_batch
+def _values(export: PlanToExport) -> dict[str, Any]:
+    """Value of each field of the settings table, from the plan."""
+    grid, batch = export.grid, export.problem.job.global_batch
     replicate, shards = fsdp2_degrees(grid)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "replicate": replicate,
         "shards": shards,
         "sharded_stage": 3 if grid.zero == 3 else 2,
@@ -169,36 +178,36 @@ def _values(given: Given) -> dict[str, Any]:
         "sp": grid.sp,
         "cp": grid.cp,
         "ep": grid.ep,
-        "seq_len": given.problem.job.sequence_length,
+        "seq_len": export.problem.job.sequence_length,
         "global_batch": batch,
         "local_batch": batch // grid.dp if grid.pp > 1 else grid.microbatch,
     }
     if grid.pp == 1:
-        return found
+        return values
     # 1F1B of one microbatch is GPipe's order, which PyTorch's 1F1B refuses.
-    one = batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
-    named = SCHEDULES.get("gpipe" if one else grid.schedule)
-    return found | {
+    is_one_microbatch = batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
+    named = SCHEDULES.get("gpipe" if is_one_microbatch else grid.schedule)
+    return values | {
         "pp": grid.pp,
-        "order_name": (AS_A_V if _is_v(given) else LOOP) if _has_table(given) else named,
+        "order_name": (AS_A_V if _is_v(export) else LOOP) if _has_table(export) else named,
         "pipeline_samples": grid.microbatch,
-        "modules": _stages(given),
+        "modules": _stages(export),
     }
 
 
-def _fields(given: Given, section: str) -> list[str]:
+def _fields(export: PlanToExport, section: str) -> list[str]:
     """Lines of Python that set the fields of a section."""
-    pairs = in_section(written_settings(SETTINGS, _values(given)), section)
+    pairs = in_section(written_settings(SETTINGS, _values(export)), section)
     return [f"            {name.rpartition('.')[2]}={_text(value)}," for name, value in pairs]
 
 
-def _module(given: Given) -> str:
-    """The text of the configuration's module."""
-    grid = given.grid
-    found = flavor(given.problem.model)
-    assert found is not None, "a model without a flavor is refused"
-    module, name = found
-    runtime = given.problem.runtime
+def _module(export: PlanToExport) -> str:
+    """Text of the configuration's Python module."""
+    grid = export.grid
+    registry_entry = flavor(export.problem.model)
+    assert registry_entry is not None, "a model without a flavor is refused"
+    module, name = registry_entry
+    runtime = export.problem.runtime
     compiled = (
         runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"
     )
@@ -206,8 +215,8 @@ def _module(given: Given) -> str:
     loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))"
     if runtime_with_options(runtime, grid.options).linear_loss is LinearLoss.PARTS:
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
-    fields = _fields(given, "parallelism")
-    if _has_table(given):
+    fields = _fields(export, "parallelism")
+    if _has_table(export):
         fields.append(
             f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),"
         )
@@ -217,7 +226,7 @@ def _module(given: Given) -> str:
         Recompute.FULL: "FullAC.Config()",
     }[grid.recompute]
     lines = [
-        f'"""{in_quotes(title(given))}. Made by Shardwright for torchtitan {SETTINGS.version}.',
+        f'"""{in_quotes(title(export))}. Made by Shardwright for torchtitan {SETTINGS.version}.',
         "",
         (
             f"{SCRIPT} starts it. The tokenizer, the data and the learning rate are no part of a"
@@ -225,7 +234,7 @@ def _module(given: Given) -> str:
         ),
         '"""',
         "",
-        *(["from pathlib import Path", ""] if _has_table(given) else []),
+        *(["from pathlib import Path", ""] if _has_table(export) else []),
         "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss  # noqa: F401",
         "from torchtitan.components.optimizer import default_adamw",
         "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
@@ -240,7 +249,7 @@ def _module(given: Given) -> str:
         "",
         "",
         f"def {FUNCTION}() -> Trainer.Config:",
-        f'    """{in_quotes(one_line(given.name))}."""',
+        f'    """{in_quotes(one_line(export.name))}."""',
         f"    model = model_registry({_text(name)})",
         "    return Trainer.Config(",
         "        model_spec=model,",
@@ -248,7 +257,7 @@ def _module(given: Given) -> str:
         "        optimizer=default_adamw(),",
         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
         "        training=TrainingConfig(",
-        *_fields(given, "training"),
+        *_fields(export, "training"),
         *(["            disable_cuda_graphs=True,"] if grid.pp > 1 or grid.ep > 1 else []),
         "        ),",
         "        parallelism=ParallelismConfig(",
@@ -265,9 +274,10 @@ def _module(given: Given) -> str:
     return "\n".join(lines)
 
 
-def _script(given: Given) -> ExportFile:
+def _script(export: PlanToExport) -> ExportFile:
+    """Start script of one node, which calls torchrun."""
     return start_script(
-        given,
+        export,
         name=SCRIPT,
         made_for=f"torchtitan {SETTINGS.version}",
         before=(
@@ -278,5 +288,5 @@ def _script(given: Given) -> ExportFile:
 
 
 def _text(value: object) -> str:
-    """A value as Python writes it; with double quotes, as formatters want them."""
+    """Value as Python text, with double quotes."""
     return repr(value).replace("'", '"')

@@ -1,4 +1,4 @@
-"""torchtune's YAML, and overrides behind ``tune run``.
+"""Reader of torchtune's YAML, with overrides after ``tune run``.
 
 Source of names and defaults: torchtune 0.6, recipes/full_finetune_distributed.py,
 recipes/lora_finetune_distributed.py and recipes/configs
@@ -18,9 +18,9 @@ from shardwright.frameworks.launch.fused_losses import OF_LOSS
 from shardwright.frameworks.launch.launch_degrees import NO_PIPELINE
 from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import refusals, refused
-from shardwright.frameworks.transformers.read import normal
-from shardwright.frameworks.transformers.trainer_reader import Words, trainer_reader
-from shardwright.frameworks.transformers.trainer_strategy import on
+from shardwright.frameworks.transformers.read import normalize_dtypes
+from shardwright.frameworks.transformers.trainer_reader import TrainerNames, trainer_reader
+from shardwright.frameworks.transformers.trainer_strategy import is_on
 
 _OPTIMIZERS: Final = {
     "torch.optim.adamw": "adamw",
@@ -34,23 +34,23 @@ _OPTIMIZERS: Final = {
 _ATTENTION: Final = frozenset({"q_proj", "k_proj", "v_proj", "output_proj"})
 _FEED_FORWARD: Final = ("gate_proj", "up_proj", "down_proj")
 _IN_PARTS: Final = frozenset({"linearcrossentropyloss", "cewithchunkedoutputloss"})
-"""Losses over parts of a microbatch's tokens; of eight, the first is an option of the runtime."""
+"""Losses over chunks of a microbatch's tokens; with eight chunks, the first is an option of the
+runtime."""
 DOCS: Final = "https://docs.pytorch.org/torchtune/stable/deep_dives/configs.html"
 
 
-def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    """The canonical settings: what components a file names.
+def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite torchtune's settings as the Trainer's, from the components that a file names.
 
     Raises:
-        DataError: a component that is not priced, or a configuration that is named and not among
-        the files.
+        DataError: a component is not priced, or the named configuration is not among the files.
     """
-    normal(said, devices)
-    builder = said.get("model.-component-", "").rpartition(".")[2]
+    normalize_dtypes(settings, devices)
+    builder = settings.get("model.-component-", "").rpartition(".")[2]
     if not builder:
         raise DataError(
-            f"the command names the configuration {said.get('config', '')[:60]}, which is not among"
-            " the files",
+            f"the command names the configuration {settings.get('config', '')[:60]}, which is not"
+            " among the files",
             hint="tune cp NAME FILE writes it; give it beside the command",
         )
     for word, what in (
@@ -63,41 +63,41 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
                 hint="a builder of the whole model, or of LoRA",
             )
     if builder.startswith("lora_"):
-        said.setdefault("lora-rank", "8")
-        targets = said.get("model.lora-attn-modules", "q_proj v_proj").replace(",", " ").split()
+        settings.setdefault("lora-rank", "8")
+        targets = settings.get("model.lora-attn-modules", "q_proj v_proj").replace(",", " ").split()
         named = {word.strip("[]'\" ") for word in targets} & _ATTENTION
-        said["lora-target"] = " ".join(
-            (*sorted(named), *(_FEED_FORWARD if on(said, "model.apply-lora-to-mlp") else ()))
+        settings["lora-target"] = " ".join(
+            (*sorted(named), *(_FEED_FORWARD if is_on(settings, "model.apply-lora-to-mlp") else ()))
         )
     else:
-        said.pop("lora-rank", None)
-    optimizer = said.get("optimizer.-component-", "torch.optim.AdamW")
-    said["optim"] = _OPTIMIZERS.get(optimizer.lower(), optimizer)
-    loss = said.get("loss.-component-", "").rpartition(".")[2].lower()
+        settings.pop("lora-rank", None)
+    optimizer = settings.get("optimizer.-component-", "torch.optim.AdamW")
+    settings["optim"] = _OPTIMIZERS.get(optimizer.lower(), optimizer)
+    loss = settings.get("loss.-component-", "").rpartition(".")[2].lower()
     if loss and "crossentropy" not in loss and not loss.startswith("cewith"):
         raise DataError(
             f"loss {loss[:60]}: a loss that reads pairs or another model is not priced here",
             hint="a loss of cross-entropy",
         )
-    chunks = said.get("loss.num-output-chunks", "8")
+    chunks = settings.get("loss.num-output-chunks", "8")
     notes: tuple[str, ...] = ()
     if loss.startswith("liger"):
-        said["linear-loss"] = "liger"
+        settings["linear-loss"] = "liger"
     elif loss == "linearcrossentropyloss" and chunks == "8":
-        said["linear-loss"] = "chunked"
+        settings["linear-loss"] = "chunked"
     elif loss in _IN_PARTS:
         notes = (f"not counted: {loss} in {chunks[:12]} parts, which takes less memory",)
-    if said.get("ac-mode", "full").lower() == "selective":
+    if settings.get("ac-mode", "full").lower() == "selective":
         raise DataError(
             "ac_mode selective: selective checkpointing of whole layers is not priced here",
             hint="enable_activation_checkpointing alone",
         )
-    said["fsdp"] = "full_shard" if devices > 1 else ""
+    settings["fsdp"] = "full_shard" if devices > 1 else ""
     return notes
 
 
 TORCHTUNE: Final = trainer_reader(
-    Words(
+    TrainerNames(
         framework="torchtune",
         renamed=MappingProxyType(
             {
@@ -174,7 +174,7 @@ TORCHTUNE: Final = trainer_reader(
         understood=MappingProxyType(
             {"loss.-component-": OF_LOSS, "loss.num-output-chunks": OF_LOSS}
         ),
-        settled=_settled,
+        settled=_normalize,
         possible=NO_PIPELINE,
         splits_stream=True,
     ),

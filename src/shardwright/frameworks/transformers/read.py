@@ -1,5 +1,4 @@
-"""Transformers' Trainer: flags of Python scripts such as run_clm.py, JSON and YAML files of
-arguments, and TrainingArguments(...).
+"""Reader of Transformers' Trainer: script flags, argument files and TrainingArguments(...).
 
 Source of names and defaults: Transformers 4.57, training_args.py;
 examples/pytorch/language-modeling/run_clm.py.
@@ -13,8 +12,12 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import CONFIGURATIONS, FileKind, Signature
 from shardwright.frameworks.settings.name_lists import names
-from shardwright.frameworks.transformers.trainer_reader import Words, files_of, trainer_reader
-from shardwright.frameworks.transformers.trainer_strategy import on
+from shardwright.frameworks.transformers.trainer_reader import (
+    TrainerNames,
+    files_of,
+    trainer_reader,
+)
+from shardwright.frameworks.transformers.trainer_strategy import is_on
 
 _PYTHON: Final = ("trainingarguments.", "seq2seqtrainingarguments.")
 """Prefixes of settings in a Python file that calls the class."""
@@ -26,8 +29,8 @@ _OWN: Final = names(
 DOCS: Final = "https://huggingface.co/docs/transformers/main_classes/trainer"
 
 
-def normal(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Words for dtypes as the planner has them."""
+def normalize_dtypes(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite dtype names and compile settings to the planner's, in place."""
     named = {
         "bfloat16": "bf16",
         "torch.bfloat16": "bf16",
@@ -35,45 +38,46 @@ def normal(said: dict[str, str], devices: int) -> tuple[str, ...]:
         "torch.float32": "fp32",
         "float16": "fp16",
     }
-    if "weights" in said:
-        said["weights"] = named.get(said["weights"].lower(), said["weights"].lower())
-    compiled = said.get("torch-compile", "").upper()
+    if "weights" in settings:
+        settings["weights"] = named.get(settings["weights"].lower(), settings["weights"].lower())
+    compiled = settings.get("torch-compile", "").upper()
     if compiled not in ("", "TRUE"):
-        said["torch-compile"] = str(compiled not in ("FALSE", "NO", "EAGER")).lower()
+        settings["torch-compile"] = str(compiled not in ("FALSE", "NO", "EAGER")).lower()
     return ()
 
 
-def peft_targets(said: dict[str, str]) -> tuple[str, ...]:
-    """Adapters without targets are where PEFT puts them (PEFT 0.17, utils/constants.py, of Llama,
-    Mistral and Qwen).
+def peft_targets(settings: dict[str, str]) -> tuple[str, ...]:
+    """Set the targets of LoRA adapters to PEFT's default where none are set; return a note.
+
+    The default is that of Llama, Mistral and Qwen (PEFT 0.17, utils/constants.py).
     """
-    if said.get("lora-rank", "0") == "0" or "lora-target" in said:
+    if settings.get("lora-rank", "0") == "0" or "lora-target" in settings:
         return ()
-    said["lora-target"] = "q_proj v_proj"
+    settings["lora-target"] = "q_proj v_proj"
     return (
         "assumed: adapters on q_proj and v_proj, as PEFT has them where nothing is said "
         "(https://huggingface.co/docs/peft/package_reference/lora)",
     )
 
 
-def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Notes on a launch whose settings are brought to canonical names in place, as `normal` does.
+def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite the Trainer's settings to canonical names and values in place, and return notes.
 
     Raises:
-        DataError: a script of the user's own adds adapters, whose rank nothing says.
+        DataError: the launch trains LoRA adapters without a rank.
     """
-    if on(said, "lora") and "lora-rank" not in said:
+    if is_on(settings, "lora") and "lora-rank" not in settings:
         raise DataError(
             "the launch trains adapters, and does not say their rank: the script has it",
             hint="--lora_r N beside the arguments",
         )
-    if not on(said, "lora") and "lora" in said:
-        said.pop("lora-rank", None)
-    return (*normal(said, devices), *peft_targets(said))
+    if not is_on(settings, "lora") and "lora" in settings:
+        settings.pop("lora-rank", None)
+    return (*normalize_dtypes(settings, devices), *peft_targets(settings))
 
 
 TRANSFORMERS: Final = trainer_reader(
-    Words(
+    TrainerNames(
         framework="huggingface-trainer",
         defaults=MappingProxyType(
             {
@@ -84,7 +88,7 @@ TRANSFORMERS: Final = trainer_reader(
             }
         ),
         source=DOCS,
-        settled=_settled,
+        settled=_normalize,
     ),
     signature=Signature(
         kinds=CONFIGURATIONS | {FileKind.COMMAND, FileKind.PYTHON},

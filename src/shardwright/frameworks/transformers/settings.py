@@ -1,5 +1,4 @@
-"""Settings of Transformers' Trainer by what they are here; those of frameworks on it are told in
-the same canonical names.
+"""Table of Transformers' Trainer settings under canonical names, which many frameworks share.
 
 Source: Transformers 4.57, training_args.py; Accelerate 1.15.0, utils/dataclasses.py; PEFT 0.17,
 tuners/lora/config.py.
@@ -58,7 +57,7 @@ UNDERSTOOD: Final[Mapping[str, str]] = MappingProxyType(
         "dp-shard": "members of a sharding group",
     }
 )
-"""Canonical name -> what it says."""
+"""Canonical name -> meaning."""
 CANONICAL: Final[Mapping[str, str]] = MappingProxyType(
     {
         "per-gpu-train-batch-size": "per-device-train-batch-size",
@@ -202,7 +201,7 @@ ATTENTION: Final = (
         for name in ("flash-attn", "flash-attn2", "flash-attn3", "vllm-flash-attn3")
     ),
 )
-"""Names of fused attention."""
+"""Names of fused attention kernels."""
 REFUSED: Final[Mapping[str, Refusal]] = MappingProxyType(
     {
         **refusals(

@@ -1,5 +1,4 @@
-"""Launches of Transformers' Trainer and of frameworks built on it, in the words of
-TrainingArguments.
+"""Reader of launches of Transformers' Trainer and of frameworks built on it.
 
 Source of names and defaults: Transformers 4.57, training_args.py
 (https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments);
@@ -14,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.accelerate.read import of_launch
+from shardwright.frameworks.accelerate.read import with_launch_flags
 from shardwright.frameworks.launch.framework_claims import (
     Claim,
     Document,
@@ -24,15 +23,15 @@ from shardwright.frameworks.launch.framework_claims import (
     claim_of,
 )
 from shardwright.frameworks.launch.fused_losses import liger_notes
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader, default_notes
 from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS as AXES
 from shardwright.frameworks.launch.launch_degrees import launch_of
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.settings.name_lists import entry_of
 from shardwright.frameworks.settings.setting_table import SettingTable
-from shardwright.frameworks.settings.unpriced_settings import OFF, Refusal, priced, refuse
+from shardwright.frameworks.settings.unpriced_settings import OFF, Refusal, priced_notes, refuse
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict, setting_verdicts
 from shardwright.frameworks.transformers.settings import (
     CANONICAL,
     IGNORED,
@@ -43,8 +42,8 @@ from shardwright.frameworks.transformers.settings import (
 from shardwright.frameworks.transformers.trainer_strategy import (
     FSDP,
     OF_TRANSFORMERS,
-    on,
-    precision_of,
+    is_on,
+    precision_recipe,
     runtime_settings,
     strategy_settings,
     trainer_strategy,
@@ -55,52 +54,55 @@ from shardwright.runtime.launch_arguments import Arguments
 from shardwright.strategy.grid.grid import Grid
 
 Settled = Callable[[dict[str, str], int], tuple[str, ...]]
-"""Completes the canonical settings of a launch on so many devices in place; returns notes."""
+"""Function that completes a launch's canonical settings in place, for a number of devices, and
+returns notes."""
 
 
 REPLICAS_ALONE: Final = (*AXES, ("tp", ("1",)), ("cp", ("1",)))
-"""The same without tensor and context parallelism."""
+"""Limits of frameworks on Trainer without tensor and context parallelism."""
 
 
 def files_of(*settings: str, own: Mapping[str, Arguments] | None = None) -> tuple[NamedFile, ...]:
-    """The files that launches on Trainer name.
+    """Settings of launches on Trainer that name further files.
 
     Args:
-        settings: that name a file of the framework's own; empty = the first word behind the
-            program.
-        own: its files of DeepSpeed, by name.
+        settings: settings that name a file of the framework; empty = the program's first argument.
+        own: the framework's own DeepSpeed files, by name.
     """
     return (
         NamedFile(setting="deepspeed", holds="the stage of ZeRO", own=frozenset(own or {})),
-        *(NamedFile(setting=one, holds="what is trained, and the batch") for one in settings),
+        *(
+            NamedFile(setting=setting, holds="what is trained, and the batch")
+            for setting in settings
+        ),
     )
 
 
-def _nothing(said: dict[str, str], devices: int) -> tuple[str, ...]:
+def _nothing(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Leave the settings as they are; no notes."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """A framework's names of the settings of TrainingArguments.
+class TrainerNames:
+    """A framework's names for the Trainer's settings, with defaults and refusals.
 
     Args:
-        framework: word of its reader.
-        renamed: its name -> the canonical one (`trainer_words.UNDERSTOOD`).
+        framework: name of the reader.
+        renamed: the framework's name -> canonical name (`transformers.settings.UNDERSTOOD`).
         defaults: canonical name -> value where no file sets it.
-        source: where these defaults are documented.
-        refused: its settings that change the answer and are not priced.
-        understood: its own settings that `settled` reads -> what they say.
-        ignored, unmodelled: as `launch.judged` takes them.
-        settled: completes the canonical settings.
-        programs: words of a program's name that start what is not priced -> what that is.
+        source: documentation of these defaults.
+        refused: settings whose effect is not priced.
+        understood: the framework's own settings that `settled` reads -> meaning.
+        ignored, unmodelled: as in `setting_verdicts`.
+        settled: function that completes the canonical settings.
+        programs: last word of a program's name -> training method that is not priced.
         deepspeed_files: the framework's own configurations of DeepSpeed, by name -> settings of
             each.
-        own_names: canonical name -> its own one, where that is not the first of `renamed`; ``!``
-            before it: the switch is the opposite.
+        own_names: canonical name -> the framework's name, where that is not the first of `renamed`;
+            ``!`` before it: the switch has the opposite sense.
         possible: see `Launch`.
-        splits_stream: its tensor parallelism cuts the stream between products along the sequence
-            too.
+        splits_stream: tensor parallelism splits the activations between GEMMs along the sequence.
     """
 
     framework: str
@@ -120,136 +122,141 @@ class Words:
 
 
 def trainer_reader(
-    words: Words,
+    names: TrainerNames,
     *,
     signature: Signature,
     includes: frozenset[str] = frozenset({"deepspeed", "accelerate"}),
     in_yaml: frozenset[str] = frozenset(),
 ) -> LaunchReader:
-    """The reader of a framework that runs Transformers' Trainer; see `LaunchReader`.
+    """Reader of a framework that runs Transformers' Trainer.
 
     Args:
-        in_yaml: settings by which a YAML file is of this framework, where a command is of another
-            one as well.
+        in_yaml: settings that identify a YAML file of this framework, although commands of other
+            frameworks have them too.
     """
 
     def evidence(signature: Signature, document: Document) -> Claim:
-        found = claim_of(signature, document)
+        """Claim on a file, with the settings that identify a YAML file."""
+        claim = claim_of(signature, document)
         if document.kind is not FileKind.YAML:
-            return found
-        return replace(found, shared=(*found.shared, *sorted(in_yaml & document.settings.keys())))
+            return claim
+        return replace(claim, shared=(*claim.shared, *sorted(in_yaml & document.settings.keys())))
 
     return LaunchReader(
-        name=words.framework,
+        name=names.framework,
         runtime=FSDP,
         signature=signature,
-        read=partial(read_trainer, words),
+        read=partial(read_trainer, names),
         evidence=evidence,
         includes=includes,
-        settings_of=partial(trainer_settings, words),
+        settings_of=partial(trainer_settings, names),
     )
 
 
 def read_trainer(
-    words: Words, written: Written, *, model: Model, devices: int, runtime: str
+    names: TrainerNames, file_settings: FileSettings, *, model: Model, devices: int, runtime: str
 ) -> Launch:
-    """The launch that settings of a framework on Trainer are; see `LaunchReader`."""
-    said_so = of_launch(written.arguments)
-    named = {_stripped(name): name for name in said_so}
-    written = replace(written, arguments={name: said_so[own] for name, own in named.items()})
-    _refuse_program(written.program, words)
-    refuse(written.arguments, {**REFUSED, **words.refused})
-    renamed = {**CANONICAL, **words.renamed}
-    said = {
+    """Convert the settings of a framework on Trainer to a launch."""
+    renamed_flags = with_launch_flags(file_settings.arguments)
+    named = {_stripped(name): name for name in renamed_flags}
+    file_settings = replace(
+        file_settings, arguments={name: renamed_flags[own] for name, own in named.items()}
+    )
+    _refuse_program(file_settings.program, names)
+    refuse(file_settings.arguments, {**REFUSED, **names.refused})
+    renamed = {**CANONICAL, **names.renamed}
+    settings = {
         renamed.get(name, name): value
-        for name, value in written.arguments.items()
+        for name, value in file_settings.arguments.items()
         if not _is_open(name, value)
     }
-    unset = {name: value for name, value in words.defaults.items() if name not in said}
-    said = {**words.defaults, **said}
-    notes = (*words.settled(said, devices), *_named_deepspeed(said, words))
+    unset = {name: value for name, value in names.defaults.items() if name not in settings}
+    settings = {**names.defaults, **settings}
+    notes = (*names.settled(settings, devices), *_named_deepspeed(settings, names))
     placed = trainer_strategy(
-        said,
-        splits_stream=words.splits_stream,
+        settings,
+        splits_stream=names.splits_stream,
         model=model,
         devices=devices,
-        node_devices=written.node_devices,
+        node_devices=file_settings.node_devices,
     )
-    adapters = adapters_of(said.get("lora-rank", ""), said.get("lora-target", "all"), model)
+    adapters = adapters_of(settings.get("lora-rank", ""), settings.get("lora-target", "all"), model)
     launch = launch_of(
-        written,
+        file_settings,
         placed.grid,
-        framework=words.framework,
+        framework=names.framework,
         runtime=placed.runtime if runtime in ("", FSDP) else runtime,
         model=model,
-        seq_len=count(said, "seq-len"),
+        seq_len=count(settings, "seq-len"),
         global_batch=placed.batch,
-        precision=precision_of(said, placed, adapters=bool(adapters.train)),
-        table=_table(words, written.arguments),
-        arguments=runtime_settings(said, placed),
+        precision=precision_recipe(settings, placed, adapters=bool(adapters.train)),
+        table=_table(names, file_settings.arguments),
+        arguments=runtime_settings(settings, placed),
     )
-    told = (
-        *assumed(unset, words.source),
+    all_notes = (
+        *default_notes(unset, names.source),
         *notes,
         *placed.notes,
         *adapters.notes,
-        *_lengths(said),
-        *liger_notes(written.arguments),
+        *_lengths(settings),
+        *liger_notes(file_settings.arguments),
     )
     return replace(
         launch,
-        settings=tuple(replace(one, name=named.get(one.name, one.name)) for one in launch.settings),
+        settings=tuple(
+            replace(setting, name=named.get(setting.name, setting.name))
+            for setting in launch.settings
+        ),
         train=adapters.train,
-        possible=words.possible,
-        notes=(*launch.notes, *told),
+        possible=names.possible,
+        notes=(*launch.notes, *all_notes),
     )
 
 
-def judged_settings(words: Words, written: Written) -> dict[str, Setting]:
-    """The verdicts on the settings in these words, by name; those that are not understood are left
-    out.
-    """
-    table = _table(words, written.arguments)
-    found = judged(
-        written.arguments,
+def judged_settings(names: TrainerNames, file_settings: FileSettings) -> dict[str, LaunchSetting]:
+    """Verdicts on settings under a framework's names; those not understood are left out."""
+    table = _table(names, file_settings.arguments)
+    verdicts = setting_verdicts(
+        file_settings.arguments,
         understood=table.understood,
         ignored=table.ignored,
         unmodelled=table.unmodelled,
     )
     return {
-        one.name: one
-        for one in found
-        if one.verdict is not Verdict.UNKNOWN or one.means.startswith("not counted")
+        setting.name: setting
+        for setting in verdicts
+        if setting.verdict is not Verdict.UNKNOWN or setting.means.startswith("not counted")
     }
 
 
-def _table(words: Words, arguments: Arguments) -> SettingTable:
-    """The settings of a framework on Trainer that a launch has."""
+def _table(names: TrainerNames, arguments: Arguments) -> SettingTable:
+    """Table of the settings that a framework on Trainer has in a launch."""
     return SettingTable(
         version="",
         rows=(),
-        understood=_means(words, arguments),
-        ignored={**IGNORED, **words.ignored},
-        unmodelled=_unmodelled(words, arguments),
-        refused={**REFUSED, **words.refused},
+        understood=_meanings(names, arguments),
+        ignored={**IGNORED, **names.ignored},
+        unmodelled=_unmodelled(names, arguments),
+        refused={**REFUSED, **names.refused},
     )
 
 
-def _means(words: Words, arguments: Arguments) -> dict[str, str]:
-    renamed = {**CANONICAL, **words.renamed}
+def _meanings(names: TrainerNames, arguments: Arguments) -> dict[str, str]:
+    """Meaning of each setting, under the framework's names."""
+    renamed = {**CANONICAL, **names.renamed}
     means = {name: UNDERSTOOD[of] for name, of in renamed.items() if of in UNDERSTOOD}
     idle = {
         name: "off"
         for name, value in arguments.items()
-        if value.lower() in OFF and _unmodelled(words, {name: "on"})
+        if value.lower() in OFF and _unmodelled(names, {name: "on"})
     }
-    refused = priced(arguments, {**REFUSED, **words.refused})
-    return {**refused, **UNDERSTOOD, **means, **words.understood, **idle}
+    refused = priced_notes(arguments, {**REFUSED, **names.refused})
+    return {**refused, **UNDERSTOOD, **means, **names.understood, **idle}
 
 
-def _unmodelled(words: Words, arguments: Arguments) -> dict[str, str]:
-    """Of the settings those that change what is not counted, and are not off -> what that is."""
-    table = {**UNMODELLED, **words.unmodelled}
+def _unmodelled(names: TrainerNames, arguments: Arguments) -> dict[str, str]:
+    """Settings with an effect that is not counted and that are not off -> effect."""
+    table = {**UNMODELLED, **names.unmodelled}
     reasons = {name: entry_of(name, table) for name in arguments}
     return {
         name: why for name, why in reasons.items() if why and arguments[name].lower() not in OFF
@@ -261,17 +268,19 @@ CLASSES: Final = ("trainingarguments.", "seq2seqtrainingarguments.", "sftconfig.
 
 
 def _stripped(name: str) -> str:
+    """Name without the prefix of an arguments class."""
     return name.removeprefix(next((start for start in CLASSES if name.startswith(start)), ""))
 
 
 def _is_open(name: str, value: str) -> bool:
-    """True if a DeepSpeed file leaves a setting to the program."""
+    """True if a DeepSpeed file leaves the setting to the program ("auto")."""
     return value == "auto" and ("." in name or name.endswith(("batch-size", "steps", "per-gpu")))
 
 
-def _refuse_program(program: str, words: Words) -> None:
+def _refuse_program(program: str, names: TrainerNames) -> None:
+    """Raise DataError if the program trains by a method that is not priced."""
     verb = program.replace("/", " ").removesuffix(".py").split()[-1:]
-    for word, what in words.programs.items():
+    for word, what in names.programs.items():
         if [word] == verb:
             raise DataError(
                 f"{program[:60]}: {what} is not priced here",
@@ -279,22 +288,24 @@ def _refuse_program(program: str, words: Words) -> None:
             )
 
 
-def _named_deepspeed(said: dict[str, str], words: Words) -> tuple[str, ...]:
-    """The settings of the DeepSpeed configuration that a launch names, where no file has them.
+def _named_deepspeed(settings: dict[str, str], names: TrainerNames) -> tuple[str, ...]:
+    """Add the settings of the framework's own DeepSpeed file that a launch names; a note.
 
     Raises:
-        DataError: it is none of the framework's own, and not among the files.
+        DataError: the file is none of the framework's own, and not among the given files.
     """
-    name = said.get("deepspeed", "").strip()
-    if name.lower() in OFF | {"true"} or any(one.startswith("zero-optimization.") for one in said):
+    name = settings.get("deepspeed", "").strip()
+    if name.lower() in OFF | {"true"} or any(
+        setting.startswith("zero-optimization.") for setting in settings
+    ):
         return ()
-    known = words.deepspeed_files.get(name) or words.deepspeed_files.get(name.rpartition("/")[2])
+    known = names.deepspeed_files.get(name) or names.deepspeed_files.get(name.rpartition("/")[2])
     if known is None:
         raise DataError(
             f"the launch names DeepSpeed's file {name[:60]}, which is not among the files",
             hint="give it beside the others",
         )
-    said |= {key: value for key, value in known.items() if key not in said}
+    settings |= {key: value for key, value in known.items() if key not in settings}
     return (
         (
             f"assumed: {name[:60]} is the framework's own, with"
@@ -303,27 +314,34 @@ def _named_deepspeed(said: dict[str, str], words: Words) -> tuple[str, ...]:
     )
 
 
-def _lengths(said: Arguments) -> tuple[str, ...]:
-    if "seq-len" not in said or on(said, "packing"):
+def _lengths(settings: Arguments) -> tuple[str, ...]:
+    """A note that unpacked samples are counted at full length."""
+    if "seq-len" not in settings or is_on(settings, "packing"):
         return ()
-    return (f"samples are not packed: each is counted at its full {said['seq-len'][:12]} tokens",)
-
-
-def trainer_settings(words: Words, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """Settings of a strategy in the words of a framework on Trainer; see `NamesSettings`."""
-    return dict(
-        strategy_settings(grid, runtime=runtime, global_batch=global_batch, names=_own_names(words))
+    return (
+        f"samples are not packed: each is counted at its full {settings['seq-len'][:12]} tokens",
     )
 
 
-def _own_names(words: Words) -> dict[str, str]:
-    """Canonical name -> the framework's own: the first that is read as it."""
-    first = {canonical: name for name, canonical in reversed(list(words.renamed.items()))}
-    return {**first, **words.own_names}
+def trainer_settings(
+    names: TrainerNames, grid: Grid, *, runtime: str, global_batch: int
+) -> Arguments:
+    """A grid as settings of a framework on Trainer, under the framework's names."""
+    return dict(
+        strategy_settings(grid, runtime=runtime, global_batch=global_batch, names=_own_names(names))
+    )
 
 
-def of_own_runtimes(words: Words, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """The settings of `trainer_settings`; none for a runtime that Trainer does not start."""
+def _own_names(names: TrainerNames) -> dict[str, str]:
+    """Canonical name -> the framework's name, which is the first that is read as it."""
+    first = {canonical: name for name, canonical in reversed(list(names.renamed.items()))}
+    return {**first, **names.own_names}
+
+
+def settings_if_supported(
+    names: TrainerNames, grid: Grid, *, runtime: str, global_batch: int
+) -> Arguments:
+    """Settings of a grid as `trainer_settings`; empty for other runtimes than Trainer's."""
     if runtime.partition(" ")[0] not in (FSDP, OF_TRANSFORMERS):
         return {}
-    return trainer_settings(words, grid, runtime=runtime, global_batch=global_batch)
+    return trainer_settings(names, grid, runtime=runtime, global_batch=global_batch)

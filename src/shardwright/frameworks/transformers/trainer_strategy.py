@@ -1,4 +1,4 @@
-"""The strategy that settings of a launch on Transformers' Trainer are, and settings of a strategy.
+"""Strategy of a launch on Transformers' Trainer, and a strategy as Trainer's settings.
 
 Source of names and defaults: Transformers 4.57, training_args.py; Accelerate 1.15.0 for FSDP;
 DeepSpeed 0.19.8 for its JSON.
@@ -13,7 +13,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.deepspeed.read import DEEPSPEED
 from shardwright.frameworks.launch.fused_losses import linear_loss
-from shardwright.frameworks.launch.launch import Written
+from shardwright.frameworks.launch.launch import FileSettings
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.pytorch_fsdp.read import STRATEGIES, sharding
 from shardwright.frameworks.settings.name_lists import names
@@ -24,21 +24,22 @@ from shardwright.runtime.launch_arguments import Arguments
 from shardwright.strategy.grid.grid import Grid, Recompute
 
 FSDP: Final = "torchtitan-0.2"
-"""The runtime by which FSDP is priced: PyTorch's, without torchtitan's own models."""
+"""Runtime that prices FSDP: torchtitan's, which is PyTorch's FSDP."""
 
 
 OF_TRANSFORMERS: Final = "deepspeed-0.16"
-"""The runtime of Transformers' eager models, by which replicas, one device and states in host
-memory are priced."""
+"""Runtime that prices Transformers' eager models on replicas, on one device or with states in host
+memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerStrategy:
-    """A launch's strategy and what prices it.
+    """Strategy of a launch on Trainer, and the runtime that prices it.
 
     Args:
-        sharded: parameters are sharded by FSDP, deepspeed: DeepSpeed holds an fp32 copy of them.
-        arguments: settings of DeepSpeed.
+        sharded: FSDP shards the parameters.
+        deepspeed: DeepSpeed holds an fp32 copy of the parameters.
+        arguments: DeepSpeed's settings.
     """
 
     grid: Grid
@@ -50,111 +51,117 @@ class TrainerStrategy:
     notes: tuple[str, ...] = ()
 
 
-def on(said: Arguments, name: str) -> bool:
-    """True if a switch is on."""
-    return said.get(name, "false").strip().lower() in ("true", "1", "yes", "on")
+def is_on(settings: Arguments, name: str) -> bool:
+    """True if a setting is a switch that is on."""
+    return settings.get(name, "false").strip().lower() in ("true", "1", "yes", "on")
 
 
 def trainer_strategy(
-    said: Arguments, *, splits_stream: bool, model: Model, devices: int, node_devices: int
+    settings: Arguments, *, splits_stream: bool, model: Model, devices: int, node_devices: int
 ) -> TrainerStrategy:
-    """The strategy of a launch on so many devices.
+    """Convert Trainer's settings to a strategy on a number of devices.
 
     Args:
-        splits_stream: tensor parallelism cuts the stream between products along the sequence too.
+        splits_stream: tensor parallelism splits the activations between GEMMs along the sequence.
     """
-    tp, cp = count(said, "tensor-parallel", 1), count(said, "context-parallel", 1)
-    ulysses = count(said, "ulysses", 1)
+    tp, cp = count(settings, "tensor-parallel", 1), count(settings, "context-parallel", 1)
+    ulysses = count(settings, "ulysses", 1)
     dp = replicas(devices, tp=tp, cp=cp * ulysses)
     micro, steps = (
-        count(said, "per-device-train-batch-size", 1),
-        count(said, "gradient-accumulation-steps", 1),
+        count(settings, "per-device-train-batch-size", 1),
+        count(settings, "gradient-accumulation-steps", 1),
     )
-    samples = count(said, "train-batch-size")
-    if samples and "per-device-train-batch-size" not in said:
+    samples = count(settings, "train-batch-size")
+    if samples and "per-device-train-batch-size" not in settings:
         micro = max(samples // (dp * steps), 1)
-    full = on(said, "gradient-checkpointing") or on(said, "fsdp.activation-checkpointing")
+    full = is_on(settings, "gradient-checkpointing") or is_on(
+        settings, "fsdp.activation-checkpointing"
+    )
     grid = Grid(
         tp=tp,
         sp=tp > 1 and splits_stream,
         cp=cp * ulysses,
         ulysses=ulysses,
-        gather=cp > 1 and said.get("context-method", "allgather") == "allgather",
+        gather=cp > 1 and settings.get("context-method", "allgather") == "allgather",
         dp=dp,
         microbatch=micro,
         recompute=Recompute.FULL if full else Recompute.NONE,
     )
     batch = samples or micro * steps * dp
-    kind = said.get("distributed-type", "").upper()
-    if kind == "DEEPSPEED" or any(name.startswith("zero-optimization.") for name in said):
-        return _under_deepspeed(said, grid, batch, model=model)
-    strategies = said.get("fsdp", "").lower().split()
+    kind = settings.get("distributed-type", "").upper()
+    if kind == "DEEPSPEED" or any(name.startswith("zero-optimization.") for name in settings):
+        return _under_deepspeed(settings, grid, batch, model=model)
+    strategies = settings.get("fsdp", "").lower().split()
     if (
         kind == "FSDP"
         or (strategies and strategies != ["no_shard"])
-        or any(name.startswith("fsdp.") for name in said)
+        or any(name.startswith("fsdp.") for name in settings)
     ):
-        return _under_fsdp(said, grid, batch, strategies, node_devices=node_devices)
+        return _under_fsdp(settings, grid, batch, strategies, node_devices=node_devices)
     if tp > 1 or cp > 1:
         raise DataError(
             f"tensor parallelism {tp} x context parallelism {cp} without FSDP is not priced here",
             hint="a launch with FSDP or DeepSpeed",
         )
-    told = ("replicas (PyTorch DDP) are priced as DeepSpeed's stage 0",) if dp > 1 else ()
-    return TrainerStrategy(grid=grid, batch=batch, runtime=OF_TRANSFORMERS, notes=told)
+    notes = ("replicas (PyTorch DDP) are priced as DeepSpeed's stage 0",) if dp > 1 else ()
+    return TrainerStrategy(grid=grid, batch=batch, runtime=OF_TRANSFORMERS, notes=notes)
 
 
-def _under_deepspeed(said: Arguments, grid: Grid, batch: int, *, model: Model) -> TrainerStrategy:
-    """The grid under DeepSpeed's settings, which the file has or its named configuration does."""
+def _under_deepspeed(
+    settings: Arguments, grid: Grid, batch: int, *, model: Model
+) -> TrainerStrategy:
+    """Strategy of a launch with DeepSpeed's settings."""
     if grid.cp > grid.ulysses:
         raise DataError(
             "context parallelism in rings under DeepSpeed is not priced here",
             hint="a launch with FSDP, or without it",
         )
-    settings = {
+    deepspeed = {
         name: value
-        for name, value in said.items()
+        for name, value in settings.items()
         if name.startswith(("zero-optimization.", "compile.", "optimizer."))
     }
-    for ours, its in (
+    for accelerate_name, deepspeed_name in (
         ("deepspeed-config.zero-stage", "zero-optimization.stage"),
         ("deepspeed-config.offload-optimizer-device", "zero-optimization.offload-optimizer.device"),
         ("deepspeed-config.offload-param-device", "zero-optimization.offload-param.device"),
     ):
-        if ours in said:
-            settings.setdefault(its, said[ours])
+        if accelerate_name in settings:
+            deepspeed.setdefault(deepspeed_name, settings[accelerate_name])
     sizes = {
         "train-micro-batch-size-per-gpu": str(grid.microbatch),
         "train-batch-size": str(batch),
         "sequence-parallel-size": str(grid.cp),
         "tensor-parallel.autotp-size": str(grid.tp),
     }
-    written = Written(arguments={**settings, **sizes})
-    found = DEEPSPEED.read(written, model=model, devices=grid.devices, runtime=OF_TRANSFORMERS)
-    grid = replace(grid, sp=False, zero=found.grid.zero, offload=found.grid.offload)
+    written = FileSettings(arguments={**deepspeed, **sizes})
+    launch = DEEPSPEED.read(written, model=model, devices=grid.devices, runtime=OF_TRANSFORMERS)
+    grid = replace(grid, sp=False, zero=launch.grid.zero, offload=launch.grid.offload)
     return TrainerStrategy(
-        grid=grid, batch=batch, runtime=OF_TRANSFORMERS, deepspeed=True, arguments=settings
+        grid=grid, batch=batch, runtime=OF_TRANSFORMERS, deepspeed=True, arguments=deepspeed
     )
 
 
 def _under_fsdp(
-    said: Arguments, grid: Grid, batch: int, words: list[str], *, node_devices: int
+    settings: Arguments, grid: Grid, batch: int, fsdp_words: list[str], *, node_devices: int
 ) -> TrainerStrategy:
-    kept = said.get("fsdp.reshard-after-forward", "true")
+    """Strategy of a launch with FSDP; priced as DeepSpeed's ZeRO with offload or Ulysses."""
+    reshard = settings.get("fsdp.reshard-after-forward", "true")
     named = next(
-        (word for word in words if word in STRATEGIES), said.get("fsdp.sharding-strategy", kept)
+        (word for word in fsdp_words if word in STRATEGIES),
+        settings.get("fsdp.sharding-strategy", reshard),
     )
     # FSDP shards over context parallelism too.
-    shards = count(said, "dp-shard") * grid.cp
-    found = sharding(
+    shards = count(settings, "dp-shard") * grid.cp
+    split = sharding(
         named,
         replicas=grid.dp * grid.cp,
-        replicate=count(said, "dp-replicate", 1),
+        replicate=count(settings, "dp-replicate", 1),
         node_devices=node_devices,
         shards=shards,
     )
-    zero, shard, notes = found.zero, found.shard, list(found.notes)
-    offload = "offload" in words or on(said, "fsdp.offload-params")
+    zero, shard, notes = split.zero, split.shard, list(split.notes)
+    offload = "offload" in fsdp_words or is_on(settings, "fsdp.offload-params")
     if offload or grid.ulysses > 1 or grid.devices == 1:
         if grid.cp > grid.ulysses or grid.tp > 1:
             raise DataError(
@@ -185,24 +192,24 @@ def _under_fsdp(
     )
 
 
-def precision_of(said: Arguments, placed: TrainerStrategy, *, adapters: bool) -> str:
-    """The recipe of number formats.
+def precision_recipe(settings: Arguments, strategy: TrainerStrategy, *, adapters: bool) -> str:
+    """Precision recipe of a launch on Trainer, such as bf16, bf16-pure or fp8.
 
     Mixed precision keeps an fp32 copy under FSDP and DeepSpeed; elsewhere the trained weights have
     the dtype in which they were loaded.
     """
-    mixed = said.get("mixed-precision", "").lower()
+    mixed = settings.get("mixed-precision", "").lower()
     for name in ("fp8", "fp16", "bf16"):
-        if mixed == name or on(said, name) or on(said, f"{name}.enabled"):
+        if mixed == name or is_on(settings, name) or is_on(settings, f"{name}.enabled"):
             narrow = (
                 name == "bf16"
-                and said.get("weights") == "bf16"
-                and not (placed.sharded or placed.deepspeed or adapters)
+                and settings.get("weights") == "bf16"
+                and not (strategy.sharded or strategy.deepspeed or adapters)
             )
             return "bf16-pure" if narrow else name
-    if said.get("weights") == "bf16":
-        return "bf16" if adapters or placed.deepspeed else "bf16-pure"
-    return "tf32" if on(said, "tf32") else "fp32"
+    if settings.get("weights") == "bf16":
+        return "bf16" if adapters or strategy.deepspeed else "bf16-pure"
+    return "tf32" if is_on(settings, "tf32") else "fp32"
 
 
 _EIGHT_BIT: Final = names(
@@ -218,44 +225,44 @@ _ADAM: Final = names(
 )
 
 
-def runtime_settings(said: Arguments, placed: TrainerStrategy) -> Arguments:
-    """Settings as arguments by which options of the runtime are set.
+def runtime_settings(settings: Arguments, strategy: TrainerStrategy) -> Arguments:
+    """Settings as arguments that set the runtime's options.
 
     Raises:
-        DataError: an optimizer whose states are not priced.
+        DataError: the optimizer's states are not priced.
     """
-    name = said.get("optim", "adamw_torch").lower()
+    name = settings.get("optim", "adamw_torch").lower()
     if name not in (*_ADAM, *_EIGHT_BIT):
         raise DataError(
             f"optimizer {name[:40]}: its states are not priced here",
             hint="AdamW with states of 32 or 8 bits",
         )
-    found = {**placed.arguments, **linear_loss(said)}
-    if placed.runtime == FSDP:
-        found |= {"compile.enable": "true"} if on(said, "torch-compile") else {}
+    runtime_arguments = {**strategy.arguments, **linear_loss(settings)}
+    if strategy.runtime == FSDP:
+        runtime_arguments |= {"compile.enable": "true"} if is_on(settings, "torch-compile") else {}
         pure = (
-            said.get("weights") == "bf16"
-            and not any(on(said, one) for one in ("bf16", "fp16"))
-            and not said.get("mixed-precision")
+            settings.get("weights") == "bf16"
+            and not any(is_on(settings, one) for one in ("bf16", "fp16"))
+            and not settings.get("mixed-precision")
         )
-        found |= {"training.dtype": "bfloat16"} if pure else {}
+        runtime_arguments |= {"training.dtype": "bfloat16"} if pure else {}
     else:
-        found |= {"compile.enabled": "true"} if on(said, "torch-compile") else {}
+        runtime_arguments |= {"compile.enabled": "true"} if is_on(settings, "torch-compile") else {}
         # Its collectives overlap by default with ZeRO-3 alone; DDP's and FSDP's always do.
-        stage = found.get("zero-optimization.stage", "3")
-        found.setdefault(
-            "zero-optimization.overlap-comm", str(not placed.deepspeed or stage == "3").lower()
+        stage = runtime_arguments.get("zero-optimization.stage", "3")
+        runtime_arguments.setdefault(
+            "zero-optimization.overlap-comm", str(not strategy.deepspeed or stage == "3").lower()
         )
-    return {**found, "optim": "adamw_8bit"} if name in _EIGHT_BIT else found
+    return {**runtime_arguments, "optim": "adamw_8bit"} if name in _EIGHT_BIT else runtime_arguments
 
 
 def strategy_settings(
     grid: Grid, *, runtime: str, global_batch: int, names: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """A strategy in the words of TrainingArguments, or a framework's own `names` for them."""
+    """A grid as Trainer's settings, under a framework's own names where it has them."""
     options = dict(grid.options)
     by_fsdp = runtime == FSDP
-    said = {
+    settings = {
         "per-device-train-batch-size": str(grid.microbatch),
         "gradient-accumulation-steps": str(max(global_batch // (grid.microbatch * grid.dp), 1)),
         "gradient-checkpointing": str(grid.recompute is not Recompute.NONE).lower(),
@@ -276,9 +283,9 @@ def strategy_settings(
             {"on": "true", "off": "false"}.get(options.get("grad_overlap", ""), "")
         ),
     }
-    for name, value in said.items():
-        own = names.get(name, name)
-        if value and own.startswith("!"):
-            yield own[1:].replace("-", "_"), str(value != "true").lower()
+    for name, value in settings.items():
+        own_name = names.get(name, name)
+        if value and own_name.startswith("!"):
+            yield own_name[1:].replace("-", "_"), str(value != "true").lower()
         elif value:
-            yield own.replace("-", "_"), value
+            yield own_name.replace("-", "_"), value

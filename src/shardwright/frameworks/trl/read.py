@@ -1,4 +1,4 @@
-"""TRL's supervised fine-tuning: ``trl sft``, its sft.py, and YAML files of SFTConfig.
+"""Reader of TRL's supervised fine-tuning: ``trl sft``, its script, and YAML of SFTConfig.
 
 Source of names and defaults: TRL 1.0, trainer/base_config.py, trainer/sft_config.py,
 trainer/model_config.py and scripts/sft.py
@@ -13,29 +13,34 @@ from typing import Final
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refused
-from shardwright.frameworks.transformers.read import normal, peft_targets
-from shardwright.frameworks.transformers.trainer_reader import Words, files_of, trainer_reader
-from shardwright.frameworks.transformers.trainer_strategy import on
+from shardwright.frameworks.transformers.read import normalize_dtypes, peft_targets
+from shardwright.frameworks.transformers.trainer_reader import (
+    TrainerNames,
+    files_of,
+    trainer_reader,
+)
+from shardwright.frameworks.transformers.trainer_strategy import is_on
 
 _TRAINED: Final = ("sft",)
 _OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo nash_md bco prm")
 _UNPADDED: Final = "batches without padding, of which the file does not say how full they are"
 
 
-def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    normal(said, devices)
+def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite TRL's settings to canonical names and defaults in place, and return notes."""
+    normalize_dtypes(settings, devices)
     # bf16 is on where fp16 is not (base_config.py, __post_init__).
-    if "bf16" not in said and not on(said, "fp16"):
-        said["bf16"] = "true"
-    if on(said, "lora") and "lora-rank" not in said:
-        said["lora-rank"] = "16"
-    if not on(said, "lora"):
-        said.pop("lora-rank", None)
-    return peft_targets(said)
+    if "bf16" not in settings and not is_on(settings, "fp16"):
+        settings["bf16"] = "true"
+    if is_on(settings, "lora") and "lora-rank" not in settings:
+        settings["lora-rank"] = "16"
+    if not is_on(settings, "lora"):
+        settings.pop("lora-rank", None)
+    return peft_targets(settings)
 
 
 TRL: Final = trainer_reader(
-    Words(
+    TrainerNames(
         framework="trl",
         defaults=MappingProxyType(
             {
@@ -84,7 +89,7 @@ TRL: Final = trainer_reader(
                 "what is logged": "log-completions",
             }
         ),
-        settled=_settled,
+        settled=_normalize,
     ),
     signature=Signature(
         kinds=frozenset({FileKind.COMMAND, FileKind.YAML, FileKind.PYTHON}),

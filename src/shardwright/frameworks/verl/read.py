@@ -1,5 +1,6 @@
-"""verl: the actor's training step of its reinforcement learning, and its supervised fine-tuning; on
-FSDP or Megatron-Core.
+"""Reader of verl's reinforcement learning (the actor's step) and supervised fine-tuning.
+
+Both run on FSDP or Megatron-Core.
 
 Source of names and defaults: verl 0.7, verl/trainer/config (actor, engine, model, optim,
 sft_trainer.yaml), workers/fsdp_workers.py and workers/megatron_workers.py
@@ -11,6 +12,7 @@ the step itself does not change.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -19,7 +21,7 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.field_names import attention_backend
@@ -27,17 +29,16 @@ from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_ar
 from shardwright.frameworks.settings.name_lists import by_name, name_set, prefixed
 from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import (
-    Words,
+    TrainerNames,
     judged_settings,
-    of_own_runtimes,
     read_trainer,
+    settings_if_supported,
 )
-from shardwright.frameworks.transformers.trainer_strategy import FSDP, on
+from shardwright.frameworks.transformers.trainer_strategy import FSDP, is_on
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
 
 DOCS: Final = "https://verl.readthedocs.io/en/latest/examples/config.html"
 _A: Final = "actor-rollout-ref.actor."
@@ -58,72 +59,93 @@ _MOVED: Final = (
 )
 
 
-def _lengths(said: Arguments) -> int:
-    """Tokens of a sample: prompt and response at their longest (512 each where nothing is said)."""
-    return count(said, "data.max-prompt-length", 512) + count(said, "data.max-response-length", 512)
+def _sample_tokens(settings: Arguments) -> int:
+    """Tokens of a sample: longest prompt and response (512 each by default)."""
+    return count(settings, "data.max-prompt-length", 512) + count(
+        settings, "data.max-response-length", 512
+    )
 
 
-def _microbatch(said: Arguments, *, dp: int, cp: int) -> tuple[int, str]:
-    """Samples of a microbatch on one replica, and a note of how that is known.
+def _microbatch(settings: Arguments, *, dp: int, cp: int) -> tuple[int, str]:
+    """Samples of an actor's microbatch on one replica, and a note where they are derived.
 
     Raises:
-        DataError: nothing says it.
+        DataError: no setting gives the number.
     """
-    if on(said, f"{_A}use-dynamic-bsz"):
+    if is_on(settings, f"{_A}use-dynamic-bsz"):
         # Each device has so many tokens of a microbatch, and a group of sequence parallelism as
         # many times more.
-        tokens = count(said, f"{_A}ppo-max-token-len-per-gpu", 16384) * cp
-        found = max(tokens // max(_lengths(said), 1), 1)
-        return found, f"a microbatch of up to {tokens:,} tokens is {found} of the longest samples"
-    if f"{_A}ppo-micro-batch-size-per-gpu" in said:
-        return count(said, f"{_A}ppo-micro-batch-size-per-gpu", 1), ""
-    if f"{_A}ppo-micro-batch-size" in said:
-        return max(count(said, f"{_A}ppo-micro-batch-size", 1) // dp, 1), ""
+        tokens = count(settings, f"{_A}ppo-max-token-len-per-gpu", 16384) * cp
+        samples = max(tokens // max(_sample_tokens(settings), 1), 1)
+        return (
+            samples,
+            f"a microbatch of up to {tokens:,} tokens is {samples} of the longest samples",
+        )
+    if f"{_A}ppo-micro-batch-size-per-gpu" in settings:
+        return count(settings, f"{_A}ppo-micro-batch-size-per-gpu", 1), ""
+    if f"{_A}ppo-micro-batch-size" in settings:
+        return max(count(settings, f"{_A}ppo-micro-batch-size", 1) // dp, 1), ""
     raise DataError(
         "the launch does not say how many samples a microbatch of the actor has",
         hint="actor.ppo_micro_batch_size_per_gpu=N",
     )
 
 
-def _devices_said(said: Arguments, devices: int) -> tuple[str, ...]:
-    named = count(said, "trainer.n-gpus-per-node", 8) * count(said, "trainer.nnodes", 1)
-    if not {"trainer.n-gpus-per-node", "trainer.nnodes"} & said.keys() or named == devices:
+def _device_count_notes(settings: Arguments, devices: int) -> tuple[str, ...]:
+    """A note if the launch is for another number of devices than the cluster has."""
+    named = count(settings, "trainer.n-gpus-per-node", 8) * count(settings, "trainer.nnodes", 1)
+    if not {"trainer.n-gpus-per-node", "trainer.nnodes"} & settings.keys() or named == devices:
         return ()
     return (f"the launch is for {named} devices, the cluster has {devices}",)
 
 
-def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    strategy = said.get(f"{_A}strategy", "fsdp").lower()
+def _notes(settings: Arguments, devices: int, microbatch_note: str) -> tuple[str, ...]:
+    """Notes on the priced phase, the length of samples, microbatches and the number of devices."""
+    lengths = (
+        f"samples are counted at their longest, {_sample_tokens(settings)} tokens of prompt and"
+        " response"
+    )
+    microbatch = (microbatch_note,) if microbatch_note else ()
+    return (_RL, lengths, *microbatch, *_device_count_notes(settings, devices))
+
+
+def _normalize_formats(settings: dict[str, str], devices: int) -> None:
+    """Rewrite number formats and a LoRA rank of 0 to canonical settings in place."""
+    normalize_dtypes(settings, devices)
+    settings["bf16"] = "false" if settings["weights"] == "bf16" else "true"
+    if settings.get("lora-rank", "0") == "0":
+        settings.pop("lora-rank", None)
+
+
+def _normalize_actor(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite the actor's FSDP settings to canonical names in place, and return notes."""
+    strategy = settings.get(f"{_A}strategy", "fsdp").lower()
     if strategy not in ("fsdp", "fsdp2"):
         raise DataError(
             f"actor.strategy {strategy[:40]} is not priced here", hint="fsdp, fsdp2 or megatron"
         )
-    said.setdefault("weights", "fp32")
-    normal(said, devices)
-    said["bf16"] = "false" if said["weights"] == "bf16" else "true"
-    size = said.get("fsdp-size", "-1")
-    ulysses = max(count(said, "ulysses", 1), 1)
+    settings.setdefault("weights", "fp32")
+    _normalize_formats(settings, devices)
+    size = settings.get("fsdp-size", "-1")
+    ulysses = max(count(settings, "ulysses", 1), 1)
     if not size.startswith("-") and count({"fsdp-size": size}, "fsdp-size") < devices:
-        each = max(count({"fsdp-size": size}, "fsdp-size"), 1)
-        said["dp-replicate"] = str(devices // each) if each > 1 else "1"
-        said["fsdp"] = "full_shard" if each > 1 else ""
+        shard_size = max(count({"fsdp-size": size}, "fsdp-size"), 1)
+        settings["dp-replicate"] = str(devices // shard_size) if shard_size > 1 else "1"
+        settings["fsdp"] = "full_shard" if shard_size > 1 else ""
     else:
-        said["fsdp"] = "full_shard"
-    if said.get("lora-rank", "0") == "0":
-        said.pop("lora-rank", None)
+        settings["fsdp"] = "full_shard"
     dp = replicas(devices, sp=ulysses)
-    micro, note = _microbatch(said, dp=dp, cp=ulysses)
-    each = max(count(said, "actor-rollout-ref.rollout.n", 1), 1)
-    said |= {
+    micro, note = _microbatch(settings, dp=dp, cp=ulysses)
+    samples_per_prompt = max(count(settings, "actor-rollout-ref.rollout.n", 1), 1)
+    settings |= {
         "per-device-train-batch-size": str(micro),
-        "train-batch-size": str(count(said, f"{_A}ppo-mini-batch-size", 256) * each),
-        "seq-len": str(_lengths(said)),
+        "train-batch-size": str(
+            count(settings, f"{_A}ppo-mini-batch-size", 256) * samples_per_prompt
+        ),
+        "seq-len": str(_sample_tokens(settings)),
         "packing": "true",
     }
-    lengths = (
-        f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
-    )
-    return (_RL, lengths, *((note,) if note else ()), *_devices_said(said, devices))
+    return _notes(settings, devices, note)
 
 
 _OF_RL: Final = by_name(
@@ -228,7 +250,7 @@ _READ: Final = MappingProxyType(
         "trainer.nnodes": "devices",
     }
 )
-_FSDP: Final = Words(
+_FSDP: Final = TrainerNames(
     framework="verl",
     renamed=_OF_FSDP,
     defaults=MappingProxyType(
@@ -242,20 +264,18 @@ _FSDP: Final = Words(
     ),
     ignored=_OF_RL,
     unmodelled=_UNMODELLED,
-    settled=_settled,
+    settled=_normalize_actor,
 )
 
 
-def _settled_sft(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    normal(said, devices)
-    said["bf16"] = "false" if said["weights"] == "bf16" else "true"
-    said["fsdp"] = "full_shard"
-    if said.get("lora-rank", "0") == "0":
-        said.pop("lora-rank", None)
-    return _devices_said(said, devices)
+def _normalize_fine_tuning(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Rewrite the settings of supervised fine-tuning in place, and return notes."""
+    _normalize_formats(settings, devices)
+    settings["fsdp"] = "full_shard"
+    return _device_count_notes(settings, devices)
 
 
-_TUNING: Final = Words(
+_TUNING: Final = TrainerNames(
     framework="verl",
     renamed=MappingProxyType(
         {
@@ -301,7 +321,7 @@ _TUNING: Final = Words(
         }
     ),
     unmodelled=by_name({"Liger's fused norms": "model.use-liger"}),
-    settled=_settled_sft,
+    settled=_normalize_fine_tuning,
 )
 _T: Final = f"{_A}megatron.override-transformer-config."
 _O: Final = f"{_A}optim.override-optimizer-config."
@@ -325,11 +345,12 @@ _CORE_REST: Final = name_set(
 )
 
 
-def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of verl's Megatron-Core back end in Megatron-LM's words; those of other phases are
-    none.
+def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """Rename a setting of verl's Megatron-Core back end to Megatron-LM's arguments.
+
+    None for settings of other phases.
     """
-    section = next((one for one in (_T, _O, f"{_A}megatron.") if name.startswith(one)), "")
+    section = next((prefix for prefix in (_T, _O, f"{_A}megatron.") if name.startswith(prefix)), "")
     if name in ("micro-batch-size", "global-batch-size", "seq-length"):
         return ((name, value),)
     if not section or "override-" in name.removeprefix(section):
@@ -349,7 +370,7 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 
 _CORE: Final = Dialect(
     framework="verl",
-    arguments_of=_core_words,
+    arguments_of=_megatron_arguments,
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -377,68 +398,64 @@ SIGNATURE: Final = Signature(
 )
 
 
-def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The launch that settings of the framework are."""
-    said = written.arguments
-    if written.program.rpartition(".")[2] in _SFT or "model.partial-pretrain" in said:
-        return read_trainer(_TUNING, written, model=model, devices=devices, runtime=runtime)
-    core = any(name.startswith(f"{_A}megatron.") for name in said) or "megatron" in said.get(
-        "config-name", ""
-    ) + said.get(f"{_A}strategy", "")
+def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
+    """Convert verl's settings to a launch of the actor's step, or of fine-tuning."""
+    settings = file_settings.arguments
+    if file_settings.program.rpartition(".")[2] in _SFT or "model.partial-pretrain" in settings:
+        return read_trainer(_TUNING, file_settings, model=model, devices=devices, runtime=runtime)
+    core = any(
+        name.startswith(f"{_A}megatron.") for name in settings
+    ) or "megatron" in settings.get("config-name", "") + settings.get(f"{_A}strategy", "")
     if not core:
-        return read_trainer(_FSDP, written, model=model, devices=devices, runtime=runtime)
-    refuse(said, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
+        return read_trainer(_FSDP, file_settings, model=model, devices=devices, runtime=runtime)
+    refuse(settings, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
     return _on_megatron(
-        written,
+        file_settings,
         model=model,
         devices=devices,
         runtime=USUAL_RUNTIME if runtime in ("", FSDP) else runtime,
     )
 
 
-def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """A strategy in the settings of the framework."""
-    return of_own_runtimes(_FSDP, grid, runtime=runtime, global_batch=global_batch)
-
-
-def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-    """The actor's step on Megatron-Core."""
-    said = written.arguments
+def _on_megatron(
+    file_settings: FileSettings, *, model: Model, devices: int, runtime: str
+) -> Launch:
+    """Convert verl's settings to a launch of the actor's step on Megatron-Core."""
+    settings = file_settings.arguments
     degrees = {
-        axis: max(count(said, f"{_A}megatron.{name}-parallel-size", 1), 1)
+        axis: max(count(settings, f"{_A}megatron.{name}-parallel-size", 1), 1)
         for axis, name in _DEGREES.items()
     }
     dp = replicas(devices, **degrees)
-    micro, note = _microbatch(said, dp=dp, cp=degrees["cp"])
-    each = max(count(said, "actor-rollout-ref.rollout.n", 1), 1)
+    micro, note = _microbatch(settings, dp=dp, cp=degrees["cp"])
+    samples_per_prompt = max(count(settings, "actor-rollout-ref.rollout.n", 1), 1)
     sizes = {
         "micro-batch-size": str(micro),
-        "global-batch-size": str(count(said, f"{_A}ppo-mini-batch-size", 256) * each),
-        "seq-length": str(_lengths(said)),
+        "global-batch-size": str(
+            count(settings, f"{_A}ppo-mini-batch-size", 256) * samples_per_prompt
+        ),
+        "seq-length": str(_sample_tokens(settings)),
     }
     launch = read_arguments(
         _CORE,
-        replace(written, arguments={**said, **sizes}),
+        replace(file_settings, arguments={**settings, **sizes}),
         model=model,
         devices=devices,
         runtime=runtime,
     )
-    rank = said.get(f"{_M}lora.rank", said.get(f"{_M}lora-rank", "0"))
-    targets = said.get(f"{_M}lora.target-modules", said.get(f"{_M}target-modules", "all"))
+    rank = settings.get(f"{_M}lora.rank", settings.get(f"{_M}lora-rank", "0"))
+    targets = settings.get(f"{_M}lora.target-modules", settings.get(f"{_M}target-modules", "all"))
     adapters = adapters_of("" if rank.lower() in OFF else rank, targets, model)
-    lengths = (
-        f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
+    notes = (*_notes(settings, devices, note), *adapters.notes)
+    verdicts_on = judged_settings(_FSDP, file_settings)
+    launch_settings = tuple(
+        verdicts_on.get(setting.name, setting)
+        for setting in launch.settings
+        if setting.name not in sizes
     )
-    notes = (
-        _RL,
-        lengths,
-        *((note,) if note else ()),
-        *_devices_said(said, devices),
-        *adapters.notes,
+    return replace(
+        launch, settings=launch_settings, train=adapters.train, notes=(*launch.notes, *notes)
     )
-    judged = judged_settings(_FSDP, written)
-    settings = tuple(judged.get(one.name, one) for one in launch.settings if one.name not in sizes)
-    return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
 
 
 _DEGREES: Final = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
@@ -448,6 +465,6 @@ VERL: Final = LaunchReader(
     target="megatron",
     signature=SIGNATURE,
     read=_read,
-    settings_of=_settings_of,
+    settings_of=partial(settings_if_supported, _FSDP),
     own_name=lambda name: name.replace("-", "_"),
 )

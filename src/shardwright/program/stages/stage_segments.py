@@ -18,7 +18,7 @@ from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_tree import num_leaves
 from shardwright.strategy.plan.stages import Keep, Placement, Stage
-from shardwright.strategy.verify.block_coverage import Piece, stage_pieces
+from shardwright.strategy.verify.block_coverage import BlockPiece, stage_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def plan_stages(
 
 def _stage(
     stage: Stage,
-    pieces: tuple[Piece, ...],
+    pieces: tuple[BlockPiece, ...],
     *,
     lane: Lane,
     number: int,

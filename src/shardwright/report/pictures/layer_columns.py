@@ -12,7 +12,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement, Stage
-from shardwright.strategy.verify.block_coverage import Piece, stage_pieces
+from shardwright.strategy.verify.block_coverage import BlockPiece, stage_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def block_ranges(plan: Plan, *, model: Model) -> tuple[ColumnBlocks, ...]:
     return tuple(result)
 
 
-_Taken = tuple["_Chunk", int, Piece]
+_Taken = tuple["_Chunk", int, BlockPiece]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
     return result
 
 
-def _edges(chunk: _Chunk, counted: int, piece: Piece) -> Iterator[int]:
+def _edges(chunk: _Chunk, counted: int, piece: BlockPiece) -> Iterator[int]:
     """Positions in a run at which a piece, or a block range of its placements, begins and ends."""
     yield piece.first
     yield piece.first + piece.count

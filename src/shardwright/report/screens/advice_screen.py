@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardwright.files.stored_documents import plan_document, prediction_document
 from shardwright.frameworks.launch.launch import Launch
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.report.screens.plan_screen import (
     labelled_lines,
     part_name,
@@ -167,7 +167,7 @@ def _understood(launch: Launch) -> list[Line]:
     return [*lines, *(("Note", note) for note in launch.notes)]
 
 
-def _settings_table(settings: tuple[Setting, ...]) -> RenderableType:
+def _settings_table(settings: tuple[LaunchSetting, ...]) -> RenderableType:
     """Table of settings with their values and meanings."""
     return plain_table(
         ("setting", "value", ""),

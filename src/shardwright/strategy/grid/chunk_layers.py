@@ -17,13 +17,15 @@ def chunk_layers(
     last: int = 0,
     layers: tuple[int, ...] = (),
 ) -> tuple[int, ...]:
-    """Layers of each chunk, pp x vpp numbers that sum to `num_layers`; chunk c is on pipeline rank
-    c mod pp.
+    """Divide a model's layers over the pp x vpp chunks of a pipeline: layers of each chunk.
 
-    The embedding is on chunk 0 and the head on the last one, beside these layers. In this order:
+    Chunk c is on pipeline rank c mod pp. The counts sum to `num_layers`.
 
-    0. `layers` given: these, chunk by chunk.
-    1. `first` or `last` given: these many layers on the first and last pipeline rank (split evenly
+    The embedding is on chunk 0 and the head on the last one, beside these layers. The first rule
+    that applies decides:
+
+    0. `layers` given: these counts, chunk by chunk.
+    1. `first` or `last` given: so many layers on the first and last pipeline rank (split evenly
        over its vpp chunks), the rest evenly on the others (Megatron's
        num-layers-in-first/last-pipeline-stage).
     2. layers divide by pp x vpp: equal chunks.
@@ -45,7 +47,7 @@ def chunk_layers(
         layers: layers of every chunk; empty = by the other rules.
 
     Raises:
-        StrategyError: none of these holds (rule ``grid.layers``).
+        StrategyError: no rule gives a division (rule ``grid.layers``).
     """
     chunks = pp * vpp
     if chunks > num_layers + 2:
@@ -57,7 +59,7 @@ def chunk_layers(
     if layers:
         return _listed(num_layers, chunks=chunks, layers=layers, ends=bool(first or last))
     if first or last:
-        return _given(num_layers, pp=pp, vpp=vpp, first=first, last=last)
+        return _with_fixed_ends(num_layers, pp=pp, vpp=vpp, first=first, last=last)
     if num_layers % chunks == 0:
         return (num_layers // chunks,) * chunks
     if chunks > 1 and (num_layers + 2) % chunks == 0:
@@ -77,8 +79,9 @@ def chunk_layers(
 
 
 def largest_chunks(num_layers: int, *, pp: IntArray, vpp: IntArray) -> IntArray:
-    """(pipelines,) layers of the largest chunk by `chunk_layers`, given pp and vpp alone; -1 where
-    the layers cannot be divided.
+    """Layers of the largest chunk by `chunk_layers`, for many (pp, vpp) pairs at once.
+
+    The result has shape (pipelines,); -1 where the layers cannot be divided.
     """
     chunks, one_chunk_a_rank = pp * vpp, vpp == 1
     size, remainder = np.divmod(num_layers + 2, chunks)
@@ -107,11 +110,10 @@ def largest_chunks(num_layers: int, *, pp: IntArray, vpp: IntArray) -> IntArray:
 
 
 def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
-    """Layers of a distillation teacher in each of `chunks` chunks, one a rank, by
-    `chunk_layers`.
+    """Divide a distillation teacher's layers over chunks, one a pipeline rank, by `chunk_layers`.
 
-    Its embedding is on the first chunk, its head on the last one. Every stage so runs a part of
-    both models, and sends both streams on, as ModelOpt's plug-in for Megatron-Core does
+    The teacher's embedding is on the first chunk, its head on the last one. So every stage runs a
+    part of both models, and sends both streams on, as ModelOpt's plug-in for Megatron-Core does
     (torch/distill/plugins/megatron.py at 3093b8a57f42: `_forward` joins the outputs of both, and
     `get_tensor_shapes_adjust_fn_for_distillation` is for plain pipelines alone; read).
 
@@ -122,8 +124,9 @@ def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
 
 
 def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
-    """Layers of each rank with embedding and head counted as a layer each, as even as possible; the
-    larger ranks stand before the last.
+    """Divide layers as evenly as possible over `pp` ranks of one chunk each.
+
+    Embedding and head count as a layer each. The larger ranks stand before the last.
     """
     size, remainder = divmod(num_layers + 2, pp)
     ranks = [size] * (pp - 1 - remainder) + [size + 1] * remainder + [size]
@@ -135,7 +138,7 @@ def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
 def _listed(
     num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool
 ) -> tuple[int, ...]:
-    """The list `layers` unchanged, after checks of its length, sum and signs.
+    """Check the listed layers of each chunk (length, sum, signs) and return the list unchanged.
 
     Only the first and the last chunk may have 0 layers: the embedding or the head is there.
     """
@@ -158,8 +161,13 @@ def _listed(
     return layers
 
 
-def _given(num_layers: int, *, pp: int, vpp: int, first: int, last: int) -> tuple[int, ...]:
-    """Layers of each chunk where the first or last rank's layers are given."""
+def _with_fixed_ends(
+    num_layers: int, *, pp: int, vpp: int, first: int, last: int
+) -> tuple[int, ...]:
+    """Divide layers over chunks where the first or the last rank's number of layers is fixed.
+
+    The other ranks get equal numbers, and each rank's layers are split evenly over its chunks.
+    """
     other_ranks = pp - (first > 0) - (last > 0)
     other_layers = num_layers - first - last
     if (

@@ -15,8 +15,9 @@ from shardwright.strategy.grid.grid import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPiece:
-    """`size` devices at `stride` that lie on axis `dense` of the dense mesh and axis `expert` of
-    the expert mesh.
+    """Devices that lie on one axis of the dense mesh and on one axis of the expert mesh.
+
+    There are `size` of them, `stride` devices apart.
     """
 
     dense: str
@@ -26,8 +27,9 @@ class MeshPiece:
 
 
 def dense_axes(grid: Grid) -> tuple[tuple[str, int, int], ...]:
-    """(axis, size, device stride) of a stage's dense mesh, innermost first, without axes of one
-    device; cp is ulysses inside ring.
+    """(axis, size, device stride) of a stage's dense mesh, innermost axis first.
+
+    Axes of size 1 are left out. Context parallelism counts as two axes: ulysses inside ring.
     """
     strides = grid.strides()
     sizes = {"tp": grid.tp, "dp": grid.dp}
@@ -44,45 +46,49 @@ def dense_axes(grid: Grid) -> tuple[tuple[str, int, int], ...]:
 
 
 def expert_axes(grid: Grid) -> tuple[tuple[str, int], ...]:
-    """(axis, size) of a stage's expert mesh, innermost first.
+    """(axis, size) of a stage's expert mesh (etp, ep, edp), innermost axis first.
 
-    etp stands where tp does, edp where dp does, cp has no place of its own (Megatron's rule).
+    etp has the place of tp and edp the place of dp; cp has no place of its own (Megatron's rule).
     """
     sizes = {"tp": ("etp", grid.etp), "ep": ("ep", grid.ep), "dp": ("edp", grid.edp)}
     return tuple(sizes[axis] for axis in grid.order if axis in sizes and sizes[axis][1] > 1)
 
 
 def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
-    """Pieces of a stage's devices that refine the dense and the expert mesh, innermost first.
+    """Factor a stage's devices into pieces that divide both the dense and the expert mesh.
 
-    None if an axis of one cuts an axis of the other unevenly, or if the tokens of one set of expert
-    copies could not be those of one set of devices (a cut of the sequence that copies experts
-    inside one that splits experts).
+    The pieces are listed innermost first.
+
+    None if an axis of one mesh cuts an axis of the other unevenly. None also if a cut of the
+    sequence that copies experts lies inside one that splits experts: then the tokens of one set of
+    expert copies are not the tokens of one set of devices.
 
     Both meshes count the same devices in the same order (position in the dense mesh), so the pieces
     of one must tile the other.
     """
     dense, expert = list(dense_axes(grid)), list(expert_axes(grid))
-    atoms: list[MeshPiece] = []
+    pieces: list[MeshPiece] = []
     while dense and expert:
         (axis, size, stride), (expert_axis, count) = dense.pop(0), expert.pop(0)
         small, large = min(size, count), max(size, count)
         if large % small:
             return None
-        atoms.append(MeshPiece(dense=axis, expert=expert_axis, size=small, stride=stride))
+        pieces.append(MeshPiece(dense=axis, expert=expert_axis, size=small, stride=stride))
         if size > small:
             dense.insert(0, (axis, size // small, stride * small))
         if count > small:
             expert.insert(0, (expert_axis, count // small))
-    return None if dense or expert or not _nested(grid, atoms) else tuple(atoms)
+    return None if dense or expert or not _nested(grid, pieces) else tuple(pieces)
 
 
 FOLDED: Final = ("tp", "cp", "ep", "etp", "dp", "ulysses", "sp")
-"""Columns that `folds` reads."""
+"""Columns that `mesh_folds` reads."""
 
 
-def folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolArray:
-    """(rows,) True where `fold` finds a refinement, for many grids with one order of axes.
+def mesh_folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolArray:
+    """True for each grid whose expert mesh lines up with its dense mesh (`fold`), shape (rows,).
+
+    All grids have the same order of axes.
 
     Each boundary of an axis, in devices of a stage, divides the next larger one of either mesh.
 
@@ -139,13 +145,11 @@ def _boundaries(
     return boundaries
 
 
-def _nested(grid: Grid, atoms: list[MeshPiece]) -> bool:
-    """True if, going inwards through the cuts of the sequence, all that copy experts come before
-    all that split experts.
-    """
+def _nested(grid: Grid, pieces: list[MeshPiece]) -> bool:
+    """True if no cut of the sequence that copies experts lies inside a cut that splits experts."""
     splits = False
     for axis in ("ring", "ulysses", "tp") if grid.sp else ("ring", "ulysses"):
-        kinds = {atom.expert for atom in atoms if atom.dense == axis}
+        kinds = {atom.expert for atom in pieces if atom.dense == axis}
         if splits and "edp" in kinds:
             return False
         splits = splits or bool(kinds - {"edp"})

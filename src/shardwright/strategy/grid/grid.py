@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
-from shardwright.strategy.rule_violations import Rule
+from shardwright.strategy.rule_violations import GridRule
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 MAX_DEGREE = 2**31
@@ -17,9 +17,7 @@ _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
 
 
 class Recompute(StrEnum):
-    """Activations that the backward pass computes again: none, the attention core, or whole
-    layers.
-    """
+    """Activation recomputation in the backward pass: none, the attention core, or whole layers."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -27,19 +25,19 @@ class Recompute(StrEnum):
 
 
 FIELD_RULES: Final = (
-    Rule(
+    GridRule(
         rule="grid.degree",
         holds=lambda g, _: g.cp % g.ulysses == 0,
         message=lambda g, _: (
             f"cp = ring x ulysses, but ulysses {g.ulysses} does not divide cp {g.cp}"
         ),
     ),
-    Rule(
+    GridRule(
         rule="grid.recompute",
         holds=lambda g, _: (g.recompute_layers == 0) | (g.recompute == "full"),
         message=lambda g, _: "a number of recomputed layers needs recompute=full",
     ),
-    Rule(
+    GridRule(
         rule="grid.host",
         holds=lambda g, _: (g.host == 0) | (g.recompute == "none"),
         message=lambda g, _: (
@@ -47,13 +45,14 @@ FIELD_RULES: Final = (
         ),
     ),
 )
-"""Rules that a grid keeps by being one."""
+"""Rules on the fields of a grid alone, which its constructor checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Degrees of parallelism on a grid of devices, with memory choices and the pipeline
-    schedule.
+    """A parallelism strategy as one degree per axis (tp, cp, ep, dp, pp), with memory options.
+
+    It also has the pipeline schedule and the order of the axes.
 
     Args:
         tp: tensor parallel degree (split on t).
@@ -176,9 +175,7 @@ class Grid:
 
     @property
     def edp(self) -> int:
-        """Copies of each expert inside a pipeline stage: tp x cp x dp / (ep x etp), rounded
-        down.
-        """
+        """Copies of each expert in a pipeline stage: tp x cp x dp / (ep x etp), rounded down."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     def strides(self) -> dict[str, int]:

@@ -39,11 +39,11 @@ class Mesh:
 
 
 def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | None:
-    """A 1F1B plan of equal lanes as (grid of the first stage over all stages, meshes in pipeline
-    order); None if it has no such form.
+    """Convert a 1F1B plan to a grid over all stages and groups of stages with equal degrees.
 
-    The grid recomputes as many layers as the stage that recomputes most. There is no such form if
-    lanes differ, a stage is no grid's, or stages differ in their host memory.
+    The grid has the first stage's degrees and recomputes as many layers as the stage that
+    recomputes most. The groups are in pipeline order. None if lanes differ, if a stage has no grid,
+    or if stages differ in their host memory.
     """
     lane = plan.lanes[0]
     if not all(
@@ -57,11 +57,11 @@ def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | No
         return None
     meshes: list[Mesh] = []
     for number in range(len(lane.stages)):
-        mesh = _stage(plan, number, model=model)
+        mesh = _mesh_of_stage(plan, number, model=model)
         if mesh is None:
             return None
         if meshes and meshes[-1].grid == mesh.grid:
-            meshes[-1] = joined(meshes[-1], mesh)
+            meshes[-1] = joined_mesh(meshes[-1], mesh)
         else:
             meshes.append(mesh)
     first_grid, chunks = meshes[0].grid, tuple(layers for mesh in meshes for layers in mesh.layers)
@@ -90,8 +90,8 @@ def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | No
     return pipeline_grid, tuple(meshes)
 
 
-def _stage(plan: Plan, number: int, *, model: Model) -> Mesh | None:
-    """One stage of all lanes as a mesh; None if no grid has its split trees."""
+def _mesh_of_stage(plan: Plan, number: int, *, model: Model) -> Mesh | None:
+    """Convert one stage of all lanes to a mesh; None if no grid has its split trees."""
     lane, replicas = plan.lanes[0], len(plan.lanes)
     grid = grid_of_stage(plan, lane, number, model=model)
     if grid is None:
@@ -114,14 +114,14 @@ def _stage(plan: Plan, number: int, *, model: Model) -> Mesh | None:
 
 
 def stages_of(meshes: Sequence[Mesh]) -> Iterator[Mesh]:
-    """Every pipeline stage as a mesh of one stage."""
+    """Split groups of equal stages into one mesh for each pipeline stage."""
     for mesh in meshes:
         for layers, recomputed, bases in zip(mesh.layers, mesh.recomputed, mesh.bases, strict=True):
             yield Mesh(grid=mesh.grid, layers=(layers,), recomputed=(recomputed,), bases=(bases,))
 
 
-def joined(mesh: Mesh, next_mesh: Mesh) -> Mesh:
-    """One mesh of the stages of two meshes with the same degrees, in order."""
+def joined_mesh(mesh: Mesh, next_mesh: Mesh) -> Mesh:
+    """Merge the stages of two consecutive meshes with the same degrees into one mesh."""
     return replace(
         mesh,
         layers=mesh.layers + next_mesh.layers,
@@ -131,5 +131,5 @@ def joined(mesh: Mesh, next_mesh: Mesh) -> Mesh:
 
 
 def _form(lane: Lane) -> Lane:
-    """A lane without its name and its stages' devices, to compare lanes."""
+    """Lane without its name and device numbers, to compare lanes."""
     return replace(lane, name="", stages=tuple(replace(stage, base=0) for stage in lane.stages))

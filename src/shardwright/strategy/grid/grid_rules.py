@@ -1,8 +1,9 @@
-"""Rules of a legal grid for a model, a batch and a number of devices; and the representative of
-grids that mean the same.
+"""Rules of a legal grid, and the canonical form of grids that give the same plan.
 
-A rule is one predicate on whole numbers or on columns of numbers: it refuses a grid, and the search
-judges its members by it.
+The rules compare a grid with a model, a batch and a number of devices.
+
+A rule is one predicate on whole numbers or on columns of numbers. It rejects one grid, and the
+search applies it to the columns of many grids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from shardwright.strategy.grid.chunk_layers import chunk_layers
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.grid import AXES, FIELD_RULES, Grid
 from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES, WAVE, grid_schedule
-from shardwright.strategy.rule_violations import Rule, Violation, raise_first
+from shardwright.strategy.rule_violations import GridRule, Violation, raise_first
 
 SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType(
     {"gpipe": False, "1f1b": False, "interleaved-1f1b": True}
@@ -35,7 +36,7 @@ LoneStages: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridFacts:
-    """Counts that the rules of a grid compare with.
+    """Sizes of the model, batch and cluster, and limits of the runtime, for the rules of a grid.
 
     Args:
         devices: devices of the cluster; a plan may leave some idle.
@@ -53,8 +54,8 @@ class GridFacts:
         teacher: layers of a teacher beside the model (0 = none).
         fills_pipeline, ties_experts, equal_stages, equal_between: fields of `Runtime`.
         lone_stages: (ZeRO stage, equivalent stage) of the stages that have an effect where one
-            device
-            holds all parameters, because some states are kept in host memory (`facts.lone_stages`).
+            device holds all parameters, because some states are kept in host memory
+            (`model_counts.lone_stages`).
     """
 
     devices: int
@@ -80,13 +81,13 @@ class GridFacts:
 MAX_STAGE: Final = 3
 """The ZeRO stage that shards everything."""
 HOST_SHARDS: Final = ("param_offload", "on")
-"""The option under which ZeRO-3's shards wait in host memory: there ZeRO-3 means something on one
-device too."""
+"""The option that keeps ZeRO-3's shards in host memory; with it ZeRO-3 has an effect on one device
+too."""
 
 
 _COMMON: Final = (
     *FIELD_RULES,
-    Rule(
+    GridRule(
         rule="grid.devices",
         holds=lambda g, f: g.tp * g.cp * g.dp * g.pp <= f.devices,
         message=lambda g, f: (
@@ -95,7 +96,7 @@ _COMMON: Final = (
         ),
         hint="ep folds over tp x cp x dp and does not count",
     ),
-    Rule(
+    GridRule(
         rule="grid.batch",
         holds=lambda g, f: f.global_batch % (g.dp * g.microbatch) == 0,
         message=lambda g, f: (
@@ -103,7 +104,7 @@ _COMMON: Final = (
         ),
         hint="every replica takes a whole number of microbatches",
     ),
-    Rule(
+    GridRule(
         rule="grid.heads",
         holds=lambda g, f: (
             (f.heads % (g.tp * g.ulysses) == 0)
@@ -115,19 +116,19 @@ _COMMON: Final = (
         ),
         hint="tp x ulysses divides the heads, and the key heads divide it or are divided by it",
     ),
-    Rule(
+    GridRule(
         rule="grid.heads",
         holds=lambda g, f: f.scan_heads % g.tp == 0,
         message=lambda g, f: f"{f.scan_heads} recurrence heads do not divide by tp {g.tp}",
         hint="tp divides the heads",
     ),
-    Rule(
+    GridRule(
         rule="grid.ffn",
         holds=lambda g, f: f.ffn % g.tp == 0,
         message=lambda g, f: f"feed-forward width {f.ffn} does not divide by tp {g.tp}",
         hint="tp divides it",
     ),
-    Rule(
+    GridRule(
         rule="grid.sequence",
         # A ring has cp / ulysses parts: the length divides by twice as many where `length x
         # ulysses` does by 2 cp.
@@ -143,19 +144,19 @@ _COMMON: Final = (
             "causal ring parts are dealt in pairs, so twice the ring degree must divide the length"
         ),
     ),
-    Rule(
+    GridRule(
         rule="grid.sp",
         holds=lambda g, f: (g.sp == 0) | (g.tp > 1),
         message=lambda g, f: "sp without tp",
         hint="sequence parallelism splits the stream over the tp group: drop sp",
     ),
-    Rule(
+    GridRule(
         rule="grid.experts",
         holds=lambda g, f: (g.ep * g.etp == 1) | (f.experts > 0),
         message=lambda g, f: f"ep {g.ep} etp {g.etp} on a model without experts",
         hint="drop ep and etp",
     ),
-    Rule(
+    GridRule(
         rule="grid.experts",
         holds=lambda g, f: (f.experts % g.ep == 0) & (f.expert_ffn % g.etp == 0),
         message=lambda g, f: (
@@ -165,7 +166,7 @@ _COMMON: Final = (
         hint="ep divides the experts, etp their width",
         after="grid.experts",
     ),
-    Rule(
+    GridRule(
         rule="grid.experts",
         holds=lambda g, f: g.tp * g.cp * g.dp % (g.ep * g.etp) == 0,
         message=lambda g, f: (
@@ -175,7 +176,7 @@ _COMMON: Final = (
         hint="edp must be whole: ep x etp divides the devices of a pipeline stage",
         after="grid.experts",
     ),
-    Rule(
+    GridRule(
         rule="grid.experts",
         holds=lambda g, f: g.folds,
         message=lambda g, f: (
@@ -185,7 +186,7 @@ _COMMON: Final = (
         hint="going outwards, the products of both meshes must divide one another",
         after="grid.experts",
     ),
-    Rule(
+    GridRule(
         rule="grid.experts",
         holds=lambda g, f: (g.ep * g.etp == 1) | (g.tp == 1) | (g.sp == 1),
         message=lambda g, f: f"{'ep' if g.ep > 1 else 'etp'} with tp needs sp",
@@ -194,13 +195,13 @@ _COMMON: Final = (
             " tp: add sp"
         ),
     ),
-    Rule(
+    GridRule(
         rule="grid.layers",
         holds=lambda g, f: g.largest >= 0,
         message=lambda g, f: g.chunks.message.removesuffix(" [grid.layers]"),
         hint=lambda g: g.chunks.hint,
     ),
-    Rule(
+    GridRule(
         rule="runtime.layers",
         holds=lambda g, f: (
             (g.unlike <= 1 - f.equal_stages) | (not (f.equal_stages | f.equal_between))
@@ -215,7 +216,7 @@ _COMMON: Final = (
         ),
         after="grid.layers",
     ),
-    Rule(
+    GridRule(
         rule="runtime.experts",
         holds=lambda g, f: (not f.ties_experts) | (f.experts == 0) | (g.etp == g.tp),
         message=lambda g, f: (
@@ -224,7 +225,7 @@ _COMMON: Final = (
         hint="etp as tp",
         after="grid.experts",
     ),
-    Rule(
+    GridRule(
         rule="grid.teacher",
         holds=lambda g, f: (f.teacher == 0) | ((g.vpp == 1) & (g.pp <= f.teacher + 2)),
         message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with a teacher of {f.teacher} layers",
@@ -233,7 +234,7 @@ _COMMON: Final = (
             " layers + 2"
         ),
     ),
-    Rule(
+    GridRule(
         rule="grid.recompute",
         holds=lambda g, f: g.recompute_layers <= g.largest + (g.largest < 0) * (f.layers + 1),
         message=lambda g, f: (
@@ -242,7 +243,7 @@ _COMMON: Final = (
         ),
         hint="recompute=full recomputes them all",
     ),
-    Rule(
+    GridRule(
         rule="grid.host",
         holds=lambda g, f: g.host <= g.largest + (g.largest < 0) * (f.layers + 1),
         message=lambda g, f: (
@@ -251,13 +252,13 @@ _COMMON: Final = (
         ),
         hint="at most the layers of a chunk",
     ),
-    Rule(
+    GridRule(
         rule="grid.slices",
         holds=lambda g, f: g.slices <= f.seq_len,
         message=lambda g, f: f"{g.slices} slices of {f.seq_len} tokens",
         hint="a slice is a token or more",
     ),
-    Rule(
+    GridRule(
         rule="grid.slices",
         holds=lambda g, f: (g.slices == 1) | f.causal,
         message=lambda g, f: (
@@ -267,20 +268,20 @@ _COMMON: Final = (
     ),
 )
 _SEARCHED: Final = (
-    Rule(
+    GridRule(
         rule="grid.schedule",
         holds=lambda g, f: g.searched,
         message=lambda g, f: f"unknown schedule {g.schedule!r}",
         hint=lambda g: nearest(g.schedule, SCHEDULES),
     ),
-    Rule(
+    GridRule(
         rule="grid.slices",
         holds=lambda g, f: g.slices == 1,
         message=lambda g, f: f"slices with schedule {g.schedule}",
         hint="terapipe and seq-1f1b order slices",
         after="grid.schedule",
     ),
-    Rule(
+    GridRule(
         rule="grid.vpp",
         holds=lambda g, f: ((g.vpp > 1) == g.interleaved) & ((g.vpp == 1) | (g.pp > 1)),
         message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with schedule {g.schedule}",
@@ -290,7 +291,7 @@ _SEARCHED: Final = (
         ),
         after="grid.schedule",
     ),
-    Rule(
+    GridRule(
         rule="grid.interleave",
         holds=lambda g, f: (
             (g.interleaved == 0) | (f.global_batch // (g.dp * g.microbatch) % g.pp == 0)
@@ -302,7 +303,7 @@ _SEARCHED: Final = (
         hint="the interleaved schedule runs microbatches in rounds of pp",
         after="grid.batch",
     ),
-    Rule(
+    GridRule(
         rule="runtime.microbatches",
         holds=lambda g, f: (
             (not f.fills_pipeline)
@@ -319,13 +320,13 @@ _SEARCHED: Final = (
     ),
 )
 _GENERAL: Final = (
-    Rule(
+    GridRule(
         rule="grid.schedule",
         holds=lambda g, f: g.known,
         message=lambda g, f: f"unknown schedule {g.schedule!r}",
         hint=lambda g: nearest(g.schedule, GRID_SCHEDULES),
     ),
-    Rule(
+    GridRule(
         rule="grid.layers",
         holds=lambda g, f: (g.wave == 0) | (g.first + g.last == 0),
         message=lambda g, f: (
@@ -334,7 +335,7 @@ _GENERAL: Final = (
         ),
         hint="layers= names every chunk's",
     ),
-    Rule(
+    GridRule(
         rule="grid.lanes",
         holds=lambda g, f: f.global_batch // (g.dp * g.microbatch) % g.lanes == 0,
         message=lambda g, f: (
@@ -345,7 +346,7 @@ _GENERAL: Final = (
     ),
 )
 _MEMORY: Final = (
-    Rule(
+    GridRule(
         rule="grid.zero",
         holds=lambda g, f: (
             (g.zero == 0) | (g.dp * g.cp % (g.shard + (g.shard == 0)) == 0) | (g.shard == 0)
@@ -356,17 +357,15 @@ _MEMORY: Final = (
         hint="a sharding group is a whole part of the replicas",
     ),
 )
-RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_SEARCHED, *_MEMORY)
-"""What a grid whose schedule is one of SCHEDULES keeps; the search and the refusal of one grid read
+RULES: Final[tuple[GridRule, ...]] = (*_COMMON, *_SEARCHED, *_MEMORY)
+"""Rules of a grid whose schedule is one of SCHEDULES; the search and the check of one grid read
 this list."""
-GENERAL_RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_GENERAL, *_MEMORY)
-"""What a grid keeps whose schedule only general plans are lowered with."""
+GENERAL_RULES: Final[tuple[GridRule, ...]] = (*_COMMON, *_GENERAL, *_MEMORY)
+"""Rules of a grid whose schedule is lowered only from a general plan."""
 
 
 def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
-    """Number of the model's `layers` on each chunk; or the error that says why no chunks are
-    possible.
-    """
+    """Layers of each pipeline chunk of a grid, or the error that says why there is no division."""
     try:
         return chunk_layers(
             layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
@@ -376,24 +375,25 @@ def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
 
 
 def largest_chunk(grid: Grid, *, layers: int) -> int:
-    """Layers of the grid's largest chunk; -1 where no chunks are possible."""
+    """Layers of the grid's largest pipeline chunk; -1 if the layers cannot be divided."""
     chunks = chunks_of(grid, layers=layers)
     return -1 if isinstance(chunks, StrategyError) else max(chunks)
 
 
 def unlike_stages(grid: Grid, *, layers: int) -> int:
-    """Class of difference between a grid's stages in layers: 0, 1 or 2, see `unlike_chunks`; 0 also
-    where no chunks are possible.
+    """Degree to which a grid's stages differ in layers: 0, 1 or 2 (`unlike_chunks`).
+
+    0 also where the layers cannot be divided into chunks.
     """
     chunks = chunks_of(grid, layers=layers)
     return 0 if isinstance(chunks, StrategyError) else unlike_chunks(chunks, ranks=grid.pp)
 
 
 def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
-    """Class of difference between stages in layers, of chunks dealt round `ranks` ranks.
+    """Degree to which pipeline stages differ in layers: 0 equal, 1 only the ends, 2 otherwise.
 
-    0 = all equal; 1 = only the first or the last stage differs from those between, or all are equal
-    if embedding and head count as a layer each; 2 = otherwise.
+    1 means that only the first or the last stage differs from those between, or that all are equal
+    if embedding and head count as a layer each. Chunk c is on rank c mod `ranks`.
     """
     if len(set(chunks)) <= 1:
         return 0
@@ -403,10 +403,8 @@ def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
     return 1 if even or len(set(counted)) == 1 else 2
 
 
-def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
-    """Values that rules read of one grid: its fields, and those that columns cannot compute from
-    fields.
-    """
+def _values_of_grid(grid: Grid, facts: GridFacts) -> SimpleNamespace:
+    """Values that the rules read for one grid: its fields and the counts derived from them."""
     layout = grid_schedule(grid.schedule)
     return SimpleNamespace(
         **{name: getattr(grid, name) for name in (*Grid.__slots__, "devices", "ring", "edp")},
@@ -424,8 +422,8 @@ def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
 
 
 @cache
-def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[Rule, ...]:
-    """Rules that read no other columns than `known`, and some that are not `judged`."""
+def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[GridRule, ...]:
+    """Rules that read only the `known` columns, without rules that read only `judged` columns."""
     facts = frozenset(field.name for field in fields(GridFacts))
     reads = [
         (rule, frozenset(cast(FunctionType, rule.holds).__code__.co_names) - facts)
@@ -437,8 +435,9 @@ def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[Rule, ...]
 def legal_rows(
     columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[str] = ()
 ) -> Any:
-    """(rows,) True where a row of `columns` keeps every rule that reads these columns alone, except
-    rules that read only `judged` ones; a plain True = all rows do.
+    """True for each row whose columns break no rule, shape (rows,); a plain True if all are legal.
+
+    Only rules that read no other columns apply, without rules that read only `judged` columns.
     """
     row = SimpleNamespace(**columns)
     return reduce(
@@ -449,13 +448,13 @@ def legal_rows(
 
 
 def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[Violation, ...]:
-    """Every rule that `grid` breaks under these `facts`; none = it is a legal plan.
+    """Every rule that a grid breaks for these model and cluster facts; empty if it is legal.
 
     Args:
         general: schedules that only general plans are lowered with are legal too; the rules of the
             schedules are in `schedules.grid_order.order_violations`.
     """
-    row = _row(grid, facts)
+    row = _values_of_grid(grid, facts)
     broken_rules: list[Violation] = []
     for rule in GENERAL_RULES if general and not row.searched else RULES:
         if not rule.holds(row, facts) and all(rule.after != broken.rule for broken in broken_rules):
@@ -467,7 +466,7 @@ def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[
 
 
 def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> None:
-    """Raise the first rule that `grid` breaks; see `violations`.
+    """Raise the first rule that a grid breaks, as a StrategyError; see `violations`.
 
     Raises:
         StrategyError: with the rule's id.
@@ -476,8 +475,9 @@ def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> Non
 
 
 def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
-    """The representative of all grids that lower to the same plan for a model with these `facts`
-    (idempotent).
+    """The representative of all grids that give the same plan: options without effect are reset.
+
+    The function is idempotent.
 
     Switches without effect are off: sp without tp, gather without a ring, shards with one holder
     (unless states are kept in host memory under them: see `lone_stage`), experts' degrees on a
@@ -495,7 +495,7 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
         shard = 0
     microbatches = facts.global_batch // (grid.dp * grid.microbatch)
     grid = _by_rule(grid, layers=facts.layers)
-    first, last = _redundant(grid, layers=facts.layers)
+    first, last = _needed_first_and_last(grid, layers=facts.layers)
     largest = largest_chunk(grid, layers=facts.layers)
     return replace(
         grid,
@@ -516,8 +516,9 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
 
 
 def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
-    """ZeRO stage equivalent to the grid's where one device holds all parameters: a stage that keeps
-    states in host memory, or 0.
+    """ZeRO stage that has an effect where one device holds all parameters, or 0.
+
+    A stage has an effect there only if it keeps states in host memory.
     """
     if grid.zero == MAX_STAGE and HOST_SHARDS in grid.options:
         return MAX_STAGE
@@ -525,7 +526,10 @@ def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
 
 
 def _by_rule(grid: Grid, *, layers: int) -> Grid:
-    """`grid` with first and last, or nothing, in place of a list of layers that these give too."""
+    """Replace a grid's list of layers per chunk by first= and last=, or by the default.
+
+    The list stays where they give other chunks.
+    """
     if not grid.layers:
         return grid
     plain = replace(grid, layers=())
@@ -539,8 +543,8 @@ def _by_rule(grid: Grid, *, layers: int) -> Grid:
     return plain if chunks_of(plain, layers=layers) == grid.layers else grid
 
 
-def _redundant(grid: Grid, *, layers: int) -> tuple[int, int]:
-    """(first, last) of the grid, 0 where a number only repeats the rule for the others."""
+def _needed_first_and_last(grid: Grid, *, layers: int) -> tuple[int, int]:
+    """(first, last) of a grid, with 0 where the number only repeats the default division."""
     chunks = chunks_of(grid, layers=layers)
     if grid.layers or isinstance(chunks, StrategyError):
         return grid.first, grid.last
@@ -552,7 +556,7 @@ def _redundant(grid: Grid, *, layers: int) -> tuple[int, int]:
 
 
 def _plain_order(grid: Grid) -> tuple[str, ...]:
-    """The first order of axes, counting up from the default, that gives the same groups."""
+    """The first permutation of axes, from the default, that gives the same device groups."""
     sizes = {"tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "pp": grid.pp}
     expert = {"tp": grid.etp, "ep": grid.ep, "dp": grid.edp} if grid.ep * grid.etp > 1 else {}
     dense_order = tuple(axis for axis in grid.order if sizes.get(axis, 1) > 1)
@@ -562,7 +566,7 @@ def _plain_order(grid: Grid) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _first_order(dense: tuple[str, ...], expert: tuple[str, ...]) -> tuple[str, ...]:
-    """The first permutation of the axes that keeps the axes of both meshes in these orders."""
+    """The first permutation of all axes that keeps both meshes' axes in the given orders."""
     for order in itertools.permutations(AXES):
         if (
             tuple(a for a in order if a in dense) == dense

@@ -18,7 +18,7 @@ OPPOSITE: Final = "opposite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridSchedule:
-    """Placement of a schedule's chunks on pipeline ranks.
+    """Placement of a pipeline schedule's chunks on ranks: looped, wave (V) or two opposite lanes.
 
     Args:
         placement: looped (chunk c on rank c mod pp), wave (down the ranks, up again, ...) or
@@ -57,9 +57,9 @@ GRID_SCHEDULES: Final[Mapping[str, GridSchedule]] = MappingProxyType(
         **dict.fromkeys(("dualpipe", "chimera", "gems"), _TWO_WAY),
     }
 )
-"""Every schedule that a grid can name."""
+"""Placement of every schedule that a grid can name, by the schedule's name."""
 
 
 def grid_schedule(name: str) -> GridSchedule:
-    """Chunk placement of the schedule `name`; looped for unknown names."""
+    """Chunk placement of a schedule by its name; looped for an unknown name."""
     return GRID_SCHEDULES.get(name, GridSchedule())

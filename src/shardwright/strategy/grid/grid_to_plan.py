@@ -37,7 +37,7 @@ FULL = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Term:
+class _Cut:
     """One equal cut of a chain: a dim in `parts` at a device stride."""
 
     dim: Dim
@@ -46,14 +46,15 @@ class _Term:
     zigzag: bool = False
 
 
-def _chain(terms: Sequence[_Term]) -> Split | None:
-    """The split tree of cuts from outermost to innermost; neighbouring cuts that are one cut in two
-    steps are merged.
+def _chain(terms: Sequence[_Cut]) -> Split | None:
+    """Split tree of nested cuts, listed from outermost to innermost.
+
+    Neighbouring cuts of one dim whose strides fit are merged into one cut.
 
     Cutting a list in a and every part in b parts is cutting it in a x b parts, for blocks and for
     zigzag pairs alike.
     """
-    merged: list[_Term] = []
+    merged: list[_Cut] = []
     for term in terms:
         if term.parts == 1:
             continue
@@ -63,7 +64,7 @@ def _chain(terms: Sequence[_Term]) -> Split | None:
             term.zigzag,
             term.parts * term.step,
         ):
-            merged[-1] = _Term(
+            merged[-1] = _Cut(
                 dim=term.dim, parts=previous.parts * term.parts, step=term.step, zigzag=term.zigzag
             )
         else:
@@ -76,42 +77,44 @@ def _chain(terms: Sequence[_Term]) -> Split | None:
     return tree
 
 
-def _atoms(grid: Grid) -> tuple[MeshPiece, ...]:
-    """Pieces that refine both the dense and the expert mesh of a stage's devices."""
+def _mesh_pieces(grid: Grid) -> tuple[MeshPiece, ...]:
+    """Factor a stage's devices into pieces of both meshes; without experts, the dense axes.
+
+    Raises StrategyError where the meshes do not line up.
+    """
     if grid.ep * grid.etp == 1:
         return tuple(
             MeshPiece(dense=axis, expert="edp", size=size, stride=stride)
             for axis, size, stride in dense_axes(grid)
         )
-    atoms = fold(grid)
-    if atoms is None:
+    pieces = fold(grid)
+    if pieces is None:
         raise StrategyError(
             f"edp {grid.edp} x ep {grid.ep} x etp {grid.etp} does not line up with tp, cp and dp",
             hint="going outwards, the products of both meshes must divide one another",
             rule="grid.experts",
         )
-    return atoms
+    return pieces
 
 
-def _pieces(
-    atoms: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool = False, expert: str = ""
-) -> list[_Term]:
-    """Cuts of `dim` along a dense axis, outermost first: pieces that copy experts come before
-    pieces that split experts.
+def _cuts_along_axis(
+    pieces: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool = False, expert: str = ""
+) -> list[_Cut]:
+    """Cuts of `dim` along a dense axis, outermost first; copies of experts before splits.
 
     That order makes the tokens of one set of expert copies those of one set of devices (rule
     ``experts.coset``).
     """
     chosen = sorted(
-        (a for a in atoms if a.dense == axis and expert in ("", a.expert)),
+        (a for a in pieces if a.dense == axis and expert in ("", a.expert)),
         key=lambda a: (a.expert == "edp", a.stride),
         reverse=True,
     )
-    return [_Term(dim=dim, parts=a.size, step=a.stride, zigzag=zigzag) for a in chosen]
+    return [_Cut(dim=dim, parts=a.size, step=a.stride, zigzag=zigzag) for a in chosen]
 
 
 def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tuple[Placement, ...]:
-    """Split trees of every stage of a grid, by operator class.
+    """Split trees of every pipeline stage of a grid, one for each operator class.
 
     ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the
     router exchange t for s (sp) or for copies; the core exchanges the ulysses part of s for heads;
@@ -121,10 +124,19 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
     Args:
         experts, attention: the model has such operators (only then their placements are written).
     """
-    atoms = _atoms(grid)
-    batch, ring = _pieces(atoms, "dp", Dim.BATCH), _pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True)
-    ulysses, heads = _pieces(atoms, "ulysses", Dim.SEQUENCE), _pieces(atoms, "ulysses", Dim.HEADS)
-    width, stream_dim = _pieces(atoms, "tp", Dim.WIDTH), Dim.SEQUENCE if grid.sp else Dim.REPLICATE
+    pieces = _mesh_pieces(grid)
+    batch, ring = (
+        _cuts_along_axis(pieces, "dp", Dim.BATCH),
+        _cuts_along_axis(pieces, "ring", Dim.SEQUENCE, zigzag=True),
+    )
+    ulysses, heads = (
+        _cuts_along_axis(pieces, "ulysses", Dim.SEQUENCE),
+        _cuts_along_axis(pieces, "ulysses", Dim.HEADS),
+    )
+    width, stream_dim = (
+        _cuts_along_axis(pieces, "tp", Dim.WIDTH),
+        Dim.SEQUENCE if grid.sp else Dim.REPLICATE,
+    )
     placements = [Placement(select=Selector(), split=_chain([*batch, *ring, *ulysses, *width]))]
     if grid.cp > 1 and attention:
         exchange = (Exchange.GATHER if grid.gather else Exchange.RING) if grid.ring > 1 else None
@@ -137,19 +149,19 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
         )
     if grid.tp > 1:
         classes = ("stream", "router") if experts else ("stream",)
-        stream = _chain([*batch, *ring, *ulysses, *_pieces(atoms, "tp", stream_dim)])
+        stream = _chain([*batch, *ring, *ulysses, *_cuts_along_axis(pieces, "tp", stream_dim)])
         placements.append(Placement(select=Selector(classes=classes), split=stream))
     if experts and (grid.sp or grid.ep * grid.etp > 1):
         tokens = [
-            *_pieces(atoms, "dp", Dim.BATCH, expert="edp"),
-            *_pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True, expert="edp"),
-            *_pieces(atoms, "ulysses", Dim.SEQUENCE, expert="edp"),
-            *_pieces(atoms, "tp", Dim.SEQUENCE, expert="edp"),
+            *_cuts_along_axis(pieces, "dp", Dim.BATCH, expert="edp"),
+            *_cuts_along_axis(pieces, "ring", Dim.SEQUENCE, zigzag=True, expert="edp"),
+            *_cuts_along_axis(pieces, "ulysses", Dim.SEQUENCE, expert="edp"),
+            *_cuts_along_axis(pieces, "tp", Dim.SEQUENCE, expert="edp"),
         ]
         split = [
-            _Term(dim=dim, parts=a.size, step=a.stride)
+            _Cut(dim=dim, parts=a.size, step=a.stride)
             for name, dim in (("ep", Dim.EXPERTS), ("etp", Dim.FFN))
-            for a in reversed(atoms)
+            for a in reversed(pieces)
             if a.expert == name
         ]
         placements.append(
@@ -159,20 +171,23 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
 
 
 def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
-    """Items of every chunk: its layers by count; a block that is not a layer is named before the
-    next layer, or at the end.
+    """Assign a model's blocks to chunks: layers by count, other blocks (embedding, head) by name.
+
+    A block that is not a layer goes before the next layer, or at the end.
 
     A teacher's blocks come first, in as many chunks (`teacher_chunks`), all by name.
     """
     layers = {run.name for run in layer_runs(model)}
     teacher_runs = [run for run in model.runs if model.blocks[run.block].is_of_teacher]
-    model_items = _dealt([run for run in model.runs if run not in teacher_runs], chunks, layers)
+    model_items = _assigned_items(
+        [run for run in model.runs if run not in teacher_runs], chunks, layers
+    )
     if not teacher_runs:
         return model_items
     teacher_layer_runs = {
         run.name for run in teacher_runs if not model.blocks[run.block].has_vocabulary
     }
-    teacher_items = _dealt(
+    teacher_items = _assigned_items(
         teacher_runs,
         teacher_chunks(model.teacher_layers, chunks=len(chunks)),
         teacher_layer_runs,
@@ -184,10 +199,10 @@ def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, .
     )
 
 
-def _dealt(
+def _assigned_items(
     runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False
 ) -> tuple[tuple[Item, ...], ...]:
-    """Items of every chunk for some of the model's runs, in their order.
+    """Assign some runs of the model's blocks to chunks in order, so many layers a chunk.
 
     Args:
         chunks: layers of each chunk.
@@ -225,8 +240,9 @@ def _dealt(
 
 
 def _tail_to_end(items: list[list[Item]], last_used: int) -> tuple[tuple[Item, ...], ...]:
-    """Items with the blocks named after the last layer moved to the last chunk, also where the last
-    chunk has no layer.
+    """Move the blocks named after the last layer to the last chunk.
+
+    The last chunk gets them also where it has no layer.
     """
     if last_used < len(items) - 1:
         tail_start = max(
@@ -238,7 +254,7 @@ def _tail_to_end(items: list[list[Item]], last_used: int) -> tuple[tuple[Item, .
 
 
 def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
-    """Activation policy of a chunk of `layers` layers: recomputed or kept in host memory."""
+    """Activation policy of a chunk of `layers` layers: recomputation or host memory."""
     if grid.host and layers:
         return (
             Keep(
@@ -256,8 +272,9 @@ def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
 
 
 def expert_shard(grid: Grid) -> int:
-    """Members of a sharding group of experts: `shard` scaled by the ratio of an expert's copies to
-    the holders of other parameters, at least one.
+    """Ranks that shard an expert's states: `shard` scaled by expert copies over dp x cp.
+
+    The result divides the number of copies and is at least 1.
     """
     holders = grid.cp * grid.dp
     copies = holders if grid.tp > 1 and not grid.sp else grid.edp
@@ -265,7 +282,7 @@ def expert_shard(grid: Grid) -> int:
 
 
 def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
-    """ZeRO rules by parameter class of a grid's ZeRO stage, sharding group and host share.
+    """ZeRO rules of a grid by parameter class: shard degrees, cadence and host share.
 
     Stage 1 shards the optimizer, 2 the gradient as well (reduced every microbatch), 3 the parameter
     too (gathered at every use).
@@ -275,6 +292,7 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
         return (Shards(host=host),) if host else ()
 
     def rule(degree: int, *, parameters: tuple[str, ...] = ()) -> Shards:
+        """ZeRO rule with one shard degree for the states that the grid's ZeRO stage shards."""
         return Shards(
             parameters=parameters,
             optimizer=degree,
@@ -293,8 +311,9 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
 
 
 def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = ()) -> Plan:
-    """General plan of `grid` for `model`: one lane of pp x vpp stages that share split trees, or
-    two lanes in opposite directions.
+    """General plan of a grid for a model: one lane of pp x vpp stages, or two opposite lanes.
+
+    All stages share split trees.
 
     Grids that mean the same give the same plan. Chunks are on the pipeline ranks that the
     schedule's placement gives (chunk c on c mod pp for most); rank r's first device is r times pp's
@@ -333,7 +352,10 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = (
 def _pipeline(
     grid: Grid, model: Model, global_batch: int
 ) -> tuple[tuple[Lane, ...], tuple[NamedOrder, ...]]:
-    """Lanes and orders of a grid; the same objects for grids that differ only in memory choices."""
+    """Lanes and pipeline order of a grid, cached.
+
+    Grids that differ only in memory options share the same objects.
+    """
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1)
     chunks = chunk_layers(
         facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
@@ -354,6 +376,7 @@ def _pipeline(
         )
 
     def lane(name: str, number: int) -> Lane:
+        """Lane `number` with the stages placed by the schedule."""
         stages = tuple(
             Stage(
                 items=item,

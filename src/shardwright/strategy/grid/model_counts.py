@@ -16,7 +16,7 @@ _DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
 
 
 def layer_runs(model: Model) -> tuple[Run, ...]:
-    """Runs whose blocks a grid counts as layers of its pipeline, in the model's order.
+    """Runs of blocks that count as layers of a grid's pipeline, in the model's order.
 
     The model's output (the last run) depends on them, and they have no embedding and no head among
     their operators. Side outputs, such as modules that predict further tokens, are not counted:
@@ -29,8 +29,9 @@ def layer_runs(model: Model) -> tuple[Run, ...]:
 
 
 def num_layers(model: Model) -> int:
-    """Number of blocks that a grid's pipeline distributes: all that the output depends on except
-    embeddings and heads.
+    """Number of layers that a grid's pipeline divides over its chunks.
+
+    These are all blocks that the output depends on, except embeddings and heads.
     """
     return sum(run.count for run in layer_runs(model))
 
@@ -41,7 +42,7 @@ def _common(values: list[int]) -> int:
 
 
 def _sizes(operators: list[Operator], dim: Dim) -> list[int]:
-    """Numbers of runs that a split on `dim` may cut between, one for every extent of that dim."""
+    """Number of units along `dim` that a split may separate, for each tensor with that dim."""
     return [
         extent.runs
         for operator in operators
@@ -56,8 +57,9 @@ def has_experts(model: Model) -> bool:
 
 
 def lone_stages(runtime: Runtime) -> LoneStages:
-    """(ZeRO stage, equivalent stage) of the stages that have an effect where one device holds all
-    parameters.
+    """(ZeRO stage, equivalent stage) of stages that have an effect where one device holds all.
+
+    On such a device only states kept in host memory make a difference.
 
     From ZeRO-2 on gradients are kept in host memory where the optimizer's states are
     (`Runtime.gradients_on_host`), and under ZeRO-3 the shards of parameters may be
@@ -86,13 +88,14 @@ def grid_facts(
     runtime: Runtime | None = None,
     lone: LoneStages = (),
 ) -> GridFacts:
-    """Counts of a model, batch, cluster and runtime that the rules of a grid compare with.
+    """Collect the sizes of a model, batch, cluster and runtime for the rules of a grid.
 
     Args:
         devices: number of devices.
         global_batch: samples a step.
         seq_len: tokens a sample.
-        runtime: the runtime of the job; None = no runtime's rule, and `lone` are the lone stages.
+        runtime: the runtime of the job; None = no rule of a runtime applies.
+        lone: `GridFacts.lone_stages` where no runtime is given.
     """
     operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]
     attention = [o.attention for o in operators if o.attention is not None]

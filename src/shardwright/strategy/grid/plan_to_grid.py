@@ -25,7 +25,7 @@ from shardwright.strategy.plan.stages import ActivationPolicy, Placement
 
 
 def grid_of(plan: Plan, *, model: Model) -> Grid | None:
-    """The grid whose plan for `model` equals `plan`; None if there is none.
+    """Find the grid whose plan for `model` equals a general plan; None if there is none.
 
     A candidate is read off the plan (degrees from the trees, ranks from the bases), then expanded
     and compared.
@@ -53,8 +53,7 @@ def grid_of(plan: Plan, *, model: Model) -> Grid | None:
 
 
 def grid_of_stage(plan: Plan, lane: Lane, number: int, *, model: Model) -> Grid | None:
-    """The grid, without a pipeline, whose split trees equal those of one stage of a lane; None if
-    there is none.
+    """Find a grid without pipeline that has one stage's split trees; None if there is none.
 
     Its ZeRO rules are the plan's, its recompute the stage's.
     """
@@ -66,9 +65,7 @@ def grid_of_stage(plan: Plan, lane: Lane, number: int, *, model: Model) -> Grid 
 
 
 def _terms(split: Split | None) -> list[tuple[Dim, int, bool, int]] | None:
-    """(dim, parts, zigzag, stride) of a tree from outermost to innermost; None if some parts are
-    weighted.
-    """
+    """(dim, parts, zigzag, stride) of nested cuts, outermost first; None if parts are weighted."""
     terms: list[tuple[Dim, int, bool, int]] = []
     while split is not None:
         if not isinstance(split.parts, int) or not isinstance(split.step, int):
@@ -83,15 +80,13 @@ def _degree(terms: list[tuple[Dim, int, bool, int]], dim: Dim, *, zigzag: bool =
     return prod(parts for d, parts, z, _ in terms if d is dim and z is zigzag)
 
 
-def _placed(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The first placement that names the class; None if none does."""
+def _placement_of_class(placements: tuple[Placement, ...], klass: str) -> Placement | None:
+    """The first placement for an operator class; None if there is none."""
     return next((p for p in placements if klass in p.select.classes), None)
 
 
 def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[Grid]:
-    """Grids with the plan's degrees and the plan's split trees, one for each order of axes that
-    fits.
-    """
+    """Grids with a plan's degrees and split trees, one for each order of axes that fits."""
     placements = lane.stages[0].placements
     everywhere = next((p for p in placements if not p.select.classes), None)
     terms = _terms(everywhere.split) if everywhere else None
@@ -99,7 +94,9 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
         return []
     ring, ulysses = _degree(terms, Dim.SEQUENCE, zigzag=True), _degree(terms, Dim.SEQUENCE)
     tp, dp = _degree(terms, Dim.WIDTH), _degree(terms, Dim.BATCH)
-    expert, core, stream = (_placed(placements, klass) for klass in ("experts", "core", "stream"))
+    expert, core, stream = (
+        _placement_of_class(placements, klass) for klass in ("experts", "core", "stream")
+    )
     routed = (_terms(expert.split) if expert else None) or []
     facts = grid_facts(model, devices=plan.devices, global_batch=lane.samples, seq_len=1)
     experts, attention = facts.experts > 0, facts.heads > 0
@@ -166,9 +163,7 @@ def _recompute(lane: Lane) -> dict[str, Any]:
 
 
 def _ends(lane: Lane, *, layers: int, pp: int, schedule: str) -> dict[str, Any]:
-    """Grid fields first and last, or layers, where the default rule does not give this lane's
-    chunks.
-    """
+    """Grid fields first and last, or layers, where a lane's chunks are not the default division."""
     chunks = tuple(
         sum(item.count for item in stage.items if not item.name) for stage in lane.stages
     )

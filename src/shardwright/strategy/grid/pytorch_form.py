@@ -15,8 +15,9 @@ PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
 
 
 def grid_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
-    """The grid with the plan's stages, and the plan's order table if it has one; None if no grid
-    matches.
+    """The grid with the plan's stages, and the plan's order table if it has one.
+
+    None if no grid matches.
 
     A table gives the order of actions only. The grid's schedule gives the placement of stages: the
     first of PLACED that matches.

@@ -10,7 +10,7 @@ from shardwright.strategy.grid.grid import AXES, Grid
 
 
 def coordinates(grid: Grid) -> dict[str, list[int]]:
-    """By axis (tp, cp, dp, pp, ep, etp), the coordinate of every device of a grid.
+    """Coordinate of every device of a grid along each axis (tp, cp, dp, pp, ep, etp).
 
     Expert axes fold over those of a pipeline stage.
     """
@@ -33,8 +33,9 @@ def coordinates(grid: Grid) -> dict[str, list[int]]:
 
 
 def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
-    """True if every device keeps its coordinates when the grid's axes are in another order,
-    innermost first.
+    """True if every device keeps its coordinates when the axes are put in another order.
+
+    `order` is innermost first.
     """
     reordered = replace(grid, order=tuple(order))
     strides, reordered_strides = grid.strides(), reordered.strides()
@@ -44,8 +45,9 @@ def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
 
 
 def _expert_pieces(grid: Grid) -> dict[str, list[tuple[int, int]]] | None:
-    """(size, stride) of the pieces of ep and etp, innermost first; None if they do not line up with
-    the other axes.
+    """(size, device stride) of the pieces of ep and etp, innermost first.
+
+    None if they do not line up with the other axes.
     """
     pieces = fold(grid) if grid.ep * grid.etp > 1 else ()
     if pieces is None:

@@ -18,11 +18,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """`samples` of the global batch, cut into equal `microbatches`, and the stages that run
-    them.
+    """A part of the global batch, cut into equal microbatches, and the stages that run them.
 
-    A stage's position is its chunk number. `slices` are the weights of the token slices of each
-    microbatch; empty for none.
+       `samples` of the global batch run in `microbatches`. A stage's position is its chunk number.
+    `slices` are the weights of the token slices of each
+       microbatch; empty for none.
     """
 
     name: str

@@ -1,5 +1,6 @@
-"""Orders of a plan's actions: a schedule's name, or a table with every device's actions (DESIGN
-section 2, L_pipe).
+"""Order of a plan's pipeline actions: a schedule's name, or a table with each device's actions.
+
+See DESIGN, section 2, L_pipe.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class Kind(StrEnum):
-    """Kinds of action, in PyTorch's letters: forward, input gradient, weight gradient, full
-    backward, recompute.
+    """Kind of pipeline action: forward, input gradient, weight gradient, full backward, recompute.
+
+    The letters are PyTorch's.
     """
 
     F = "F"
@@ -24,7 +26,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One chunk's work on one microbatch (and slice). `lane` indexes the order's lanes."""
+    """Work of one pipeline chunk on one microbatch (and token slice).
+
+    `lane` indexes the order's lanes.
+    """
 
     chunk: int
     kind: Kind
@@ -38,13 +43,13 @@ Entry: TypeAlias = Action | tuple[Action, Action]
 
 
 def actions_of(entry: Entry) -> tuple[Action, ...]:
-    """The one or two actions of an entry of a row."""
+    """Actions of one entry of an order table: one, or the two of an overlapped pair."""
     return entry if isinstance(entry, tuple) else (entry,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedOrder:
-    """An order given by a schedule's name, with its parameters, for the lanes named."""
+    """Pipeline order given by the name of a schedule, with its parameters, for the named lanes."""
 
     schedule: str
     lanes: tuple[str, ...]
@@ -53,8 +58,9 @@ class NamedOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """An order given action by action: one row for each class of devices that run the same stages,
-    keyed by the class's lowest device.
+    """Pipeline order given action by action, with one row for each class of devices.
+
+    Devices of a class run the same stages; the class's lowest device is the key of the row.
     """
 
     lanes: tuple[str, ...]

@@ -22,7 +22,7 @@ def proportional_parts(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def empty_dims(split: Split | None, counts: Mapping[Dim, int]) -> frozenset[Dim]:
-    """Dims of which some device of the tree gets an empty part.
+    """Dims that a split tree cuts so finely that some device gets an empty part.
 
     Args:
         counts: number to share of each dim (samples, tokens, heads, ..); dims not named are

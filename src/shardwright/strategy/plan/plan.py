@@ -1,4 +1,4 @@
-"""A plan: lanes with their stages, orders, ZeRO rules and runtime options."""
+"""A plan: lanes with their stages, pipeline orders, ZeRO rules and runtime options."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from shardwright.strategy.plan.order import NamedOrder, Table
 
 
 class Cadence(StrEnum):
-    """Event at which parameters are gathered or gradients reduced: every use, microbatch or
-    step.
-    """
+    """How often parameters are gathered or gradients reduced: every use, microbatch or step."""
 
     USE = "use"
     MICROBATCH = "microbatch"
@@ -21,9 +19,7 @@ class Cadence(StrEnum):
 
 
 class ShardUnit(StrEnum):
-    """Unit that ZeRO cuts into shards: the flat buffer, each tensor along dim 0, or whole
-    tensors.
-    """
+    """Unit that ZeRO cuts into shards: the flat buffer, tensors along dim 0, or whole tensors."""
 
     FLAT = "flat"
     DIM0 = "dim0"
@@ -44,8 +40,9 @@ ALL = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
-    """A ZeRO rule for some parameter classes (none named = all): three degrees over the members of
-    each sync group.
+    """A ZeRO rule: shard degrees of optimizer states, gradients and parameters, by parameter class.
+
+    No named class means all classes. The degrees count members of each sync group.
 
     A rule that names lanes holds for these alone. Optimizer states are sharded over all devices
     that reduce the parameter's gradient, in every lane. Gradients and parameters of a lane named by
@@ -55,8 +52,7 @@ class Shards:
     Args:
         lanes: lanes of the rule; none named = all.
         optimizer, gradient, parameter: shard degrees; 1 = not sharded, `ALL` = the whole group;
-            each
-            divides the one before.
+            each divides the one before.
         gather, reduce: cadence of parameter gathers and gradient reductions.
         host: (state, percent) of the states in host memory.
         by_memory: shards in proportion to the holders' free memory instead of equal shards.

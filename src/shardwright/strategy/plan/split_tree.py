@@ -9,9 +9,7 @@ from shardwright.model.ir.tensor_dims import Dim
 
 
 class Exchange(StrEnum):
-    """Way in which attention with keys cut by position gets the other ranks' keys: ring or
-    all-gather.
-    """
+    """How context parallel attention gets the other ranks' keys and values: ring or all-gather."""
 
     RING = "ring"
     GATHER = "gather"
@@ -19,7 +17,7 @@ class Exchange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A cut of a dim over devices; `None` in place of a Split is a leaf: exactly one device.
+    """One cut of a dim over devices, with a subtree for each part; None stands for one device.
 
     Args:
         dim: the dim that is cut; `Dim.REPLICATE` copies.
@@ -58,7 +56,7 @@ class Split:
 
 
 def devices_of(split: Split | None, base: int = 0) -> tuple[int, ...]:
-    """Devices of the leaves below `split` in tree order, starting at device `base`."""
+    """Devices of all leaves below `split` in tree order, with the first at device `base`."""
     if split is None:
         return (base,)
     if isinstance(split.parts, int):

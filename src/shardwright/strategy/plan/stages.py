@@ -1,5 +1,6 @@
-"""Stages of a lane: operators, devices, split trees and activation policy (DESIGN section 2,
-A_pipe).
+"""Stages of a lane: operators, devices, split trees and activation policy.
+
+See DESIGN, section 2, A_pipe.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from shardwright.strategy.plan.split_tree import Exchange, Split
 
 
 class ActivationPolicy(StrEnum):
-    """Treatment of activations that do not stay on the device: recomputation, host memory or
-    NVMe.
-    """
+    """Treatment of activations that leave the device: recomputation, host memory or NVMe."""
 
     RECOMPUTE = "recompute"
     HOST = "host"
@@ -22,8 +21,10 @@ class ActivationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Part of a chunk: the block or operator called `name` (`count` 0), or the next `count` blocks
-    of the run called `name` (empty = any run).
+    """Part of a pipeline chunk: one named block or operator, or the next `count` blocks.
+
+    With a `name` and no `count`, it is that block or operator. With a `count`, it is the next
+    blocks of the run called `name` (empty = any run).
     """
 
     name: str = ""
@@ -32,8 +33,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """A choice of operators by class (none = all) and, optionally, by a range of blocks in the
-    chunk (first, last).
+    """Operators of a chunk, chosen by class (none = all) and optionally by a range of blocks.
+
+    `blocks` is (first, last).
     """
 
     classes: tuple[str, ...] = ()
@@ -42,7 +44,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A split tree for the selected operators; later placements override earlier ones.
+    """Split tree of the selected operators; later placements override earlier ones.
 
     `offset` is added to the stage's base device. `exchange` is for attention cut by position.
     """
@@ -55,7 +57,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """The treatment of the activations of blocks first..last of a chunk.
+    """Activation policy of blocks first..last of a chunk: recompute, host memory or NVMe.
 
     Args:
         operators: classes or operator names; ``full`` is the whole block.
@@ -72,11 +74,10 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One chunk of a lane: its items in topological order, first device, split trees and activation
-    policy.
+    """One chunk of a lane: its blocks in topological order, first device, split trees and policy.
 
     `every`: the stage runs once for that many microbatches of the lane (an encoder with a larger
-    microbatch).
+    microbatch). `keeps` is its activation policy.
     """
 
     items: tuple[Item, ...]

@@ -15,20 +15,21 @@ Interval = tuple[Fraction, Fraction]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPiece:
-    """A set of tokens as shares of all tokens: one interval of the batch, several of the
-    sequence.
+    """A set of tokens, as fractions of the batch and of the sequence.
+
+    It is one interval of the batch and several of the sequence.
     """
 
     batch: Interval = (Fraction(0), Fraction(1))
     sequence: tuple[Interval, ...] = ((Fraction(0), Fraction(1)),)
 
-    def inside(self, other: TokenPiece) -> bool:
-        """True if every token of this piece is also in `other`."""
+    def inside(self, container: TokenPiece) -> bool:
+        """True if every token of this piece is also in `container`."""
         return (
-            other.batch[0] <= self.batch[0]
-            and self.batch[1] <= other.batch[1]
+            container.batch[0] <= self.batch[0]
+            and self.batch[1] <= container.batch[1]
             and all(
-                any(low <= a and b <= high for low, high in other.sequence)
+                any(low <= a and b <= high for low, high in container.sequence)
                 for a, b in self.sequence
             )
         )
@@ -37,8 +38,9 @@ class TokenPiece:
 def cut_intervals(
     intervals: tuple[Interval, ...], shares: tuple[Fraction, ...], *, zigzag: bool = False
 ) -> list[tuple[Interval, ...]]:
-    """Parts of a list of intervals, cut in order in proportion to `shares`; zigzag gives part i the
-    pieces i and 2n-1-i.
+    """Cut a list of intervals in order into parts in proportion to `shares`.
+
+    With zigzag, part i gets the pieces i and 2n-1-i.
     """
     if zigzag:
         halves = [share / 2 for share in shares]
@@ -60,7 +62,7 @@ def cut_intervals(
 
 
 def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """The same intervals, with touching neighbours merged."""
+    """Merge touching neighbours in a list of intervals."""
     merged: list[Interval] = []
     for low, high in intervals:
         if merged and merged[-1][1] == low:
@@ -73,7 +75,7 @@ def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
 def device_tokens(
     split: Split | None, *, base: int = 0, region: TokenPiece | None = None
 ) -> Iterator[tuple[int, TokenPiece]]:
-    """(device, tokens) of every leaf of a split tree, in tree order."""
+    """Yield (device, tokens) for every leaf of a split tree, in tree order."""
     region = TokenPiece() if region is None else region
     if split is None:
         yield base, region

@@ -11,7 +11,7 @@ MAX_LISTED: Final = 2**20
 
 
 def span(split: Split | None) -> int:
-    """Distance from a tree's base device to its last device."""
+    """Distance in devices from a split tree's base device to its last device."""
     if split is None:
         return 0
     if isinstance(split.step, tuple):
@@ -27,7 +27,7 @@ def depth(split: Split | None) -> int:
 
 
 def nodes(split: Split | None) -> Iterator[Split]:
-    """Every cut of the tree; equal children are visited once."""
+    """Yield every cut of a split tree; equal children are visited once."""
     if split is not None:
         yield split
         for child in split.children:

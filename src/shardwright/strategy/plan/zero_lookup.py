@@ -8,8 +8,7 @@ from shardwright.strategy.plan.plan import Shards
 
 
 def last_rule(rules: Iterable[Shards], *names: str, lane: str) -> Shards | None:
-    """The last ZeRO rule that applies to one of the named parameter classes in a lane; None if none
-    does.
+    """The last ZeRO rule for any of the named parameter classes in a lane; None if none applies.
 
     Args:
         names: names of the parameter classes.

@@ -1,5 +1,6 @@
-"""Notation of the first devices of stages, read and printed: ``0..12/4`` is 0 4 8 12, ``3..0``
-counts down, ``(0..3)*8`` repeats.
+"""Text notation for the first devices of stages, such as ``0..12/4`` for 0 4 8 12.
+
+``3..0`` counts down, and ``(0..3)*8`` repeats.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ _MAX_DEPTH: Final = 8
 
 
 def print_bases(bases: Sequence[int]) -> str:
-    """Device numbers as text in ranges; a list that is one pattern repeated is written
-    ``(pattern)*count``.
-    """
+    """Print device numbers as ranges, and a repeated pattern as ``(pattern)*count``."""
     length = len(bases)
     for period in range(1, length // 2 + 1):
         if (
@@ -30,7 +29,7 @@ def print_bases(bases: Sequence[int]) -> str:
 
 
 def _ranges(bases: Sequence[int]) -> str:
-    """Numbers as text: arithmetic sequences of three or more as ranges, the others singly."""
+    """Print numbers: arithmetic sequences of three or more as ranges, the others singly."""
     parts: list[str] = []
     start = 0
     while start < len(bases):
@@ -49,9 +48,7 @@ def _ranges(bases: Sequence[int]) -> str:
 
 
 def read_bases(cursor: Cursor, *, depth: int = 0) -> list[int]:
-    """Device numbers read from the cursor up to the first character that is not part of the
-    list.
-    """
+    """Parse a list of device numbers at the cursor, up to the first character of another kind."""
     if depth > _MAX_DEPTH:
         raise cursor.error(f"repetitions nested deeper than {_MAX_DEPTH}")
     bases: list[int] = []
@@ -73,7 +70,7 @@ def read_bases(cursor: Cursor, *, depth: int = 0) -> list[int]:
 
 
 def _read_range(cursor: Cursor) -> Sequence[int]:
-    """One number, or the numbers first..last with a stride, read from the cursor."""
+    """Parse one number, or the range first..last with a stride, at the cursor."""
     start = cursor.number()
     if cursor.peek() != "." or cursor.after() != ".":
         return (start,)

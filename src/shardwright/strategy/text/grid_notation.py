@@ -1,5 +1,7 @@
-"""One-line notation of a grid, read and printed: ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none
-schedule=interleaved-1f1b order=...``.
+"""One-line notation of a grid, such as ``tp8 sp pp16 dp128 zero1``: parser and printer.
+
+A full line is ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b
+order=...``.
 
 Options of the runtime stand behind the degrees as ``graphs=iteration``. Words may come in any
 order, each at most once; ``tp8`` and ``tp=8`` are the same word. Words left out have their defaults
@@ -50,7 +52,7 @@ _KEYS: Final = (
     "layers",
     "order",
 )
-_WORDS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
+_WORD_FORMS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
 _OPTION_WORDS: Final = tuple(f"{name}=" for name in BY_NAME)
 
 _SHORT_WORD: Final = re.compile(r"([a-z_-]*[a-z])([0-9][0-9,]*)", re.ASCII)
@@ -58,8 +60,10 @@ _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 
 
 def name_and_value(word: str) -> tuple[str, str]:
-    """Name and value of one word: ``tp8``, ``tp=8`` and ``TP=8`` give ("tp", "8"), the flag ``sp``
-    gives ("sp", "1"); other words have an empty value.
+    """Split one word of the grid notation into name and value: ``tp8`` gives ("tp", "8").
+
+    ``tp=8`` and ``TP=8`` give the same; the flag ``sp`` gives ("sp", "1"); other words have an
+    empty value.
 
     Case does not count: every name and value of the notation is in small letters.
     """
@@ -71,13 +75,13 @@ def name_and_value(word: str) -> tuple[str, str]:
 
 
 def is_word(word: str) -> bool:
-    """True if a word has the form of one of the grid notation, whatever its value."""
+    """True if a text has the form of a word of the grid notation, whatever its value."""
     name, value = name_and_value(word)
     return name in _READERS and bool(value or "=" in word)
 
 
 def print_grid(grid: Grid) -> str:
-    """Canonical text of a grid.
+    """Print a grid in its canonical notation.
 
     Degrees of 1, flags that are off and keys at their default are left out, except those that are
     always printed: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
@@ -118,8 +122,9 @@ def print_grid(grid: Grid) -> str:
 
 
 def complete_order(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """All five axes, innermost first; axes not named are inserted behind the axis that precedes
-    them in the default order (``tp cp ep dp pp``).
+    """Insert missing axes into an order of axes, each behind its predecessor in the default order.
+
+    The default order, innermost first, is ``tp cp ep dp pp``.
     """
     complete = list(axes)
     for i, axis in enumerate(AXES):
@@ -144,8 +149,9 @@ def _number(text: str, *, word: str, smallest: int = 0) -> int:
 
 
 def _recompute(text: str) -> dict[str, Any]:
-    """Grid fields of ``none``, ``selective``, ``full`` or ``full:N`` (N layers of each chunk;
-    full:0 is none).
+    """Grid fields of ``none``, ``selective``, ``full`` or ``full:N``.
+
+    N is the number of layers of each chunk; full:0 is none.
     """
     kind, colon, layers = text.partition(":")
     if kind not in [r.value for r in Recompute] or (colon and kind != Recompute.FULL):
@@ -159,9 +165,7 @@ def _recompute(text: str) -> dict[str, Any]:
 
 
 def _order(text: str) -> dict[str, Any]:
-    """Grid field of an order of axes from innermost to outermost; axes left out take their default
-    place.
-    """
+    """Grid field of an order of axes, innermost first; axes left out take their default place."""
     axes = tuple(text.split("-"))
     for axis in axes:
         if axis not in AXES:
@@ -222,7 +226,7 @@ def _option(text: str, *, name: str) -> dict[str, Any]:
 
 
 def _fields(fields_of_word: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Arguments of `Grid` from the fields that words set; runtime options are gathered into one."""
+    """Arguments of `Grid` from the fields that words set, with runtime options in one field."""
     fields = {field: value for values in fields_of_word.values() for field, value in values.items()}
     options = [
         (field.removeprefix(_OPTION), fields.pop(field))
@@ -250,16 +254,17 @@ _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
 
 
 def word_hint(word: str) -> str:
-    """Hint for an unknown word: similar words of the grid notation or its runtime options; where
-    none is similar, some words of the grid.
+    """Hint for an unknown word: the most similar words of the grid notation.
+
+    Words of runtime options are suggested where they are similar.
     """
     form = re.sub(r"=?[0-9]+$", "N", word[:40])
-    hint = nearest(form, (*_WORDS, *_OPTION_WORDS))
-    return hint if hint.startswith("did you mean") else nearest(form, _WORDS)
+    hint = nearest(form, (*_WORD_FORMS, *_OPTION_WORDS))
+    return hint if hint.startswith("did you mean") else nearest(form, _WORD_FORMS)
 
 
 def _read_words(text: str) -> dict[str, dict[str, Any]]:
-    """Grid fields by the name of the word that sets them.
+    """Parse a text of grid words into grid fields, by the name of the word that sets them.
 
     Raises:
         StrategyError: an unknown word, a word given twice, or an illegal value.
@@ -282,7 +287,7 @@ def _read_words(text: str) -> dict[str, dict[str, Any]]:
 
 
 def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
-    """Data parallel degree with which a grid of these fields has `devices` devices."""
+    """Data parallel degree that makes a grid of these fields fill `devices` devices."""
     tp, cp, pp = (int(fields.get(name, 1)) for name in ("tp", "cp", "pp"))
     dp, remainder = divmod(devices, tp * cp * pp)
     if remainder or not dp:
@@ -296,7 +301,7 @@ def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
 
 
 def parse_grid(text: str, *, devices: int = 0) -> Grid:
-    """The grid written in `text`; words in any order, each at most once.
+    """Parse a grid from its one-line notation; words in any order, each at most once.
 
     Words left out have their defaults; ``vpp`` above 1 without a schedule means
     ``interleaved-1f1b``, and a schedule in waves without ``vpp`` has two chunks a rank.
@@ -307,8 +312,7 @@ def parse_grid(text: str, *, devices: int = 0) -> Grid:
 
     Raises:
         StrategyError: an unknown word, number or combination (the rules against model and cluster
-            are
-            in `grid_rules`), or the degrees do not divide the devices.
+            are in `grid_rules`), or the degrees do not divide the devices.
     """
     fields = _fields(_read_words(text))
     if fields.get("vpp", 1) > 1 and "schedule" not in fields:
@@ -324,8 +328,7 @@ _LAYER_WORDS: Final = ("first", "last", "layers")
 
 
 def changed_grid(grid: Grid, text: str) -> Grid:
-    """`grid` with the axes changed that `text` names: ``zero3``, ``tp4 dp16``,
-    ``recompute=full``.
+    """Change the axes of a grid that a text names, such as ``zero3`` or ``tp4 dp16``.
 
     Where `text` has no dp, dp is as large as the grid's devices allow. Settings that depend on a
     changed axis follow: sp ends with tp, layers by number with pp and vpp, an interleaved schedule

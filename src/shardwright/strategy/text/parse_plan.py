@@ -1,4 +1,7 @@
-"""Parser of the general plan notation (docs/notation.md has the grammar; `notation` prints it)."""
+"""Parser of the general plan notation.
+
+docs/notation.md has the grammar; `print_plan` prints it.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +69,9 @@ _INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 @dataclass(slots=True)
 class _Reader:
-    """The lines of a text that are not empty, read one after another; equal tuples of placements
-    become one object.
+    """Reader of a text's non-empty lines in order.
+
+    Equal tuples of placements become one object.
     """
 
     lines: list[tuple[int, str]]
@@ -82,8 +86,9 @@ class _Reader:
     def next(
         self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
     ) -> re.Match[str] | None:
-        """Match of the next line with `pattern`, read; None if the line does not start with
-        `first`.
+        """Match the next line with `pattern` and move past it.
+
+        None if the line does not start with `first`.
 
         Raises:
             StrategyError: the line starts with `first` but does not match.
@@ -108,7 +113,7 @@ class _Reader:
 
 
 def parse_plan(text: str, *, model: Model | None = None) -> Plan:
-    """The plan written in `text`; `#` starts a comment, indentation has no meaning.
+    """Parse a plan from the general notation; `#` starts a comment, indentation has no meaning.
 
     Args:
         model: needed for texts with a ``grid`` line, which give a plan only together with a model.
@@ -149,6 +154,7 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
 
 
 def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Model | None) -> Plan:
+    """The plan of a text's ``grid`` line, expanded for the model."""
     if model is None:
         raise StrategyError(
             "a plan by its grid needs the model it is for",
@@ -173,7 +179,7 @@ _Read = TypeVar("_Read")
 
 
 def _read_all(reader: _Reader, read: Callable[[_Reader], _Read | None]) -> tuple[_Read, ...]:
-    """All consecutive items that `read` reads."""
+    """Consecutive items that `read` parses, until it returns None."""
     items: list[_Read] = []
     while (item := read(reader)) is not None:
         items.append(item)
@@ -181,14 +187,14 @@ def _read_all(reader: _Reader, read: Callable[[_Reader], _Read | None]) -> tuple
 
 
 def _count(reader: _Reader, digits: str, *, smallest: int = 0, largest: int = MAX_DEGREE) -> int:
-    """Digits as a number; StrategyError outside `smallest`..`largest`."""
+    """Convert digits to a number; StrategyError outside `smallest`..`largest`."""
     if len(digits) > 12 or not smallest <= int(digits) <= largest:
         raise reader.error(f"{digits[:20]} is not a number from {smallest} to {largest}")
     return int(digits)
 
 
 def _names(reader: _Reader, text: str) -> tuple[str, ...]:
-    """Names separated by commas; ``all`` gives an empty tuple."""
+    """Split names at commas; ``all`` gives an empty tuple."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if not DOTTED.fullmatch(name):
@@ -208,8 +214,9 @@ def _member(reader: _Reader, kind: type[_Enum], word: str) -> _Enum:
 
 
 def _read_shards(reader: _Reader) -> Shards | None:
-    """The ZeRO rule of a line ``zero all: all/1/1 gather=use unit=dim0 host=opt:50``; None for
-    other lines.
+    """Parse a line ``zero all: all/1/1 gather=use unit=dim0 host=opt:50`` as a ZeRO rule.
+
+    None for other lines.
     """
     line = reader.next(_ZERO, first="zero ")
     if line is None:
@@ -238,7 +245,7 @@ def _read_shards(reader: _Reader) -> Shards | None:
 
 
 def _lane_names(reader: _Reader, names: tuple[str, ...]) -> tuple[str, ...]:
-    """`names` unchanged; StrategyError if one cannot name a lane."""
+    """Check that names can name lanes, and return them unchanged."""
     for name in names:
         if not NAME.fullmatch(name):
             raise reader.error(f"{name[:40]!r} is not a lane's name")
@@ -246,13 +253,14 @@ def _lane_names(reader: _Reader, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _degree(reader: _Reader, text: str) -> int:
+    """Convert the digits of a shard degree to a number."""
     if not (text.isascii() and text.isdigit()):
         raise reader.error(f"{text[:20]!r} is not a degree", hint="a count, or all")
     return _count(reader, text, smallest=1)
 
 
 def _share(reader: _Reader, text: str) -> tuple[State, int]:
-    """State and percent on the host of ``opt:50``; ``opt`` alone is 100 percent."""
+    """Parse ``opt:50`` as a state and its percent on the host; ``opt`` alone is 100 percent."""
     state, colon, percent = text.partition(":")
     if colon and not (percent.isascii() and percent.isdigit()):
         raise reader.error(f"{percent[:20]!r} is not a percentage")
@@ -260,7 +268,7 @@ def _share(reader: _Reader, text: str) -> tuple[State, int]:
 
 
 def _read_options(reader: _Reader) -> Options:
-    """Runtime options of the whole plan, of a line ``options graphs=iteration loss=te``."""
+    """Parse a line ``options graphs=iteration loss=te`` as the plan's runtime options."""
     line = reader.next(_OPTIONS, first="options ")
     if line is None:
         return ()
@@ -279,7 +287,7 @@ def _read_options(reader: _Reader) -> Options:
 
 
 def _read_lane(reader: _Reader) -> Lane | None:
-    """The lane of a line ``lane main samples 64 in 8`` and the stage lines under it."""
+    """Parse a line ``lane main samples 64 in 8`` and the stage lines under it."""
     line = reader.next(_LANE, first="lane ")
     if line is None:
         return None
@@ -308,9 +316,7 @@ def _read_lane(reader: _Reader) -> Lane | None:
 
 
 def _read_stages(reader: _Reader) -> list[Stage] | None:
-    """Stages of a line ``stages embed+8, 8*2, 8+head on 0..24/8`` and the trees and keep lines
-    under it.
-    """
+    """Parse a line ``stages embed+8, 8*2, 8+head on 0..24/8``, with its trees and keep lines."""
     line = reader.next(_STAGES, first="stages ")
     if line is None:
         return None
@@ -342,7 +348,7 @@ def _read_stages(reader: _Reader) -> list[Stage] | None:
 
 
 def _chunks(reader: _Reader, text: str) -> list[tuple[Item, ...]]:
-    """Items of every chunk of ``embed+8, 8*2, head.norm+head.logits``."""
+    """Parse ``embed+8, 8*2, head.norm+head.logits`` as the items of every chunk."""
     chunks: list[tuple[Item, ...]] = []
     for chunk in text.split(","):
         match = _CHUNK.fullmatch(chunk.strip())
@@ -357,6 +363,7 @@ def _chunks(reader: _Reader, text: str) -> list[tuple[Item, ...]]:
 
 
 def _item(reader: _Reader, text: str) -> Item:
+    """Parse one part of a chunk: a block's name, a count of blocks, or run:count."""
     match = _ITEM.fullmatch(text)
     if match is None:
         raise reader.error(
@@ -369,7 +376,7 @@ def _item(reader: _Reader, text: str) -> Item:
 
 
 def _read_placement(reader: _Reader) -> Placement | None:
-    """The placement of a line ``all[0-11] = b2 t8 +8 via ring``; None for other lines."""
+    """Parse a line ``all[0-11] = b2 t8 +8 via ring`` as a placement; None for other lines."""
     if reader.place == len(reader.lines) or "=" not in reader.lines[reader.place][1]:
         return None
     if reader.lines[reader.place][1].startswith(("order ", "zero ", "grid ", "lane ", "stages ")):
@@ -400,7 +407,7 @@ def _read_placement(reader: _Reader) -> Placement | None:
 
 
 def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
-    """Activation policy of a line ``recompute 0-4/5: full``, and whether its range is open.
+    """Parse a line ``recompute 0-4/5: full``, and tell whether its range of blocks is open.
 
     ``0-`` reaches to the last block of each chunk.
     """
@@ -418,9 +425,7 @@ def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
 
 
 def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> NamedOrder | Table | None:
-    """The order of a line ``order 1f1b(main) seed=0``, or of ``order table(a, b)`` with a row for
-    each class of devices.
-    """
+    """Parse a line ``order 1f1b(main) seed=0``, or ``order table(a, b)`` with its rows."""
     if reader.next(_TABLE) is not None:
         return _read_rows(reader, lanes=all_lanes)
     line = reader.next(_ORDER, first="order ")
@@ -440,7 +445,7 @@ def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> NamedOrder | 
 
 
 def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
-    """The order of rows ``0: down/0F0 (down/1F0|up/2B0) ..``."""
+    """Parse the rows ``0: down/0F0 (down/1F0|up/2B0) ..`` of an order table."""
     rows: list[tuple[int, tuple[Entry, ...]]] = []
     while (line := reader.next(_ROW)) is not None:
         reader.place -= 1
@@ -453,6 +458,7 @@ def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
 
 
 def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Entry:
+    """Parse one action, or an overlapped pair ``(down/1F0|up/2B0)``."""
     if word.startswith("(") and word.endswith(")") and word.count("|") == 1:
         overlapped_action, _, overlapping_action = word[1:-1].partition("|")
         return _action(reader, overlapped_action, lanes=lanes), _action(
@@ -462,6 +468,7 @@ def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Entry:
 
 
 def _action(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action:
+    """Parse one action: lane/chunk, a letter of F I W B R, microbatch[.slice]."""
     match = _ACTION.fullmatch(word)
     if match is None:
         raise reader.error(

@@ -1,4 +1,7 @@
-"""Printer of the general plan notation (docs/notation.md has the grammar; `parser` reads it)."""
+"""Printer of the general plan notation.
+
+docs/notation.md has the grammar; `parse_plan` reads it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ DOTTED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 
 def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) -> str:
-    """A plan as text that parses to an equal plan.
+    """Print a plan as text that parses to an equal plan.
 
     Args:
         name: the plan's name in the first line.
@@ -54,7 +57,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
 
 
 def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
-    """`name` unchanged; StrategyError if the notation cannot write it."""
+    """Check that the notation can write a name, and return it unchanged."""
     if not pattern.fullmatch(name):
         raise StrategyError(
             f"the name {name[:60]!r} cannot be written",
@@ -65,6 +68,7 @@ def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
+    """Print class names separated by commas; ``all`` for none."""
     if "all" in names:
         raise StrategyError(
             "a class cannot be named all", hint="no class means all", rule="notation.name"
@@ -73,6 +77,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _shards(rule: Shards) -> str:
+    """Print a ZeRO rule as a line ``zero all: all/1/1 gather=use``."""
     degrees = "/".join(
         "all" if d == ALL else str(d) for d in (rule.optimizer, rule.gradient, rule.parameter)
     )
@@ -93,6 +98,7 @@ def _shards(rule: Shards) -> str:
 
 
 def _lane(lane: Lane) -> list[str]:
+    """Print a lane as its own line and the lines of its stages."""
     slices = f" slices {':'.join(map(str, lane.slices))}" if lane.slices else ""
     role = f" role {lane.role.value}" if lane.role is not Role.TRAIN else ""
     lines = [f"lane {_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"]
@@ -107,15 +113,12 @@ def _lane(lane: Lane) -> list[str]:
 
 
 def num_blocks(items: Sequence[Item]) -> int:
-    """Number of blocks of a chunk that block ranges count (blocks given by name are not
-    counted).
-    """
+    """Blocks of a chunk that block ranges count; blocks given by name are not counted."""
     return sum(item.count for item in items)
 
 
 def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
-    """Activation policy of a chunk of `blocks` blocks under the keep lines that several stages
-    share.
+    """Activation policy of a chunk of `blocks` blocks, from keep lines that stages share.
 
     An open range ends at the chunk's last block and is dropped where it would be empty.
     """
@@ -127,8 +130,9 @@ def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
 
 
 def _patterns(stage: Stage) -> list[Pattern]:
-    """Keep lines that write a stage's activation policy: ranges that reach the last block open, or
-    all closed.
+    """Keep lines that can write a stage's activation policy.
+
+    Ranges that reach the last block are open in the first of them, and closed in the second.
     """
     last_block = num_blocks(stage.items) - 1
     open_ranges = tuple(
@@ -140,7 +144,7 @@ def _patterns(stage: Stage) -> list[Pattern]:
 
 
 def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
-    """Groups of neighbouring stages that share split trees and keep lines, with the lines."""
+    """Group neighbouring stages that share split trees and keep lines, with these lines."""
     runs: list[tuple[list[Stage], list[Pattern]]] = []
     for stage in stages:
         fitting = _shared_patterns(*runs[-1], stage) if runs else []
@@ -155,9 +159,7 @@ def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
 def _shared_patterns(
     members: Sequence[Stage], patterns: list[Pattern], stage: Stage
 ) -> list[Pattern]:
-    """Keep lines that hold for all of `members` and for `stage`; none if the stages cannot share
-    lines.
-    """
+    """Keep lines that hold for all of `members` and for `stage`; empty if there are none."""
     if members[0].placements != stage.placements or members[0].every != stage.every:
         return []
     shared = [
@@ -175,6 +177,7 @@ def _shared_patterns(
 
 
 def _chunks(stages: Sequence[Stage]) -> str:
+    """Print the chunks of stages as ``embed+8, 8*2, 8+head``."""
     texts = ["+".join(_item(item) for item in stage.items) for stage in stages]
     if not all(texts):
         raise StrategyError(
@@ -185,23 +188,27 @@ def _chunks(stages: Sequence[Stage]) -> str:
 
 
 def _item(item: Item) -> str:
+    """Print one part of a chunk: a block's name, a count of blocks, or run:count."""
     if not item.name:
         return str(item.count)
     return _name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
 
 
 def _select(select: Selector) -> str:
+    """Print the operator classes and the block range that a placement selects."""
     blocks = f"[{select.blocks[0]}-{select.blocks[1]}]" if select.blocks else ""
     return _names(select.classes) + blocks
 
 
 def _placement(placement: Placement) -> str:
+    """Print a placement as ``all[0-11] = b2 t8 +8 via ring``."""
     offset = f" +{placement.offset}" if placement.offset else ""
     exchange = f" via {placement.exchange.value}" if placement.exchange else ""
     return f"{_select(placement.select)} = {print_split(placement.split)}{offset}{exchange}"
 
 
 def _keep(keep: Keep, *, is_open: bool) -> str:
+    """Print a keep line as ``recompute 0-4/5: full``; an open range has no last block."""
     last_block = "" if is_open else str(keep.blocks[1])
     unit = f"/{keep.unit}" if keep.unit != 1 else ""
     percent = f" {keep.percent}%" if keep.percent != 100 else ""
@@ -211,6 +218,7 @@ def _keep(keep: Keep, *, is_open: bool) -> str:
 
 
 def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
+    """Print a pipeline order as one line, or as a table with its rows."""
     lane_list = f"({', '.join(_name(lane) for lane in order.lanes)})"
     if isinstance(order, NamedOrder):
         if order.schedule == "table":
@@ -233,6 +241,7 @@ def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
 
 
 def _value(value: int | str) -> str:
+    """Print a schedule's parameter; StrategyError if the notation cannot write it."""
     if isinstance(value, str):
         return _name(value, pattern=DOTTED)
     if not 0 <= value < 10**18:
@@ -243,12 +252,14 @@ def _value(value: int | str) -> str:
 
 
 def _entry(entry: Entry, *, lanes: tuple[str, ...]) -> str:
+    """Print one action, or an overlapped pair ``(down/1F0|up/2B0)``."""
     if isinstance(entry, tuple):
         return f"({_action(entry[0], lanes=lanes)}|{_action(entry[1], lanes=lanes)})"
     return _action(entry, lanes=lanes)
 
 
 def _action(action: Action, *, lanes: tuple[str, ...]) -> str:
+    """Print an action as lane/chunk, kind and microbatch[.slice], such as ``down/0F3``."""
     if not 0 <= action.lane < len(lanes):
         raise StrategyError(
             f"action of lane {action.lane}, but the table has {len(lanes)}", rule="order.lanes"

@@ -1,4 +1,4 @@
-"""Text from users' files, made safe to print."""
+"""Text from users' files without control characters, safe to print."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ MAX_STRATEGY = 1000
 
 
 def printable(text: str, *, length: int = MAX_NAME) -> str:
-    """`text` without control characters, cut at `length` characters: safe on a terminal and in
-    XML.
+    """Replace control characters in a text and cut it at `length` characters.
+
+    The result is safe on a terminal and in XML.
     """
     clean = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return clean if len(clean) <= length else clean[: length - 1] + "…"

@@ -1,5 +1,6 @@
-"""Notation of split trees, read and printed: ``b8@16 s2z t4``, ``b[2:1]{t2, .+2}``, ``.`` for one
-device.
+"""Notation of split trees such as ``b8@16 s2z t4`` or ``b[2:1]{t2, .+2}``: parser and printer.
+
+``.`` is one device.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ _AFTER_DIM: Final = frozenset("0123456789[")
 
 
 def compact_step(child: Split | None) -> int:
-    """Device stride of equal parts where the notation writes none: copies of the child laid side by
-    side.
+    """Default device stride of equal parts: copies of the child laid side by side.
 
-    Parts x stride of a child with equal parts, the number of leaves of any other.
+    It is parts x stride of a child with equal parts, and the number of leaves of any other.
     """
     if child is not None and isinstance(child.parts, int) and isinstance(child.step, int):
         return child.parts * child.step
@@ -30,8 +30,9 @@ def compact_step(child: Split | None) -> int:
 
 
 def print_split(split: Split | None) -> str:
-    """Text of a split tree: terms from outermost to innermost, strides and offsets only where they
-    are not compact.
+    """Print a split tree, from the outermost to the innermost cut.
+
+    Strides and offsets are printed only where they are not compact.
     """
     if split is None:
         return "."
@@ -81,7 +82,7 @@ class Cursor:
         return self.text[self.place + 1 : self.place + 2]
 
     def take(self, character: str) -> bool:
-        """True if `character` is next; reads the character then."""
+        """Read `character` if it is next; True if it was."""
         if character and self.peek() == character:
             self.place += 1
             return True
@@ -93,7 +94,7 @@ class Cursor:
             raise self.error(f"expected {character!r}", hint=hint)
 
     def number(self, *, smallest: int = 0, largest: int = MAX_DEGREE) -> int:
-        """The whole number read from the digits that are next."""
+        """Read the whole number whose digits are next."""
         self.peek()
         start = self.place
         while self.place < len(self.text) and self.text[self.place] in "0123456789":
@@ -115,7 +116,7 @@ class Cursor:
 
 
 def read_split(cursor: Cursor, *, depth: int = 0) -> Split | None:
-    """The split tree read from the cursor up to the first character that is not part of one."""
+    """Parse a split tree at the cursor, up to the first character of another kind."""
     if depth > MAX_DEPTH:
         raise cursor.error(f"a tree deeper than {MAX_DEPTH}")
     if cursor.take("."):
@@ -148,7 +149,7 @@ def read_split(cursor: Cursor, *, depth: int = 0) -> Split | None:
 
 
 def _read_weighted(cursor: Cursor, dim: Dim, *, depth: int) -> Split:
-    """The cut with weighted parts read from ``2:1]z{child, child}`` behind ``b[``."""
+    """Parse a cut with weighted parts, ``2:1]z{child, child}``, behind ``b[``."""
     weights = [cursor.number(smallest=1)]
     while cursor.take(":"):
         weights.append(cursor.number(smallest=1))

@@ -1,5 +1,6 @@
-"""Everyday phrases for strategies, translated to the grid's notation: ``fsdp``, ``zero-3``, ``no
-recompute``, ``more tp``, ``tensor parallel 4``.
+"""Everyday phrases for strategies, translated to grid notation: ``fsdp``, ``more tp``.
+
+Others are ``zero-3``, ``no recompute`` and ``tensor parallel 4``.
 
 A phrase is one to five words, hyphens and underscores read as spaces. Words of the notation itself
 stay unchanged, and win where a phrase sets the same axis: ``fsdp tp4`` is ``tp4 cp1 pp1 zero3``.
@@ -115,17 +116,18 @@ _FILLERS: Final = frozenset(("with", "and", "plus", "use", "using", "+"))
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A strategy in the grid's notation, and an account of its translation (empty where the text
-    was in the notation already).
+class TranslatedStrategy:
+    """A strategy in grid notation, and an account of the phrases that were translated.
+
+    The account is empty where the text was in the notation already.
     """
 
     text: str
     read_as: str = ""
 
 
-def read_words(text: str, *, of: Grid | None) -> Reading:
-    """Everyday words for a strategy translated to the grid's notation.
+def translate_phrases(text: str, *, of: Grid | None) -> TranslatedStrategy:
+    """Translate everyday phrases for a strategy to the grid notation.
 
     Args:
         of: the grid that ``more tp`` changes; None = there is none.
@@ -135,7 +137,7 @@ def read_words(text: str, *, of: Grid | None) -> Reading:
             where there is no grid to change.
     """
     if len(text) > MAX_TEXT or not text.strip() or all(is_word(word) for word in text.split()):
-        return Reading(text)
+        return TranslatedStrategy(text)
     words = [word for word in re.split(r"[\s,;]+", text.lower()) if word and word not in _FILLERS]
     notation_words: list[str] = []
     translated: list[str] = []
@@ -156,12 +158,13 @@ def read_words(text: str, *, of: Grid | None) -> Reading:
     by_name = {
         name: word for word in translated if (name := name_and_value(word)[0]) not in axes_named
     }
-    return Reading(" ".join([*by_name.values(), *notation_words]), "; ".join(accounts))
+    return TranslatedStrategy(" ".join([*by_name.values(), *notation_words]), "; ".join(accounts))
 
 
 def _longest_phrase(words: list[str], of: Grid | None) -> tuple[int, str]:
-    """(words, notation) of the longest phrase at the start of `words`; (0, "") where no phrase
-    starts.
+    """(words, notation) of the longest known phrase at the start of `words`.
+
+    (0, "") where no phrase starts there.
 
     A word of the notation is never the whole of a phrase.
     """
@@ -199,8 +202,9 @@ def _meaning(phrase: str, of: Grid | None) -> str:
 
 
 def _stepped(name: str, up: bool, of: Grid | None) -> str:
-    """Notation of one step more or less: of a degree (double or half), of the ZeRO stage or of
-    recompute.
+    """Notation for one step more or less of a degree, the ZeRO stage or recomputation.
+
+    A degree is doubled or halved.
     """
     degree = DEGREES.get(name, name)
     if degree not in _STEPS and degree not in DEGREES.values():
@@ -221,12 +225,12 @@ def _stepped(name: str, up: bool, of: Grid | None) -> str:
 
 
 def _sharded(of: Grid, up: bool) -> str:
-    """Notation of the next higher or lower ZeRO stage."""
+    """Notation for the next higher or lower ZeRO stage."""
     return f"zero{min(of.zero + 1, 3) if up else max(of.zero - 1, 0)}"
 
 
 def _recomputed(of: Grid, up: bool) -> str:
-    """Notation of the next higher or lower level of recompute."""
+    """Notation for the next higher or lower level of recomputation."""
     level = _LADDER.index(of.recompute) + (1 if up else -1)
     return f"recompute={_LADDER[min(max(level, 0), len(_LADDER) - 1)]}"
 
@@ -235,7 +239,7 @@ _STEPS: Final[Mapping[str, Callable[[Grid, bool], str]]] = {
     **dict.fromkeys(("zero", "sharding"), _sharded),
     **dict.fromkeys(("recompute", "checkpointing", "activation checkpointing"), _recomputed),
 }
-"""What has a step more and a step less, but for degrees."""
+"""Axes other than degrees that have a next higher and a next lower step."""
 
 
 def _phrase_hint(word: str) -> str:

@@ -1,6 +1,4 @@
-"""Blocks and operators of a model that each stage of a lane runs, and the rule that each is run
-once.
-"""
+"""Blocks that each stage of a lane runs, and the rule that each block runs exactly once."""
 
 from __future__ import annotations
 
@@ -18,8 +16,10 @@ from shardwright.strategy.rule_violations import Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Blocks `first` .. `first + count` of run `run`, as one item of a stage.
+class BlockPiece:
+    """Consecutive blocks of one run of the model, as one item of a stage.
+
+    They are blocks `first` .. `first + count - 1`.
 
     Args:
         run: index into `Model.runs`.
@@ -35,12 +35,12 @@ class Piece:
     counted: bool = False
 
 
-StagePieces: TypeAlias = tuple[tuple[Piece, ...], ...]
+StagePieces: TypeAlias = tuple[tuple[BlockPiece, ...], ...]
 """Pieces of every stage of a lane."""
 
 
-def operators_of(piece: Piece, *, model: Model) -> tuple[Operator, ...]:
-    """Operators of one of a piece's blocks."""
+def operators_of(piece: BlockPiece, *, model: Model) -> tuple[Operator, ...]:
+    """Operators in one block of a piece."""
     operators = model.blocks[model.runs[piece.run].block].operators
     return tuple(o for o in operators if o.name == piece.operator) if piece.operator else operators
 
@@ -53,17 +53,17 @@ class _Taken:
     blocks: list[int]
     layers: list[int]
 
-    def next(self, run: int, count: int, *, counted: bool) -> Piece | None:
-        """The next `count` blocks of a run; None if fewer are left."""
+    def next(self, run: int, count: int, *, counted: bool) -> BlockPiece | None:
+        """Take the next `count` blocks of a run; None if fewer are left."""
         first = self.blocks[run]
         if first + count > self.model.runs[run].count:
             return None
         self.blocks[run] += count
-        return Piece(run=run, first=first, count=count, counted=counted)
+        return BlockPiece(run=run, first=first, count=count, counted=counted)
 
-    def layer(self, count: int) -> list[Piece] | None:
-        """The next `count` layers, from as many runs as needed; None if fewer are left."""
-        pieces: list[Piece] = []
+    def layer(self, count: int) -> list[BlockPiece] | None:
+        """Take the next `count` layers, from as many runs as needed; None if fewer are left."""
+        pieces: list[BlockPiece] = []
         for run in self.layers:
             num_taken = min(count, self.model.runs[run].count - self.blocks[run])
             piece = self.next(run, num_taken, counted=True) if num_taken else None
@@ -74,7 +74,7 @@ class _Taken:
 
 
 def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
-    """(run, operator) of a run's name, or of a run's and an operator's name with a dot between."""
+    """Resolve ``run`` or ``run.operator`` to (run index, operator name); None if unknown."""
     for i, run in enumerate(runs):
         if name == run.name:
             return i, ""
@@ -85,17 +85,20 @@ def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
 
 
 def stage_pieces(lane: Lane, *, model: Model) -> tuple[StagePieces, tuple[Violation, ...]]:
-    """(pieces of every stage, violations of ``stage.item`` and ``stage.coverage``)."""
+    """Assign a model's blocks to a lane's stages, and collect violations on the way.
+
+    The violations are of ``stage.item`` and ``stage.coverage``.
+    """
     named = {run.name for run in layer_runs(model)}
     taken = _Taken(
         model=model,
         blocks=[0] * len(model.runs),
         layers=[i for i, run in enumerate(model.runs) if run.name in named],
     )
-    stages: list[tuple[Piece, ...]] = []
+    stages: list[tuple[BlockPiece, ...]] = []
     broken: list[Violation] = []
     for chunk, stage in enumerate(lane.stages):
-        pieces: list[Piece] = []
+        pieces: list[BlockPiece] = []
         for item in stage.items:
             item_pieces = _resolve(item, taken, path=f"lane {lane.name} / stage {chunk}")
             if isinstance(item_pieces, Violation):
@@ -106,10 +109,8 @@ def stage_pieces(lane: Lane, *, model: Model) -> tuple[StagePieces, tuple[Violat
     return tuple(stages), tuple(broken)
 
 
-def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation:
-    """The blocks or the operator that an item of a stage means; or the rule that the item
-    breaks.
-    """
+def _resolve(item: Item, taken: _Taken, *, path: str) -> list[BlockPiece] | Violation:
+    """The blocks or the operator that an item of a stage means, or the rule that it breaks."""
     runs = taken.model.runs
     if not item.name:
         layers = taken.layer(item.count)
@@ -141,7 +142,7 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation
                 hint=hint,
                 path=path,
             )
-        return [Piece(run=run, first=0, count=1, operator=operator)]
+        return [BlockPiece(run=run, first=0, count=1, operator=operator)]
     if not item.count and runs[run].count > 1:
         hint = f"write {item.name}:{runs[run].count}, or a count alone"
         return Violation(
@@ -162,8 +163,9 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation
 
 
 def coverage(lane: Lane, pieces: StagePieces, *, model: Model) -> Iterator[Violation]:
-    """Violations of two rules: every block of the model is run exactly once (``stage.coverage``),
-    none before its inputs (``stage.topology``).
+    """Check that a lane runs every block of the model exactly once, and none before its inputs.
+
+    The rules are ``stage.coverage`` and ``stage.topology``.
     """
     blocks_of_run: dict[int, int] = {}
     operators_of_run: dict[int, list[str]] = {}

@@ -1,7 +1,8 @@
-"""Check of a plan's structural rules: conditions that must hold before a plan can be lowered. Each
-violation has a rule id, a path and a hint.
+"""Check of the structural rules that a plan must keep before it can be lowered.
 
-Not here, because the check needs the lowered plan: deadlock, coverage of gradients, whether shard
+Each violation has a rule id, a path and a hint.
+
+These checks need the lowered plan and are elsewhere: deadlock, coverage of gradients, whether shard
 degrees divide each sync group.
 """
 
@@ -33,8 +34,7 @@ from shardwright.strategy.verify.zero_rules import shard_violations
 def verify(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
 ) -> tuple[Violation, ...]:
-    """Violations of structural rules by `plan`, for `model` and `global_batch` samples a step; none
-    = it can be lowered.
+    """Violations of structural rules by a plan for this model and global batch; empty if legal.
 
     Args:
         seq_len: text tokens of a sample; None = not known, and slices and parts of the sequence are
@@ -46,7 +46,7 @@ def verify(
 def require_valid(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
 ) -> None:
-    """Raise the first violation of `verify`.
+    """Raise the first structural rule that a plan breaks, as a StrategyError.
 
     Raises:
         StrategyError: with the rule's id and path.
@@ -57,6 +57,7 @@ def require_valid(
 def _verify(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
 ) -> Iterator[Violation]:
+    """Yield the violations of `verify` one by one."""
     trees = [
         p.split
         for lane in plan.lanes
@@ -70,7 +71,7 @@ def _verify(
             hint="join neighbouring cuts of one dim",
         )
         return
-    yield from _lanes(plan, model=model, global_batch=global_batch, seq_len=seq_len)
+    yield from _lane_violations(plan, model=model, global_batch=global_batch, seq_len=seq_len)
     pieces: dict[str, StagePieces] = {}
     shared: dict[tuple[Placement, ...], tuple[str, dict[str, Operator]]] = {}
     checked: set[object] = set()
@@ -108,9 +109,10 @@ def _verify(
     yield from order_rules(plan, pieces=pieces, model=model)
 
 
-def _lanes(
+def _lane_violations(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
 ) -> Iterator[Violation]:
+    """Check that lanes have distinct names and together take the global batch."""
     if not plan.lanes:
         yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
         return
@@ -124,9 +126,9 @@ def _lanes(
         )
     trained = [lane for lane in plan.lanes if lane.role is Role.TRAIN]
     for lane in trained:
-        yield from _cuts(lane)
+        yield from _microbatch_violations(lane)
     for lane in plan.lanes:
-        yield from _slices(lane, model=model, seq_len=seq_len)
+        yield from _slice_violations(lane, model=model, seq_len=seq_len)
     total = sum(lane.samples for lane in trained)
     if trained and total != global_batch:
         yield Violation(
@@ -136,7 +138,8 @@ def _lanes(
         )
 
 
-def _cuts(lane: Lane) -> Iterator[Violation]:
+def _microbatch_violations(lane: Lane) -> Iterator[Violation]:
+    """Check that a lane's samples divide into equal microbatches."""
     if lane.microbatches < 1 or lane.samples < 1 or lane.samples % lane.microbatches:
         yield Violation(
             rule="lane.samples",
@@ -146,8 +149,8 @@ def _cuts(lane: Lane) -> Iterator[Violation]:
         )
 
 
-def _slices(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violation]:
-    """Violations of a lane's token slices: each has tokens and reads no later slice."""
+def _slice_violations(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violation]:
+    """Check that each token slice of a lane has tokens and reads no later slice."""
     path = f"lane {lane.name}"
     if any(weight < 1 for weight in lane.slices):
         yield Violation(

@@ -1,4 +1,4 @@
-"""Rules of a plan's orders: lanes, rows and actions (`verify` calls them)."""
+"""Rules of a plan's pipeline orders: lanes, rows and actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[Action, ...]
 
 
 def order_rules(plan: Plan, *, pieces: dict[str, StagePieces], model: Model) -> Iterator[Violation]:
-    """Violations of the rules of all orders of a plan.
+    """Check the pipeline orders of a plan: each lane in one order, and tables row by row.
 
     Args:
         pieces: by lane, the blocks and operators of each stage.
@@ -47,16 +47,16 @@ def order_rules(plan: Plan, *, pieces: dict[str, StagePieces], model: Model) -> 
     if any(times[name] != 1 for name in lanes) or set(times) - set(lanes):
         return
     if len(plan.orders) > 1:
-        yield from _joint(plan, lanes)
+        yield from _shared_device_violations(plan, lanes)
     for i, order in enumerate(plan.orders):
         if isinstance(order, Table):
-            yield from _table(
+            yield from _table_violations(
                 order, [lanes[name] for name in order.lanes], pieces, model=model, path=f"order {i}"
             )
 
 
 def stage_devices(lane: Lane, chunk: int) -> frozenset[int]:
-    """Devices of a stage; empty if its trees are too large to list."""
+    """Devices of a stage; empty if the stage's split trees are too large to list."""
     stage = lane.stages[chunk]
     if any(num_leaves(p.split) > MAX_LISTED for p in stage.placements):
         return frozenset()
@@ -65,8 +65,8 @@ def stage_devices(lane: Lane, chunk: int) -> frozenset[int]:
     )
 
 
-def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
-    """A violation where two lanes share a device but not an order."""
+def _shared_device_violations(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
+    """Check that any two lanes on one device belong to the same pipeline order."""
     owner: dict[int, tuple[int, str]] = {}
     for i, order in enumerate(plan.orders):
         for name in order.lanes:
@@ -87,7 +87,7 @@ def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
                     return
 
 
-def _table(
+def _table_violations(
     table: Table,
     lanes: list[Lane],
     pieces: dict[str, StagePieces],
@@ -95,7 +95,7 @@ def _table(
     model: Model,
     path: str,
 ) -> Iterator[Violation]:
-    """Violations of the rules of one order given as a table."""
+    """Check one order table: one row for each class of devices, with the actions of the class."""
     takes: dict[int, list[Chunk]] = {}
     for i, lane in enumerate(lanes):
         for chunk in range(len(lane.stages)):
@@ -122,17 +122,18 @@ def _table(
     chunks = {device: members for members, device in classes.items()}
     rows = {key: tuple(a for entry in row for a in actions_of(entry)) for key, row in table.rows}
     for device, row in rows.items():
-        yield from _row(
+        yield from _row_violations(
             row, chunks[device], lanes, pieces, model=model, path=f"{path} / row {device}"
         )
-    yield from _rendezvous(rows, chunks, path=path)
+    yield from _common_order_violations(rows, chunks, path=path)
 
 
 def _some(numbers: list[int]) -> str:
+    """The first eight numbers as text, with `..` for the others."""
     return " ".join(map(str, numbers[:8])) + (" .." if len(numbers) > 8 else "")
 
 
-def _row(
+def _row_violations(
     row: Row,
     members: frozenset[Chunk],
     lanes: list[Lane],
@@ -141,9 +142,7 @@ def _row(
     model: Model,
     path: str,
 ) -> Iterator[Violation]:
-    """Violations in one row: each forward once, and for trained chunks one backward, whole or in
-    two halves.
-    """
+    """Check one row: each forward once, and for trained chunks one backward, whole or in halves."""
     times = Counter((a.lane, a.chunk, a.microbatch, a.slice, a.kind) for a in row)
     counts = {(i, c): lanes[i].microbatches // max(1, lanes[i].stages[c].every) for i, c in members}
     if sum(counts.values()) > len(row):
@@ -202,13 +201,11 @@ def _row(
                 path=path,
             )
             return
-    yield from _recomputed(row, lanes, path=path)
+    yield from _recompute_violations(row, lanes, path=path)
 
 
-def _recomputed(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation]:
-    """A violation where a recompute action is not of a chunk that recomputes, or not once between
-    its forward and backward.
-    """
+def _recompute_violations(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation]:
+    """Check recompute actions: only on chunks that recompute, once between forward and backward."""
     places: dict[tuple[int, int, int, int], str] = {}
     for action in row:
         unit = (action.lane, action.chunk, action.microbatch, action.slice)
@@ -227,12 +224,10 @@ def _recomputed(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation
             return
 
 
-def _rendezvous(
+def _common_order_violations(
     rows: dict[int, Row], chunks: dict[int, frozenset[Chunk]], *, path: str
 ) -> Iterator[Violation]:
-    """Violations where two classes of devices run the actions of their common stages in different
-    orders.
-    """
+    """Check that classes of devices run the actions of their common stages in the same order."""
     devices = sorted(rows)
     for i, row in enumerate(devices):
         for peer in devices[i + 1 :]:

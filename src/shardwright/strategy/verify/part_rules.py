@@ -1,4 +1,4 @@
-"""Rules of part sizes: no part of a cut may be empty (`verify` calls them)."""
+"""Rule that a split tree leaves no device without samples, tokens or heads."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from shardwright.strategy.plan.part_sizes import empty_dims, proportional_parts
 from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.plan.stages import Stage
 from shardwright.strategy.rule_violations import Violation
-from shardwright.strategy.verify.block_coverage import Piece, operators_of
+from shardwright.strategy.verify.block_coverage import BlockPiece, operators_of
 
 
 def part_rules(
     stage: Stage,
-    pieces: tuple[Piece, ...],
+    pieces: tuple[BlockPiece, ...],
     *,
     lane: Lane,
     model: Model,
     seq_len: int | None,
     path: str,
 ) -> Iterator[Violation]:
-    """Violations where a device of a tree gets no sample, no token or nothing of a width that the
-    tree cuts.
+    """Check that every device of a stage's split trees gets a sample, a token and some width.
 
-    A width is that of the selected operator with the most runs: coarser operators beside it are
-    copied (key heads under query heads).
+    A width has the parts of the selected operator with the most parts. Operators with fewer parts
+    are copied (key heads under query heads).
     """
     if (
         lane.role is not Role.TRAIN
@@ -74,8 +73,9 @@ def part_rules(
 
 
 def widths(operators: list[Operator]) -> dict[Dim, int]:
-    """By dim, the most runs of these operators that a cut can fall between; a cut of `t` has those
-    of the widest operator's width dim.
+    """By dim, the largest number of units that a split of these operators may separate.
+
+    The width dim (t) has that of the widest operator.
     """
     most_runs: dict[Dim, int] = {}
     for operator in operators:

@@ -1,4 +1,4 @@
-"""Rules of a lane's stages: placements, split trees and activation policy (`verify` calls them)."""
+"""Rules of a lane's stages: placements, split trees and activation policy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from shardwright.strategy.plan.stages import ActivationPolicy, Keep, Placement, 
 from shardwright.strategy.plan.token_pieces import device_tokens
 from shardwright.strategy.plan.tree_shape import MAX_LISTED, nodes, overlaps, span
 from shardwright.strategy.rule_violations import Violation
-from shardwright.strategy.verify.block_coverage import Piece, operators_of
+from shardwright.strategy.verify.block_coverage import BlockPiece, operators_of
 
 _CLASSES = frozenset(klass.value for klass in OperatorClass)
 _SIZED = {Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB}
 
 
 def last_placement(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The placement of a class's operators outside all block ranges: the last one that selects the
-    class.
-    """
+    """The last placement that selects a class of operators and has no block range."""
     selecting = [
         p
         for p in placements
@@ -33,7 +31,7 @@ def last_placement(placements: tuple[Placement, ...], klass: str) -> Placement |
 
 
 def has_dim(operator: Operator, dim: Dim) -> bool:
-    """True if a cut of `dim` cuts anything of the operator."""
+    """True if a split along `dim` divides any tensor of the operator."""
     if dim in (Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE):
         return True
     if dim is Dim.CONTEXT:
@@ -49,7 +47,7 @@ def has_dim(operator: Operator, dim: Dim) -> bool:
 def placement_rules(
     placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, model: Model, path: str
 ) -> Iterator[Violation]:
-    """Violations by one tuple of placements, for all stages that share the tuple.
+    """Check placements that stages share: operator classes, split trees, exchange of keys.
 
     Args:
         operators: all operators of these stages.
@@ -94,7 +92,7 @@ def placement_rules(
             and (not class_names or "core" in class_names)
             and Dim.SEQUENCE in cuts
             and not placement.exchange
-            and _rules_core(placement, placements)
+            and _is_last_for_core(placement, placements)
         ):
             yield Violation(
                 rule="core.exchange",
@@ -102,10 +100,10 @@ def placement_rules(
                 hint="add 'via ring' or 'via gather', or trade the cut for heads (Ulysses)",
                 path=where,
             )
-    yield from _coset(placements, operators, path=path)
+    yield from _expert_set_violations(placements, operators, path=path)
 
 
-def _rules_core(placement: Placement, placements: tuple[Placement, ...]) -> bool:
+def _is_last_for_core(placement: Placement, placements: tuple[Placement, ...]) -> bool:
     """True if no later placement overrides this one for the attention core of the same blocks."""
     later = placements[placements.index(placement) + 1 :]
     return not any(
@@ -118,7 +116,7 @@ def _rules_core(placement: Placement, placements: tuple[Placement, ...]) -> bool
 def _tree_rules(
     split: Split | None, operators: list[Operator], *, path: str
 ) -> Iterator[Violation]:
-    """Violations by one split tree: unused dims, misplaced zigzag, devices used twice."""
+    """Check one split tree: no unused dims, zigzag only on positions, no device twice."""
     for dim in dict.fromkeys(node.dim for node in nodes(split)):
         if operators and not any(has_dim(o, dim) for o in operators):
             yield Violation(
@@ -143,11 +141,12 @@ def _tree_rules(
         )
 
 
-def _coset(
+def _expert_set_violations(
     placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, path: str
 ) -> Iterator[Violation]:
-    """A violation where the tokens of a set of expert copies are not those of the set's devices:
-    the all-to-all would cross sets.
+    """Check that a set of expert copies serves exactly the tokens of the set's own devices.
+
+    Otherwise the all-to-all would cross sets.
     """
     expert, dense = last_placement(placements, "experts"), last_placement(placements, "router")
     if (
@@ -178,9 +177,15 @@ def _coset(
 
 
 def stage_rules(
-    stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: Model, devices: int, path: str
+    stage: Stage,
+    pieces: tuple[BlockPiece, ...],
+    *,
+    lane: Lane,
+    model: Model,
+    devices: int,
+    path: str,
 ) -> Iterator[Violation]:
-    """Violations of one stage that depend on its blocks, its base and its lane."""
+    """Check one stage's block ranges, missing placements, device numbers and microbatch count."""
     blocks = sum(piece.count for piece in pieces if piece.counted)
     yield from _ranges(stage, blocks=blocks, model=model, path=path)
     for klass in dict.fromkeys(
@@ -215,9 +220,7 @@ def stage_rules(
 
 
 def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[Violation]:
-    """Violations by block ranges outside the chunk, unknown operator names and overlapping keep
-    lines.
-    """
+    """Check a stage's block ranges, and the names and overlaps of its keep lines."""
     for placement in stage.placements:
         chosen = placement.select.blocks
         if chosen is not None and not 0 <= chosen[0] <= chosen[1] < blocks:
@@ -275,7 +278,7 @@ def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[V
 
 
 def _kept_operators(keep: Keep, *, model: Model) -> frozenset[str]:
-    """Operators that a keep line selects, as class.operator."""
+    """Operators that a keep line selects, named class.operator."""
     return frozenset(
         f"{o.klass.value}.{o.name}"
         for block in model.blocks
@@ -285,7 +288,7 @@ def _kept_operators(keep: Keep, *, model: Model) -> frozenset[str]:
 
 
 def _keep_names(model: Model) -> frozenset[str]:
-    """Names that keep lines may use: full, classes, operators."""
+    """Names that keep lines may use: ``full``, operator classes and operators."""
     operators = {o.name for block in model.blocks for o in block.operators}
     return frozenset(
         {
@@ -298,9 +301,9 @@ def _keep_names(model: Model) -> frozenset[str]:
 
 
 def _ranges_cover(
-    stage: Stage, pieces: tuple[Piece, ...], klass: str, *, blocks: int, model: Model
+    stage: Stage, pieces: tuple[BlockPiece, ...], klass: str, *, blocks: int, model: Model
 ) -> bool:
-    """True if placements with block ranges place all operators of a class."""
+    """True if placements with block ranges cover every block for a class of operators."""
     for piece in pieces:
         if not piece.counted and any(
             o.klass.value == klass for o in operators_of(piece, model=model)

@@ -1,4 +1,4 @@
-"""Rules of a plan's ZeRO rules: allowed degrees, parameter classes and lanes."""
+"""Rules on a plan's ZeRO settings: shard degrees, parameter classes and lanes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwright.strategy.verify.order_rules import stage_devices
 
 
 def shard_violations(plan: Plan, *, model: Model) -> Iterator[Violation]:
-    """Violations by a plan's ZeRO rules."""
+    """Check a plan's ZeRO rules: shard degrees, parameter classes, lanes and host shares."""
     for rule in plan.shards:
         yield from _shards(rule, model=model, devices=plan.devices)
         yield from _lanes(rule, plan)
@@ -25,11 +25,12 @@ def shard_violations(plan: Plan, *, model: Model) -> Iterator[Violation]:
 
 
 def _path(rule: Shards) -> str:
+    """Place of a ZeRO rule in a plan's text, for messages."""
     return f"zero {','.join(rule.parameters) or 'all'}"
 
 
 def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
-    """Violations where a lane named by a rule is missing, or shares a device with another lane."""
+    """Check that lanes named by a ZeRO rule exist and share no device with another lane."""
     names = [lane.name for lane in plan.lanes]
     for name in rule.lanes:
         if name not in names:
@@ -55,13 +56,12 @@ def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
 
 
 def _devices(lane: Lane) -> frozenset[int]:
+    """Devices of all stages of a lane."""
     return frozenset().union(*(stage_devices(lane, chunk) for chunk in range(len(lane.stages))))
 
 
 def _optimizers(plan: Plan) -> Iterator[Violation]:
-    """A violation where optimizer states, which all lanes share, have different degrees in two
-    lanes.
-    """
+    """Check that all lanes shard the optimizer states of a parameter class by the same degree."""
     trained = [lane.name for lane in plan.lanes if lane.role is Role.TRAIN]
     for klass in ParameterClass:
         lane_of_degree: dict[int, str] = {}
@@ -83,6 +83,7 @@ def _optimizers(plan: Plan) -> Iterator[Violation]:
 
 
 def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
+    """Check one ZeRO rule: known parameter classes, degrees that divide, host shares."""
     class_names = [klass.value for klass in ParameterClass]
     path = _path(rule)
     model_classes = {
@@ -148,9 +149,7 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
 
 
 def _frozen(rule: Shards, *, model: Model) -> bool:
-    """True if all parameters of a rule are frozen: without gradient and optimizer state, only the
-    last degree counts.
-    """
+    """True if a rule's parameters are all frozen, so that only its last degree counts."""
     chosen = [
         p
         for block in model.blocks

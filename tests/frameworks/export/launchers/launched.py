@@ -13,7 +13,7 @@ import yaml
 
 from shardwright.api.export_plan import Export, export_plan, write_export
 from shardwright.api.stored_answers import PlanOfProblem
-from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.export.hosts import HostEntry
 from shardwright.frameworks.export.launchers.pods import MOUNT
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -48,7 +48,7 @@ def launched(
     folder: Path,
     *,
     target: str = "megatron",
-    hosts: tuple[Host, ...] = (),
+    hosts: tuple[HostEntry, ...] = (),
     image: str = "",
 ) -> tuple[Export, Path]:
     """The export, and the path of the launcher's file."""

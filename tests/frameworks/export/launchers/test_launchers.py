@@ -14,11 +14,12 @@ import pytest
 from shardwright.api.export_plan import export_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
-from shardwright.frameworks.export.exporter import ExportFile
-from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.export.exporter import Exporter, ExportFile
+from shardwright.frameworks.export.hosts import HostEntry
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.export.placement import RANKS
 from shardwright.frameworks.registry import TARGETS
+from shardwright.registry import Registry
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.export.launchers import launched as node
 from tests.frameworks.export.launchers.launched import documents, launched, planned
@@ -128,7 +129,7 @@ def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
 def test_slurm_takes_the_hosts_that_are_given(tmp_path: Path) -> None:
     """SLURM sorts the names of an allocation; the plan's order is the file's."""
     one = planned("h100-sxm:16", "tp2 sp dp8 zero1")
-    _, path = launched(one, "slurm", tmp_path, hosts=(Host(name="z"), Host(name="a")))
+    _, path = launched(one, "slurm", tmp_path, hosts=(HostEntry(name="z"), HostEntry(name="a")))
     assert "#SBATCH --nodelist=z,a" in path.read_text()
     found = [words(call) for call in node.by_slurm(path, [["a", "z"]])]
     assert [(call["--node-rank"], call["--master-addr"]) for call in found] == [
@@ -176,19 +177,22 @@ def test_names_of_others_stay_names(launcher: str, name: str, tmp_path: Path) ->
     assert not list(tmp_path.rglob("x"))
 
 
+CONFIGURATION_ONLY = Exporter(
+    name="other",
+    version="1",
+    summary="",
+    shortfalls=lambda _: iter(()),
+    files=lambda _: (ExportFile(name="config.json", text="{}"),),
+)
+"""A target that writes no start script."""
+
+
 def test_a_target_without_a_script_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     from shardwright.api import export_plan as exports
 
-    class Other:
-        name, version, summary, stages_differ = "other", "1", "", False
-
-        def shortfalls(self, given: object) -> tuple[()]:
-            return ()
-
-        def files(self, given: object) -> tuple[ExportFile, ...]:
-            return (ExportFile(name="config.json", text="{}"),)
-
-    monkeypatch.setattr(exports, "TARGETS", {"other": Other()})
+    monkeypatch.setattr(
+        exports, "TARGETS", Registry("target", {"other": f"{__name__}:CONFIGURATION_ONLY"})
+    )
     one = stored(parse_grid("dp8 zero1"))
     assert export_plan(one, target="other").beside
     with pytest.raises(StrategyError, match="slurm starts a script, and this target has none"):

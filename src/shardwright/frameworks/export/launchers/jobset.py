@@ -1,5 +1,6 @@
-"""JobSet: one indexed job for each run of nodes that are alike, a pod a node, and the headless
-service that JobSet makes for them.
+"""Launcher for Kubernetes JobSet: one indexed job for each run of equal nodes, one pod a node.
+
+JobSet makes a headless service for the pods.
 
 Source: kubernetes-sigs/jobset, jobset.x-k8s.io/v1alpha2 (pods are reached as
 JOBSET-JOB-0-INDEX.JOBSET); a pod of an indexed job knows its ``JOB_COMPLETION_INDEX``.
@@ -11,8 +12,13 @@ from typing import Any, Final
 
 from shardwright.frameworks.export.exporter import ExportFile, title
 from shardwright.frameworks.export.launchers import pods
-from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport, job_name, runs
-from shardwright.frameworks.export.placement import Node
+from shardwright.frameworks.export.launchers.launcher import (
+    Launcher,
+    PlacedExport,
+    job_name,
+    node_runs,
+)
+from shardwright.frameworks.export.placement import PlacedNode
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, GPUS, NODES, node_variables
 from shardwright.frameworks.export.yaml_text import yaml_text
 
@@ -22,14 +28,14 @@ CONTAINER: Final = "training"
 
 
 def _refused(launch: PlacedExport) -> str:
-    """Why the scheduler cannot start a plan; empty = it can."""
+    """Reason why pods cannot run an export; empty if they can."""
     return pods.refused_pods(launch)
 
 
 def _file(launch: PlacedExport) -> ExportFile:
-    """The file that the scheduler reads."""
-    jobs = list(runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
-    name = job_name(launch.given)
+    """JobSet manifest that starts an export."""
+    jobs = list(node_runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
+    name = job_name(launch.export)
     document = {
         "apiVersion": API,
         "kind": "JobSet",
@@ -43,8 +49,8 @@ def _file(launch: PlacedExport) -> ExportFile:
         },
     }
     notes = (
-        f"{title(launch.given)}. Made by Shardwright.",
-        f"kubectl apply -f {FILE}: a pod a node, rank 0 in {_pod(launch, 0)}.",
+        f"{title(launch.export)}. Made by Shardwright.",
+        f"kubectl apply -f {FILE}: a pod a node, rank 0 in {_first_pod_host(launch, 0)}.",
         pods.NOTE,
     )
     return ExportFile(name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes))
@@ -55,17 +61,21 @@ JOBSET: Final = Launcher(
 )
 
 
-def _name(number: int) -> str:
+def _replicated_job_name(number: int) -> str:
+    """Name of the replicated job with a number."""
     return f"node{number}"
 
 
-def _pod(launch: PlacedExport, number: int) -> str:
-    """The host name of the first pod of a job."""
-    name = job_name(launch.given)
-    return f"{name}-{_name(number)}-0-0.{name}"
+def _first_pod_host(launch: PlacedExport, number: int) -> str:
+    """Host name of the first pod of a replicated job."""
+    name = job_name(launch.export)
+    return f"{name}-{_replicated_job_name(number)}-0-0.{name}"
 
 
-def _job(launch: PlacedExport, number: int, first: int, nodes: tuple[Node, ...]) -> dict[str, Any]:
+def _job(
+    launch: PlacedExport, number: int, first: int, nodes: tuple[PlacedNode, ...]
+) -> dict[str, Any]:
+    """Replicated job of a run of equal nodes: one pod for each node."""
     container = {
         "name": CONTAINER,
         "image": launch.image or pods.IMAGE,
@@ -90,17 +100,18 @@ def _job(launch: PlacedExport, number: int, first: int, nodes: tuple[Node, ...])
         "backoffLimit": 0,
     }
     return {
-        "name": _name(number),
+        "name": _replicated_job_name(number),
         "replicas": 1,
         "template": {"spec": {**indexed, "template": {"spec": pod}}},
     }
 
 
 def _script(launch: PlacedExport) -> str:
+    """Shell script of a pod: sets the node's variables and runs the start script."""
     # Kubernetes replaces $(NAME) of a variable before the shell sees it: there is none in here.
-    said = node_variables(
-        node="$((FIRST + JOB_COMPLETION_INDEX))", master=_pod(launch, 0), port=str(DEFAULT_PORT)
+    exports = node_variables(
+        node="$((FIRST + JOB_COMPLETION_INDEX))",
+        master=_first_pod_host(launch, 0),
+        port=str(DEFAULT_PORT),
     )
-    return "".join(
-        f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"')
-    )
+    return pods.shell_script(exports, launch)

@@ -1,5 +1,6 @@
-"""The form of a launcher: it starts an export's start script on every node of the plan's cluster,
-with the node's number and its ranks.
+"""Type of a launcher, which starts an export's start script on every node through a scheduler.
+
+The script gets the node's number and its ranks.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, TypeVar
 
-from shardwright.frameworks.export.exporter import ExportFile, Given
-from shardwright.frameworks.export.placement import Node, Placement
+from shardwright.frameworks.export.exporter import ExportFile, PlanToExport
+from shardwright.frameworks.export.placement import PlacedNode, RankPlacement
 from shardwright.frameworks.export.start_script import GPUS, NODE
 from shardwright.lazy_dataclass import dataclass
 
@@ -21,17 +22,17 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedExport:
-    """An export and its placement, which a scheduler starts.
+    """An export with the placement of its ranks on nodes, ready for a scheduler.
 
     Args:
-        placement: of the ranks.
-        files: that the target reads;
-        start: the one of them that every node runs.
-        image: of containers; empty = not said.
+        placement: placement of the ranks on nodes.
+        files: files that the target reads.
+        start: the file that every node runs.
+        image: container image; empty = not given.
     """
 
-    given: Given
-    placement: Placement
+    export: PlanToExport
+    placement: RankPlacement
     files: tuple[ExportFile, ...]
     start: ExportFile
     image: str
@@ -39,13 +40,14 @@ class PlacedExport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """A launcher: one scheduler and the form that it reads.
+    """A launcher for exports: one scheduler and the file format that it reads.
 
     Args:
-        name: word of the command line.
-        summary: what is written, in a few words.
-        file: what the scheduler reads, of a plan that it can start.
-        refused: why it cannot start a plan, in words; empty = it can.
+        name: name on the command line.
+        summary: the file that is written, in a few words.
+        file: function that writes the scheduler's file for an export.
+        refused: function that gives the reason why the scheduler cannot start an export; empty = it
+            can.
     """
 
     name: str
@@ -54,25 +56,21 @@ class Launcher:
     refused: Callable[[PlacedExport], str] = lambda _: ""
 
 
-def job_name(given: Given) -> str:
-    """A name of the job, which is a DNS label that starts with a letter: the model's, as far as its
-    letters go.
-    """
-    found = label(given.problem.model.name)
-    return found if found[:1].isalpha() else label(f"plan-{found}")
+def job_name(export: PlanToExport) -> str:
+    """Job name for a scheduler: a DNS label from the model's name that starts with a letter."""
+    name = dns_label(export.problem.model.name)
+    return name if name[:1].isalpha() else dns_label(f"plan-{name}")
 
 
-def label(text: str) -> str:
-    """Small letters, digits and hyphens of a name,
-    few enough for a DNS label or a label's value.
-    """
+def dns_label(text: str) -> str:
+    """Lower-case letters, digits and hyphens of a text, short enough for a DNS label."""
     return re.sub(r"[^a-z0-9]+", "-", text[:4096].lower()).strip("-")[:_LABEL].strip("-")
 
 
-def runs(
-    nodes: Sequence[Node], key: Callable[[Node], Key]
-) -> Iterator[tuple[int, tuple[Node, ...], Key]]:
-    """Nodes in a row that are alike: the number of the first, the nodes, and what they share."""
+def node_runs(
+    nodes: Sequence[PlacedNode], key: Callable[[PlacedNode], Key]
+) -> Iterator[tuple[int, tuple[PlacedNode, ...], Key]]:
+    """Group consecutive nodes with equal keys: (number of the first, nodes, key) of each group."""
     first = 0
     for shared, same in groupby(nodes, key=key):
         members = tuple(same)
@@ -80,15 +78,15 @@ def runs(
         first += len(members)
 
 
-def ranks_by_node(nodes: Sequence[Node]) -> list[str]:
-    """Lines of shell that set `GPUS` to the ranks of the node whose number is in `NODE`."""
-    (_, _, ranks), *others = runs(nodes, lambda node: node.ranks)
+def ranks_by_node(nodes: Sequence[PlacedNode]) -> list[str]:
+    """Shell lines that set `GPUS` to the number of ranks of the node whose number is in `NODE`."""
+    (_, _, ranks), *others = node_runs(nodes, lambda node: node.ranks)
     return [
         f"export {GPUS}={ranks}",
         *(f'[ "${NODE}" -lt {first} ] || export {GPUS}={ranks}' for first, _, ranks in others),
     ]
 
 
-def kinds(nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Accelerators of the nodes, each once."""
+def accelerator_names(nodes: Sequence[PlacedNode]) -> tuple[str, ...]:
+    """Names of the nodes' accelerators, each once."""
     return tuple(dict.fromkeys(node.kind.accelerator.name for node in nodes))

@@ -1,13 +1,17 @@
-"""Parts that the Kubernetes launchers share: the export's files as a ConfigMap, and the pods that
-run them.
-"""
+"""Parts that Kubernetes launchers share: the files as a ConfigMap, and the pods that run them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
-from shardwright.frameworks.export.launchers.launcher import PlacedExport, job_name, kinds, label
-from shardwright.frameworks.export.placement import Node
+from shardwright.frameworks.export.launchers.launcher import (
+    PlacedExport,
+    accelerator_names,
+    dns_label,
+    job_name,
+)
+from shardwright.frameworks.export.placement import PlacedNode
 
 MOUNT: Final = "/shardwright"
 IMAGE: Final = "example.invalid/training:latest"
@@ -24,7 +28,7 @@ MOST_BYTES: Final = 1_000_000
 
 
 def refused_pods(launch: PlacedExport) -> str:
-    """Why pods cannot run the export; empty = they can."""
+    """Reason why pods cannot run the export; empty if they can."""
     vendors = {node.kind.accelerator.vendor for node in launch.placement.nodes} - set(RESOURCES)
     if vendors:
         return f"no resource of Kubernetes is known for devices of {', '.join(sorted(vendors))}"
@@ -37,45 +41,50 @@ def refused_pods(launch: PlacedExport) -> str:
 
 
 def file_map(launch: PlacedExport) -> dict[str, Any]:
-    """The target's files as a ConfigMap."""
+    """ConfigMap with the export's files."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": job_name(launch.given)},
+        "metadata": {"name": job_name(launch.export)},
         "data": {file.name: file.text for file in launch.files},
     }
 
 
 def volumes(launch: PlacedExport) -> list[dict[str, Any]]:
-    """The files, and memory that the ranks of a node share."""
+    """Volumes of a pod: the export's files, and memory shared by the ranks of a node."""
     return [
-        {"name": "plan", "configMap": {"name": job_name(launch.given)}},
+        {"name": "plan", "configMap": {"name": job_name(launch.export)}},
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
 
 
 def volume_mounts() -> list[dict[str, Any]]:
-    """The volume mounts of a container: the export's files and shared memory."""
+    """Volume mounts of a container: the export's files and shared memory."""
     return [
         {"name": "plan", "mountPath": MOUNT},
         {"name": "shared-memory", "mountPath": "/dev/shm"},
     ]
 
 
-def devices(node: Node) -> dict[str, int]:
-    """All devices of a node, so that no other pod is on it."""
+def devices(node: PlacedNode) -> dict[str, int]:
+    """Resource limit for all devices of a node, so that no other pod runs there."""
     return {RESOURCES[node.kind.accelerator.vendor]: node.kind.num_devices}
 
 
+def shell_script(exports: Iterable[str], launch: PlacedExport) -> str:
+    """Shell text that runs `exports` and then the export's start script with all arguments."""
+    return "".join(
+        f"{line}\n" for line in (*exports, f'exec bash {MOUNT}/{launch.start.name} "$@"')
+    )
+
+
 def variables(values: dict[str, object]) -> list[dict[str, str]]:
-    """Environment variables of a container."""
+    """Environment variables in the form of a container's `env`."""
     return [{"name": name, "value": str(value)} for name, value in values.items()]
 
 
-def selector(launch: PlacedExport, node: Node) -> dict[str, Any]:
-    """Which nodes a pod may be on, where the plan's are of several kinds: those with the label
-    ``accelerator``.
-    """
-    if len(kinds(launch.placement.nodes)) == 1:
+def selector(launch: PlacedExport, node: PlacedNode) -> dict[str, Any]:
+    """Node selector by accelerator, where the plan has nodes of several kinds."""
+    if len(accelerator_names(launch.placement.nodes)) == 1:
         return {}
-    return {"nodeSelector": {"accelerator": label(node.kind.accelerator.name)}}
+    return {"nodeSelector": {"accelerator": dns_label(node.kind.accelerator.name)}}

@@ -1,4 +1,4 @@
-"""The launchers of exports, by name."""
+"""Launchers of exports, by name: Slurm, TrainJob, JobSet, SkyPilot."""
 
 from __future__ import annotations
 

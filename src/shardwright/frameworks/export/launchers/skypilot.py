@@ -1,4 +1,4 @@
-"""SkyPilot: a task of so many nodes of one accelerator.
+"""Launcher for SkyPilot: a task on a number of nodes of one accelerator.
 
 Source: SkyPilot's YAML specification and its page on distributed jobs (``SKYPILOT_NODE_RANK``,
 ``SKYPILOT_NODE_IPS``); names of accelerators as they stand in its catalogs, skypilot 0.14.1.
@@ -13,8 +13,8 @@ from shardwright.frameworks.export.exporter import ExportFile, title
 from shardwright.frameworks.export.launchers.launcher import (
     Launcher,
     PlacedExport,
+    accelerator_names,
     job_name,
-    kinds,
     ranks_by_node,
 )
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, node_variables
@@ -43,24 +43,26 @@ ACCELERATORS: Final[Mapping[str, str]] = {
     "v100-sxm-16gb": "V100",
     "v100-sxm-32gb": "V100-32GB",
 }
-"""SkyPilot's names of ours."""
+"""Accelerator's catalog name -> SkyPilot's name."""
 
 
 def _refused(launch: PlacedExport) -> str:
-    """Why the scheduler cannot start a plan; empty = it can."""
+    """Reason why SkyPilot cannot start an export; empty if it can."""
     nodes = launch.placement.nodes
-    found = dict.fromkeys((node.kind.accelerator.name, node.kind.num_devices) for node in nodes)
-    if len(found) > 1:
+    node_kinds = dict.fromkeys(
+        (node.kind.accelerator.name, node.kind.num_devices) for node in nodes
+    )
+    if len(node_kinds) > 1:
         return (
             "its nodes are all of one kind, and the plan's are"
-            f" {' and '.join(f'{size} {name}' for name, size in found)}"
+            f" {' and '.join(f'{size} {name}' for name, size in node_kinds)}"
         )
-    unknown = [name for name in kinds(nodes) if name not in ACCELERATORS]
+    unknown = [name for name in accelerator_names(nodes) if name not in ACCELERATORS]
     return f"no name of SkyPilot's is known for {unknown[0]}" if unknown else ""
 
 
 def _file(launch: PlacedExport) -> ExportFile:
-    """The file that the scheduler reads."""
+    """SkyPilot's task file that starts an export."""
     nodes = launch.placement.nodes
     kind = nodes[0].kind
     resources: dict[str, Any] = {
@@ -69,14 +71,14 @@ def _file(launch: PlacedExport) -> ExportFile:
         **({"image_id": f"docker:{launch.image}"} if launch.image else {}),
     }
     document = {
-        "name": job_name(launch.given),
+        "name": job_name(launch.export),
         "num_nodes": len(nodes),
         "workdir": ".",
         "resources": resources,
         "run": _script(launch),
     }
     notes = (
-        f"{title(launch.given)}. Made by Shardwright.",
+        f"{title(launch.export)}. Made by Shardwright.",
         (
             f"sky launch {FILE} in this folder, which is copied to every node; a setup section"
             " installs the framework."
@@ -92,6 +94,7 @@ SKYPILOT: Final = Launcher(
 
 
 def _script(launch: PlacedExport) -> str:
+    """Shell script of a node: sets the node's variables and runs the start script."""
     first = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     lines = [
         "set -euo pipefail",

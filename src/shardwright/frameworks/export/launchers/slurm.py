@@ -1,7 +1,7 @@
-"""SLURM: a batch script that starts one task a node.
+"""Launcher for Slurm: a batch script that starts one task on each node.
 
-Which node has which ranks is the order of a list of hosts, not SLURM's distribution of tasks: a
-task looks itself up in it. Nodes of several kinds are components of a heterogeneous job, and
+The order of a list of hosts gives each node its ranks, not SLURM's distribution of tasks: a task
+looks its own host up in the list. Nodes of several kinds are components of a heterogeneous job, and
 islands of several nodes are segments (``--segment``, topology/block).
 
 Source: SLURM's manual pages of sbatch, srun and scontrol, and its page on heterogeneous jobs
@@ -18,32 +18,37 @@ from shardwright.frameworks.export.launchers.launcher import (
     Launcher,
     PlacedExport,
     job_name,
+    node_runs,
     ranks_by_node,
-    runs,
 )
-from shardwright.frameworks.export.placement import HOSTS, Node
+from shardwright.frameworks.export.placement import HOSTS, PlacedNode
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, PORT, node_variables
 
 FILE: Final = "slurm.sh"
 
 
 def _file(launch: PlacedExport) -> ExportFile:
-    """The file that the scheduler reads."""
+    """Batch script that starts an export."""
     return ExportFile(name=FILE, text="\n".join([*_head(launch), *_body(launch), ""]))
 
 
 SLURM: Final = Launcher(name="slurm", summary="a batch script for sbatch", file=_file)
 
 
-def _components(launch: PlacedExport) -> list[tuple[Node, ...]]:
+def _components(launch: PlacedExport) -> list[tuple[PlacedNode, ...]]:
+    """Groups of consecutive nodes of one kind and zone: the components of the job."""
     return [
-        nodes for _, nodes, _ in runs(launch.placement.nodes, lambda node: (node.kind, node.zone))
+        nodes
+        for _, nodes, _ in node_runs(launch.placement.nodes, lambda node: (node.kind, node.zone))
     ]
 
 
 def _head(launch: PlacedExport) -> Iterator[str]:
+    """Head of the batch script: comments and #SBATCH options."""
     yield "#!/bin/bash"
-    yield f"# {title(launch.given)}. Made by Shardwright: starts {launch.start.name} on every node."
+    yield (
+        f"# {title(launch.export)}. Made by Shardwright: starts {launch.start.name} on every node."
+    )
     yield (
         f"# In the folder where the training runs: FOLDER=/this/folder sbatch /this/folder/{FILE};"
         " all nodes see both."
@@ -57,7 +62,7 @@ def _head(launch: PlacedExport) -> Iterator[str]:
         if number:
             yield "#SBATCH hetjob"
         else:
-            yield f"#SBATCH --job-name={job_name(launch.given)}"
+            yield f"#SBATCH --job-name={job_name(launch.export)}"
         if len(components) > 1:
             yield (
                 f"# {one_line(nodes[0].kind.accelerator.name)}: add the site's --constraint or"
@@ -72,9 +77,10 @@ def _head(launch: PlacedExport) -> Iterator[str]:
         yield from _segment(nodes)
 
 
-def _segment(nodes: Sequence[Node]) -> Iterator[str]:
-    """Nodes of one island are neighbours in the plan; where islands are of several nodes, the job
-    is of as many at a time.
+def _segment(nodes: Sequence[PlacedNode]) -> Iterator[str]:
+    """Option ``--segment`` that keeps the nodes of one NVLink island together.
+
+    It is written where islands span several nodes and divide the job.
     """
     kind = nodes[0].kind
     size = min(kind.island // kind.num_devices, len(nodes))
@@ -83,6 +89,7 @@ def _segment(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _body(launch: PlacedExport) -> Iterator[str]:
+    """Commands of the batch script: write the list of hosts and start a task on each node."""
     nodes, components = launch.placement.nodes, _components(launch)
     yield "set -euo pipefail"
     yield (
@@ -121,9 +128,9 @@ def _body(launch: PlacedExport) -> Iterator[str]:
         '  LINE=$(grep -nxF -- "$SLURMD_NODENAME" "$HOSTS") || { echo "$SLURMD_NODENAME is not in'
         ' $HOSTS" >&2; exit 1; }'
     )
-    said = node_variables(
+    exports = node_variables(
         node="$((${LINE%%:*} - 1))", master='$(head -n 1 "$HOSTS")', port=f"${PORT}"
     )
-    yield from (f"  {line}" for line in (*said, *ranks_by_node(nodes)))
+    yield from (f"  {line}" for line in (*exports, *ranks_by_node(nodes)))
     yield f'  exec bash "$FOLDER/{launch.start.name}" "$@"'
     yield f'\' {launch.start.name} "$@"'

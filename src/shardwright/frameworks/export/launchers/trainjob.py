@@ -1,5 +1,6 @@
-"""Kubeflow Trainer: a TrainJob on the runtime ``torch-distributed``, which numbers its nodes and
-says so to torchrun (``PET_..``).
+"""Launcher for Kubeflow Trainer: a TrainJob on the runtime ``torch-distributed``.
+
+The runtime numbers the nodes and tells torchrun in variables (``PET_..``).
 
 Source: kubeflow/trainer, trainer.kubeflow.org/v1alpha1, at 8c0f505 (Kubeflow Trainer 2.3).
 """
@@ -10,7 +11,12 @@ from typing import Final
 
 from shardwright.frameworks.export.exporter import ExportFile, title
 from shardwright.frameworks.export.launchers import pods
-from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport, job_name, runs
+from shardwright.frameworks.export.launchers.launcher import (
+    Launcher,
+    PlacedExport,
+    job_name,
+    node_runs,
+)
 from shardwright.frameworks.export.start_script import GPUS, NODES, node_variables
 from shardwright.frameworks.export.yaml_text import yaml_text
 
@@ -19,23 +25,23 @@ GROUP: Final = "trainer.kubeflow.org"
 VERSION: Final = "v1alpha1"
 RUNTIME: Final = "torch-distributed"
 CONTAINER: Final = "node"
-"""Of the runtime's job and its container."""
+"""Name of the runtime's job and of its container."""
 
 
 def _refused(launch: PlacedExport) -> str:
-    """Why the scheduler cannot start a plan; empty = it can."""
-    alike = list(runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
-    if len(alike) > 1:
-        said = ", then ".join(
+    """Reason why a TrainJob cannot run an export; empty if it can."""
+    groups = list(node_runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
+    if len(groups) > 1:
+        node_counts = ", then ".join(
             f"{len(nodes)} of {nodes[0].ranks} {nodes[0].kind.accelerator.name}"
-            for _, nodes, _ in alike[:4]
+            for _, nodes, _ in groups[:4]
         )
-        return f"its nodes are all alike, and the plan's are {said}"
+        return f"its nodes are all alike, and the plan's are {node_counts}"
     return pods.refused_pods(launch)
 
 
 def _file(launch: PlacedExport) -> ExportFile:
-    """The file that the scheduler reads."""
+    """TrainJob manifest that starts an export."""
     nodes = launch.placement.nodes
     pod = {
         "volumes": pods.volumes(launch),
@@ -45,7 +51,7 @@ def _file(launch: PlacedExport) -> ExportFile:
     document = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "TrainJob",
-        "metadata": {"name": job_name(launch.given)},
+        "metadata": {"name": job_name(launch.export)},
         "spec": {
             "runtimeRef": {
                 "apiGroup": GROUP,
@@ -69,7 +75,7 @@ def _file(launch: PlacedExport) -> ExportFile:
         },
     }
     notes = (
-        f"{title(launch.given)}. Made by Shardwright.",
+        f"{title(launch.export)}. Made by Shardwright.",
         (
             f"kubectl apply -f {FILE}: a pod a node of the runtime {RUNTIME}, whose PET_"
             " variables number them."
@@ -88,7 +94,8 @@ TRAINJOB: Final = Launcher(
 
 
 def _script(launch: PlacedExport) -> str:
-    said = node_variables(node="$PET_NODE_RANK", master="$PET_MASTER_ADDR", port="$PET_MASTER_PORT")
-    return "".join(
-        f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"')
+    """Shell script of a pod: sets the node's variables and runs the start script."""
+    exports = node_variables(
+        node="$PET_NODE_RANK", master="$PET_MASTER_ADDR", port="$PET_MASTER_PORT"
     )
+    return pods.shell_script(exports, launch)

@@ -27,7 +27,7 @@ from shardwright.search.grid.members.declared_space import Space, require_search
 from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes
 from shardwright.search.grid.members.memory_choices import MemoryColumns, memory_choices
 from shardwright.strategy.grid.chunk_layers import largest_chunks
-from shardwright.strategy.grid.expert_mesh import FOLDED, folds
+from shardwright.strategy.grid.expert_mesh import FOLDED, mesh_folds
 from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import GridFacts, largest_chunk, legal_rows, unlike_stages
 
@@ -176,7 +176,9 @@ def _expert_mesh_folds(space: Space, columns: Columns) -> BoolArray:
     for order in dict.fromkeys(orders if expert_rows else ()):
         numbers = [number for number, candidate in enumerate(orders) if candidate == order]
         rows = np.flatnonzero(np.isin(expert_rows["order"], numbers))
-        is_folded[experts[rows]] = folds({name: expert_rows[name][rows] for name in FOLDED}, order)
+        is_folded[experts[rows]] = mesh_folds(
+            {name: expert_rows[name][rows] for name in FOLDED}, order
+        )
     return is_folded
 
 
