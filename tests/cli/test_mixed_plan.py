@@ -39,7 +39,7 @@ def test_the_answer_is_shown_with_its_gap_and_each_part_alone(
         "2 x a100-sxm-40gb",
         "2 x v100-sxm-16gb",
         "lower bound",
-        "frames of the space closed",
+        "subspaces closed by dual prices",
     ):
         assert words in shown
 

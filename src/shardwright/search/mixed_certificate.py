@@ -1,6 +1,4 @@
-"""Parts of the certificate of a mixed space: frames, which are subsets that make up the space, and
-the dual prices that prove the bound of each.
-"""
+"""Certificate of a mixed search: subspaces of the space, and dual prices that bound each."""
 
 from __future__ import annotations
 
@@ -11,23 +9,22 @@ from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.plan import Plan
 
 GIVEN_UP = -1
-"""A pool whose grids were given up before one that fits was found."""
+"""Stop mark of a pool whose search ended before a grid that fits was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """A subset of the plans of a mixed space, given by ranges of replicas, tensor parallel degree,
-    nodes and sharding.
+class Subspace:
+    """A subset of the plans of a mixed space, a node of the branch and bound tree.
 
     Args:
-        replicas: least and most in a plan.
+        replicas: fewest and most pipeline replicas of a plan.
         tp: no stage has a smaller tensor parallel degree.
-        nodes: least and most that a plan fills.
-        sharded: plans of which some lane shards gradients or parameters among its own replicas;
-            False = those of which none does.
-        alone: of these the plans of one lane; False = those of several.
-        sole: classes of pools (`mixed.shared_layers`) each of which alone holds some layer of every
-            replica; several hold each other layer. None = plans with any such classes.
+        nodes: fewest and most nodes that a plan fills.
+        sharded: True = plans with a lane that shards gradients or parameters among its own
+            replicas; False = plans without such a lane.
+        alone: of the plans with such a lane, those with a single lane; False = with several lanes.
+        sole: classes of pools (`stages.shared_layer_synchronisation`) each of which alone holds
+            some layer of every replica; several classes hold each other layer. None = any classes.
     """
 
     replicas: tuple[int, int]
@@ -38,7 +35,7 @@ class Frame:
     sole: tuple[int, ...] | None = None
 
     def text(self) -> str:
-        """Description of the frame."""
+        """Describe the subspace in one line."""
         low, high = self.replicas
         many = f"{low}" if low == high else f"{low} to {high}"
         lanes = (
@@ -52,11 +49,11 @@ class Frame:
         )
         return (
             f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g}"
-            f" nodes{lanes}{self._held()}"
+            f" nodes{lanes}{self._sole_text()}"
         )
 
-    def _held(self) -> str:
-        """Description of the layers that one class of pools holds alone; empty = any."""
+    def _sole_text(self) -> str:
+        """Describe the layers that one class of pools holds alone; empty = no restriction."""
         if self.sole is None:
             return ""
         if not self.sole:
@@ -67,18 +64,22 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dual:
-    """Prices under which no replica of a shape is worth more samples than it costs; so no plan of
-    the frame does more than `samples`.
+    """Dual prices that bound the samples of every plan of a subspace by a step-time limit.
+
+    No replica of a shape completes more samples by the limit than the prices of its resources add
+    up to, so no plan of the subspace completes more than `samples`. Fewer than the batch prove that
+    no plan ends by the limit.
 
     Args:
-        limit_s: by which.
-        devices: samples that a device of each pool is worth.
-        nodes, replicas: likewise a node that is filled, a replica (negative where every plan has
-            some too many).
-        samples: what all devices, nodes and replicas of the frame are worth.
+        frame: the subspace.
+        limit_s: step-time limit in seconds.
+        devices: price in samples of one device of each pool.
+        nodes, replicas: price of one filled node, and of one replica (negative where every plan has
+            more replicas than is best).
+        samples: price of all devices, nodes and replicas of the subspace.
     """
 
-    frame: Frame
+    frame: Subspace
     limit_s: float
     devices: tuple[float, ...]
     nodes: float
@@ -88,17 +89,19 @@ class Dual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Prices under which no replica of a shape is worth more samples than it costs, what it takes a
-    second among that; so no plan of the frame does the batch by the limit and takes less than
-    `rate`.
+    """Dual prices that prove a least cost rate for the plans of a subspace that end by a limit.
+
+    No replica of a shape completes more samples by the limit than the prices of its resources, with
+    its cost rate among them, add up to. So no plan of the subspace completes the batch by the limit
+    for less than `rate`.
 
     Args:
-        limit_s, devices, nodes, replicas: as of `Dual`.
-        money: samples that one unit a second (dollars, joules) is worth.
-        rate: units a second; None = no plan of the frame ends by the limit whatever it takes.
+        frame, limit_s, devices, nodes, replicas: as of `Dual`.
+        money: price in samples of one unit (dollars, joules) a second.
+        rate: least units a second; None = no plan of the subspace ends by the limit at any cost.
     """
 
-    frame: Frame
+    frame: Subspace
     limit_s: float
     devices: tuple[float, ...]
     nodes: float
@@ -109,21 +112,23 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Floors of frames that make up the space under some options of the runtime."""
+    """The floors of all subspaces of the space, under one set of runtime options."""
 
     options: Options
     floors: tuple[Floor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Plans whose step takes `begin_s` to `limit_s`: none takes less than `rate` units a second, so
-    none costs less than begin_s x rate.
+class TimeInterval:
+    """An interval of step times with a lower bound on the cost rate of its plans.
+
+    Plans whose step takes `begin_s` to `limit_s` seconds take at least `rate` units a second, so at
+    least begin_s x rate a step.
 
     Args:
-        rate: None = none ends by the limit whatever it takes.
-        empty: there are no plans by the limit, or none within the budget.
-        shown: what shows it; () = nothing is shown.
+        rate: None = no plan ends by the limit at any cost.
+        empty: no plan ends by the limit, or none within the budget.
+        shown: the proof; () = nothing is proven.
     """
 
     begin_s: float
@@ -135,8 +140,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """A plan that no plan found beats in both: seconds and units a step, the least that any plan of
-    the space by that time can take, its pipelines in words, and the plan itself.
+    """A plan of the time-cost front: no plan found is both faster and cheaper.
+
+    Args:
+        step_time_s: seconds of a step.
+        value: dollars or joules of a step.
+        lower_bound: least value of every plan of the space that ends by that time.
+        pipelines: the pipelines of the plan in words.
     """
 
     step_time_s: float
@@ -152,13 +162,13 @@ class ValuedPart:
 
     Args:
         objective: time, cost, energy or pareto.
-        unit: of values: usd or joules.
-        budget: dollars an hour that plans may rent for, 0 = any.
-        value: of the plan, units a step.
-        lower_bound: no plan of the space takes less; of a search for time that no plan of the space
-            and the budget is faster is `MixedPart.lower_bound_s`.
-        cells: of times, which show it, the longest first.
-        front: the fastest first.
+        unit: unit of values: usd or joules.
+        budget: upper limit in dollars an hour on a plan's rent, 0 = no limit.
+        value: units a step of the plan.
+        lower_bound: least value of every plan of the space. The bound of a search for time within
+            the budget is `MixedPart.lower_bound_s`.
+        cells: intervals of step times that prove the bound, the longest times first.
+        front: plans of the front, the fastest first.
     """
 
     objective: str
@@ -166,12 +176,12 @@ class ValuedPart:
     budget: float
     value: float
     lower_bound: float
-    cells: tuple[Cell, ...]
+    cells: tuple[TimeInterval, ...]
     front: tuple[FrontPoint, ...] = ()
 
     @property
     def gap(self) -> float:
-        """(value - lower bound) / value."""
+        """Relative gap between the value and its lower bound: (value - lower bound) / value."""
         return (self.value - self.lower_bound) / self.value
 
 
@@ -180,16 +190,17 @@ class PoolAlone:
     """The best grid on one pool's devices alone.
 
     Args:
-        name: of the accelerator.
-        devices: of the pool.
-        strategy: the grid in words, empty = none fits.
-        step_time_s: of it, in the whole cluster; None = none fits.
-        lower_bound_s: no grid is faster.
+        name: name of the accelerator.
+        devices: number of devices of the pool.
+        strategy: the grid in words, empty = no grid fits.
+        step_time_s: seconds of the grid's step, simulated in the whole cluster; None = no grid
+            fits.
+        lower_bound_s: seconds that no grid's step is below.
         stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
         worth_s: seconds a step that one device more of this pool takes off the bound of several
-            pipelines; None where none was shown.
-        fewest: devices that a grid uses at least, where ranges of devices are searched one by one;
-            0 = they are not.
+            pipelines; None where no bound was proven.
+        fewest: fewest devices that a grid uses, where ranges of devices are searched one by one;
+            0 = there are no ranges.
     """
 
     name: str
@@ -203,17 +214,20 @@ class PoolAlone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
-    """Frames that are closed under some options of the runtime."""
+class ClosedSubspaces:
+    """Subspaces that dual prices prove to hold no faster plan, under one set of runtime options."""
 
     options: Options
     duals: tuple[Dual, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
-    """The fastest plan found of another composition than the best's: its pipelines in words,
-    seconds, and the plan itself.
+class RunnerUp:
+    """The fastest plan found of one other composition than that of the best plan.
+
+    Args:
+        pipelines: its pipelines in words.
+        step_time_s: seconds of its step.
     """
 
     pipelines: str
@@ -226,49 +240,49 @@ class MixedPart:
     """The part of a certificate that a mixed space adds.
 
     Args:
-        shapes: pipelines that replicas may be, under each set of options.
-        alone: each pool's own.
-        closed: frames and prices.
-        tests: linear programs solved.
-        lower_bound_s: no plan of several pipelines is faster, 0 = not shown.
-        tolerance: gap that was good
-        enough.
-        pipelines: of the best plan, in words; empty = it is a grid of one pool.
-        runners: next best of other compositions, as far
-        as they were found: none is proven to be next.
-        composed_stopped_at: as of the certificate, of the look for
-        plans.
-        valued: of a search for cost, energy or a budget.
-        why_alone: why there are no pipelines in the space; empty = there are.
+        shapes: number of pipeline shapes, over all sets of options.
+        alone: best grid of each pool alone.
+        closed: subspaces and their dual prices.
+        tests: number of linear programs solved.
+        lower_bound_s: seconds that no plan of several pipelines is below, 0 = not proven.
+        tolerance: relative gap at which the search stops.
+        pipelines: pipelines of the best plan in words; empty = the plan is a grid of one pool.
+        runners: fastest plans found of other compositions; none is proven to be the next best.
+        composed_stopped_at: check of the clock that ended the composition of plans, as
+            `Certificate.stopped_at`.
+        valued: part of a search for cost, energy or within a budget.
+        why_alone: reason for a space without pipelines; empty = the space has pipelines.
     """
 
     shapes: int
     alone: tuple[PoolAlone, ...]
-    closed: tuple[Closed, ...]
+    closed: tuple[ClosedSubspaces, ...]
     tests: int
     lower_bound_s: float
     tolerance: float
     pipelines: str = ""
-    runners: tuple[Runner, ...] = ()
+    runners: tuple[RunnerUp, ...] = ()
     composed_stopped_at: int = 0
     valued: ValuedPart | None = None
     why_alone: str = ""
 
     @property
     def fastest_alone(self) -> PoolAlone | None:
-        """The pool whose own best grid is the fastest; None where nothing fits on any."""
-        some = [one for one in self.alone if one.step_time_s is not None]
-        return min(some, key=lambda one: one.step_time_s or 0.0, default=None)
+        """Result of the pool whose own best grid is the fastest; None where no grid fits."""
+        feasible = [pool for pool in self.alone if pool.step_time_s is not None]
+        return min(feasible, key=lambda pool: pool.step_time_s or 0.0, default=None)
 
 
-def worth_of(closed: Iterable[Closed], node_sizes: Sequence[int]) -> tuple[float | None, ...]:
-    """Seconds of a step that one device more of each pool takes off the bound, to first order; None
-    where no frame does anything by it.
+def device_worth_seconds(
+    closed: Iterable[ClosedSubspaces], node_sizes: Sequence[int]
+) -> tuple[float | None, ...]:
+    """Seconds of a step that one more device of each pool takes off the bound, to first order.
 
-    Of the frame that is nearest to open: a device of a pool with nodes of n adds its price pi and
-    the share sigma / n of a node's to the samples S that are done by T, and samples come at S / T a
-    second, so the bound falls by (pi + sigma / n) T / S. What changes with it elsewhere (other
-    frames, more replicas) is left out.
+    None where no subspace completes any sample by its limit. The subspace that is nearest to open
+    counts: a device of a pool with nodes of n adds its price pi and the share sigma / n of a node's
+    price to the samples S that are completed by T. Samples come at S / T a second, so the bound
+    falls by (pi + sigma / n) T / S. Changes of other subspaces and additional replicas are left
+    out.
 
     Args:
         node_sizes: devices of a node of each pool.

@@ -26,12 +26,13 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
     assert part is not None
     if part.valued is not None:
         return render_valued(c, part, part.valued, search_time_s=search_time_s)
-    frames = sum(len(one.duals) for one in part.closed)
+    subspaces = sum(len(one.duals) for one in part.closed)
     lines = (
         claimed(c, search_time_s=search_time_s),
         *bound_lines(c),
         _searched(
-            part, f"{frames:,} frames of the space closed by prices, {part.tests:,} linear programs"
+            part,
+            f"{subspaces:,} subspaces closed by dual prices, {part.tests:,} linear programs",
         ),
         (
             f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
@@ -74,7 +75,7 @@ def render_valued(
             f" {c.lower_bound_s:.6g} s"
         ),
         _searched(
-            part, f"{len(valued.cells):,} cells of times, {part.tests:,} frames priced in them"
+            part, f"{len(valued.cells):,} cells of times, {part.tests:,} subspaces priced in them"
         ),
         (
             f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"

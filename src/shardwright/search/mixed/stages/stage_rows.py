@@ -1,4 +1,4 @@
-"""Rows of tables for stages of mixed plans, and their gradient sums and gathers."""
+"""Cost-table rows for stages of mixed plans, and their reduction and all-gather seconds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def stage_rows(
     ep: IntArray | int = 1,
     stride: IntArray | int = 1,
 ) -> Rows:
-    """Rows of a table: stages of some degrees, whose data-parallel members stand `stride` devices
-    apart. Args: mbs: of each member.
+    """Cost-table rows of stages, whose data-parallel members are `stride` devices apart.
+
+    Args:
+        mbs: samples of a microbatch of each member.
     """
     ones = np.ones_like(tp)
     columns = dict.fromkeys(("cp", "etp", "pp", "ulysses", "s_tp", "s_cp", "s_pp"), ones)
@@ -35,12 +37,11 @@ def stage_rows(
     return Rows(columns=columns)
 
 
-def filled(own: Problem, *, by: int) -> Problem:
-    """A uniform problem as plans find it that fill nodes with as many sets of `by` devices as have
-    room.
+def with_full_nodes(own: Problem, *, by: int) -> Problem:
+    """The problem on a cluster whose nodes are filled by sets of `by` devices.
 
-    What leaves a node takes no longer with fewer of them: each then has more of the node's cards,
-    and more to send.
+    With fewer devices of a node in use, no transfer out of the node takes longer: each device then
+    has more of the node's network cards, and more to send.
     """
     node = own.cluster.node.num_devices
     return working_problem(own, range(node - node % by)) if by < node else own
@@ -54,8 +55,11 @@ def reductions_table(
     parts: tuple[str, ...] = KINDS,
     copies: Axes | None = None,
 ) -> SyncTable:
-    """Seconds of gradient sums and gathers of one layer of each block, of a uniform problem. Args:
-    as of `column_sums.sync_table`.
+    """Seconds of gradient reductions and all-gathers of one layer of each block.
+
+    Args:
+        own: a problem on a uniform cluster.
+        rows, shard, parts, copies: as of `sync_table`.
     """
     repeats = [0] * len(own.model.blocks)
     for run in own.model.runs:
