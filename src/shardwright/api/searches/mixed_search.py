@@ -152,7 +152,7 @@ def check_prices(
     """Price every shape of every closed subspace again; return the number of subspaces that hold.
 
     Raises:
-        DataError: a subspace's prices do not close it at the claimed limit, or a subspace is missing.
+        DataError: prices do not close a subspace at the claimed limit, or one is missing.
     """
     part = certificate.mixed
     assert part is not None

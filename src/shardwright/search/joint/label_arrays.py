@@ -1,6 +1,4 @@
-"""Arrays of the label program from the price tables: seconds and bytes of each position of the
-chain under each split.
-"""
+"""Input arrays of the label program: seconds and bytes of each chain position under each split."""
 
 from __future__ import annotations
 
@@ -19,23 +17,23 @@ ROWS = label_options.HOST_FULL + 1
 COLUMNS = label_options.SLOWER + 1
 
 
-def is_alike(chain: Chain) -> bool:
+def has_equal_layers(chain: Chain) -> bool:
     """True if all positions of the chain hold the same blocks, apart from the two ends."""
     return bool((chain.inner == chain.inner[0]).all())
 
 
 def border_tier(problem: Problem, stride: int) -> int:
-    """Lowest network tier that a border between pipeline ranks `stride` devices apart can cross."""
+    """Lowest network tier that a send between pipeline ranks `stride` devices apart can cross."""
     tiers = problem.cluster.tiers()
     return next(
         (index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1
     )
 
 
-def pipeline_of(
+def label_pipeline_of(
     problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: Facts
 ) -> Pipeline:
-    """Numbers of a pipeline that the label program reads beside its splits."""
+    """Numbers of a pipeline that the label program reads, beside its splits."""
     share = host_share(
         problem.cluster,
         devices=shaped.members.space.devices,
@@ -61,17 +59,17 @@ def pipeline_of(
 def splits_of(
     problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts
 ) -> Splits:
-    """Seconds and bytes of every position of the chain under each split of a pipeline.
+    """Seconds and bytes of every chain position under each split of a pipeline.
 
     With several chunks a rank holds positions from all over the chain: every position is then
-    priced as the cheapest, in each quantity.
+    priced as the cheapest one, in each quantity.
     """
     rows = np.array(pipeline.outers, dtype=np.int64)
     layer, mesh = shaped.prepared.layer_row[rows], shaped.prepared.mesh_row[rows]
     blocks = _per_block(problem, shaped, layer, mesh, pipeline.zero, facts)
     if pipeline.is_general and shaped.costs.tied[:, mesh].any():
-        # A general plan shares the states of tied weights among all that hold them, as many as
-        # there may be.
+        # A general plan shares the states of tied weights among all their holders, whose number is
+        # not known here.
         held = np.array([not b.is_layer for b in problem.model.blocks])
         blocks[label_options.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
         blocks[label_options.UPDATE][held] = 0.0
@@ -97,14 +95,14 @@ def splits_of(
         each = np.where(held[:, :, None], more[None], 0.0).max(axis=1)
         again[:, mode - 1] = each.T if pipeline.chunks == 1 else each.min(axis=0)[:, None]
     return Splits(
-        sums=sums, again=again, fixed=_fixed(problem, shaped, layer, mesh, pipeline, facts)
+        sums=sums, again=again, fixed=_fixed_columns(problem, shaped, layer, mesh, pipeline, facts)
     )
 
 
 def _per_block(
     problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts
 ) -> FloatArray:
-    """(rows, blocks, splits): every row of `Splits.sums` for one block."""
+    """(rows, blocks, splits) every row of `Splits.sums` for one block."""
     costs = shaped.costs
     is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
@@ -157,8 +155,9 @@ def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray
 
 
 def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
-    """(layer rows, tiers) lower bound in seconds of a send of the model's narrowest stream
-    across each tier or a farther one.
+    """(layer rows, tiers) lower bound in seconds on a send of the narrowest stream, by tier.
+
+    Across the tier or a farther one.
     """
     border = shaped.costs.border
     least: FloatArray = border.reshape(len(border), 2, -1, len(problem.cluster.tiers()))[:, 0].min(
@@ -168,28 +167,28 @@ def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
 
 
 def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...]) -> float:
-    """Lower bound in seconds of a send between any two of these splits: all activations once, over
-    all devices of a rank.
+    """Lower bound in seconds on a send between any two of these splits.
 
-    A split without sequence parallelism may send each of tp copies, which a receiver with another
-    split need not have.
+    The send has all activations once, over all devices of a rank. A split without sequence
+    parallelism may send each of tp copies, which a receiver with another split may not need.
     """
-    found = []
+    seconds = []
     for row in outers:
         columns, devices = shaped.columns, shaped.columns["s_pp"][row]
         tier = (
             0 if devices % problem.cluster.node.num_devices else border_tier(problem, int(devices))
         )
         copies = int(columns["tp"][row]) if not columns["sp"][row] else 1
-        found.append(
+        seconds.append(
             float(least_sends(problem, shaped)[shaped.prepared.layer_row[row], tier]) / copies
         )
-    return min(found)
+    return min(seconds)
 
 
 def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
-    """(h,) lower bound in bytes of the gradient of an embedding or output table on the first and
-    the last device.
+    """(meshes,) lower bound in bytes on the gradient of the first and the last rank's table.
+
+    An embedding or output table.
     """
     chain = chain_of(problem.model)
     first, last = (
@@ -199,7 +198,7 @@ def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
     return least
 
 
-def _fixed(
+def _fixed_columns(
     problem: Problem,
     shaped: ShapedSpace,
     layer: IntArray,
@@ -207,6 +206,7 @@ def _fixed(
     pipeline: PipelineShape,
     facts: Facts,
 ) -> FloatArray:
+    """(splits, columns) quantities of a rank that do not depend on its positions."""
     costs = shaped.costs
     fixed = np.zeros((len(layer), COLUMNS))
     tiers = np.array(

@@ -31,7 +31,7 @@ from shardwright.search.mixed.stages.recompute_choices import (
     StateSharers,
     static_bytes,
 )
-from shardwright.search.mixed.stages.recompute_choices import _room as room_of
+from shardwright.search.mixed.stages.recompute_choices import _activation_room_bytes as room_of
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.stage_tables import MODES
 from shardwright.search.mixed_certificate import Subspace
