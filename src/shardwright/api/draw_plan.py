@@ -14,7 +14,7 @@ from shardwright.hardware.device_topology import groups_of, levels_of
 from shardwright.program.problem import Problem
 from shardwright.report.pictures.plan_picture import Picture, picture_of
 from shardwright.report.pictures.step_picture import StepPicture, step_picture
-from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.simulator.device_kind_times import kind_names
 from shardwright.simulator.network_traffic import plan_traffic
@@ -67,7 +67,7 @@ def draw(
         return picture_of(found.plan, model=found.model, name=found.name)
     problem = problem_of(request)
     check_plan(problem, found.plan)
-    plan = resolved(problem, found.plan)
+    plan = with_searched_orders(problem, found.plan)
     picture = with_kinds(picture_of(plan, model=found.model, name=found.name), problem)
     return replace(picture, step=_step(problem, plan, name=found.name))
 

@@ -28,7 +28,7 @@ from shardwright.files.stored_documents import (
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import grid_violations, plan_violations
 from shardwright.search.grid.locate_grid import Fate, Placed, placed_in
-from shardwright.search.orders.fill_in_plan_orders import is_open
+from shardwright.search.orders.fill_in_plan_orders import has_searched_orders
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.search.strategy_difference import Why, fullest
@@ -68,7 +68,7 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
         asked
         if isinstance(asked, Grid)
         else None
-        if is_open(asked)
+        if has_searched_orders(asked)
         else grid_of(asked, model=problem.model)
     )
     broken = tuple(_broken(problem, asked))

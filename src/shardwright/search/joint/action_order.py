@@ -21,12 +21,12 @@ from shardwright.schedules.action_table import ActionTable, I, W
 from shardwright.search.joint.host_share import host_share
 from shardwright.search.joint.joint_member import JointPlan, joint_step_costs
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
-from shardwright.search.orders.find_order import find_order, found_order
-from shardwright.search.orders.found_order import codes_of, weigh
+from shardwright.search.orders.find_order import find_order, make_found_order
+from shardwright.search.orders.found_order import codes_of_table, evaluate_order
 from shardwright.search.orders.named_schedules import named_tables
 from shardwright.search.orders.order_bounds import order_bounds
 from shardwright.search.orders.order_longest_path import levels, walk
-from shardwright.search.orders.order_problem import LARGEST, OrderProblem, flat
+from shardwright.search.orders.order_problem import LARGEST, OrderProblem, problem_arrays
 
 UNITS_PER_SECOND = 10**9
 """Time units of an order problem in a second."""
@@ -203,9 +203,9 @@ def with_order(
     order_question = _fitting_problem(problem, plan, costs, capacity=capacity)
     if order_question is None:
         return None
-    columns, candidates = flat(order_question)[0], []
+    columns, candidates = problem_arrays(order_question)[0], []
     for turned in (table, weight_gradients_by_chunk(table)):
-        codes = codes_of(order_question, turned)
+        codes = codes_of_table(order_question, turned)
         if (levels(columns, *codes) <= order_question.limit).all():
             done = _reductions_end(
                 problem, plan, costs, _action_ends(order_question, columns, *codes)
@@ -232,14 +232,17 @@ def with_named_orders(
     if order_question is None:
         return
     for name, table in named_tables(order_question):
-        order = weigh(
-            order_question, flat(order_question)[0], *codes_of(order_question, table), method=name
+        order = evaluate_order(
+            order_question,
+            problem_arrays(order_question)[0],
+            *codes_of_table(order_question, table),
+            method=name,
         )
         if table.overlapped is None and (order.peak <= order_question.limit).all():
             # Whole backwards stay whole; a chunk that recomputes has no others.
             splits_backward = (order_question.weight == 0).any() and (table.kind == W).any()
             kept_table = (
-                found_order(order_question, order, lower_bound=order.makespan).table
+                make_found_order(order_question, order, lower_bound=order.makespan).table
                 if splits_backward
                 else table
             )

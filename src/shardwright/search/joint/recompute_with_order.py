@@ -26,7 +26,7 @@ from shardwright.search.joint.joint_member import (
 )
 from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
-from shardwright.search.orders.find_order_and_memory import order_with_memory
+from shardwright.search.orders.find_order_and_memory import find_order_with_memory
 from shardwright.search.orders.memory_option import MemoryOption
 
 MOST_OPTIONS = 16
@@ -46,7 +46,7 @@ def search_recompute_and_order(
 
     Args:
         plan: one chunk a rank.
-        effort: as in `order_with_memory`.
+        effort: as in `find_order_with_memory`.
     """
     if plan.chunks_per_rank > 1:
         return None
@@ -76,7 +76,9 @@ def search_recompute_and_order(
             replace(costs, saved_bytes=np.zeros_like(costs.saved_bytes)),
             capacity=capacity,
         )
-        solution = order_with_memory(order_question, options, starts=[begun_with], effort=effort)
+        solution = find_order_with_memory(
+            order_question, options, starts=[begun_with], effort=effort
+        )
     except InfeasibleError:
         return None
     chosen = tuple(list(each)[place] for each, place in zip(choices, solution.choice, strict=True))
