@@ -13,7 +13,7 @@ from rich.text import Text
 from shardwright.report.line_breaking import Words
 from shardwright.report.table_style import plain_table
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.serving.simulation.mean_estimate import MeanField
+from shardwright.serving.simulation.mean_estimate import MeanEstimate
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
 from shardwright.serving.simulation.user_metrics import Metrics, MetricSpread
 from shardwright.serving.step_times.iteration_seconds import PARTS
@@ -50,14 +50,14 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
     }
 
 
-def estimate_document(found: MeanField) -> dict[str, float]:
+def estimate_document(found: MeanEstimate) -> dict[str, float]:
     """The document that ``serve-simulate --estimate --json`` prints: seconds, and requests and
     tokens a second.
     """
     return {field.name: float(getattr(found, field.name)[0]) for field in fields(found)}
 
 
-def render_estimate(found: MeanField) -> RenderableType:
+def render_estimate(found: MeanEstimate) -> RenderableType:
     """The same as lines."""
     seen = estimate_document(found)
     return Group(

@@ -59,9 +59,9 @@ def with_searched_orders(problem: Problem, plan: Plan, *, effort: float = 1.0) -
 
     `find_order_tables` finds tables for the plan's own times (`stage_times_of_plan`), which leave
     out what the simulation has: transfers that queue behind one another, reductions, pairs that
-    overlap. So each registry schedule with the plan's placement of stages is simulated too, in place
-    of all searched orders at once, and is kept where it fits in memory and takes less time than the
-    tables. The same arguments give the same plan.
+    overlap. So each registry schedule with the plan's placement of stages is simulated too, in
+    place of all searched orders at once, and is kept where it fits in memory and takes less time
+    than the tables. The same arguments give the same plan.
 
     Raises:
         StrategyError: the plan breaks a rule, or has a feature that lowering leaves out.

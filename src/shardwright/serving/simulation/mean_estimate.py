@@ -1,11 +1,10 @@
-"""Mean-value estimate of many deployments in closed form, to rank them: a fixed point of batch
-size, contexts and prompts.
+"""Mean-value estimate of many deployments in closed form, to rank them.
 
-In the steady state D requests decode, and an iteration ends D / n of them, n being its iterations
-of decode: (O - 1) / m for answers of O tokens at m tokens an iteration. As many prompts of I tokens
-begin, so an iteration has q = D I / n tokens of prompts beside. A prompt takes p = max(1, I /
-(budget - D (draft tokens + 1))) iterations where batches are mixed; so of N requests that run at
-once ::
+A fixed point of batch size, contexts and prompts. In the steady state D requests decode, and an
+iteration ends D / n of them, n being its iterations of decode: (O - 1) / m for answers of O tokens
+at m tokens an iteration. As many prompts of I tokens begin, so an iteration has q = D I / n tokens
+of prompts beside. A prompt takes p = max(1, I / (budget - D (draft tokens + 1))) iterations where
+batches are mixed; so of N requests that run at once ::
 
     D (1 + p / n) = N,    N = min(concurrency, sequences, requests whose mean fits in the cache)
     iteration t = the step table's at D requests with contexts I + O / 2 and q tokens of prompts
@@ -36,7 +35,7 @@ from shardwright.serving.step_times.iteration_seconds import exposed_host_second
 from shardwright.serving.step_times.step_table import StepTable
 
 STEPS: Final = 40
-"""Halvings of an interval."""
+"""Bisection steps."""
 
 # Columns of a deployment.
 (
@@ -64,7 +63,7 @@ _TPOT, _TTFT, _E2E, _RATE, _DECODING, _ITERATION, _NUM_RESULTS = range(7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanLoad:
-    """Mean traffic of a deployment.
+    """Mean traffic of a deployment: prompt and answer lengths, and concurrency or request rate.
 
     Args:
         inputs, outputs: tokens of a prompt and of an answer.
@@ -81,7 +80,7 @@ class MeanLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeanField:
+class MeanEstimate:
     """Mean-value estimate of each deployment, (n,) each.
 
     Args:
@@ -102,8 +101,10 @@ class MeanField:
 
 
 class StackedTables(NamedTuple):
-    """Step tables of n deployments, concatenated: columns, and the index where each table's points
-    begin (n + 1,).
+    """Step tables of n deployments, concatenated.
+
+    numbers: (n, columns) scalars; fields ending in `_at`: (n + 1,) index where each table's points
+        begin; the other fields are the tables' columns.
     """
 
     numbers: FloatArray
@@ -126,16 +127,16 @@ class StackedTables(NamedTuple):
     prompt_seconds: FloatArray
 
 
-def stacked_tables(
+def stack_tables(
     tables: Sequence[StepTable], fleets: Sequence[Fleet], *, context: float
 ) -> StackedTables:
-    """Step tables and fleets of n deployments, concatenated.
+    """Concatenate the step tables and fleets of n deployments.
 
     Args:
         context: mean tokens that a decoding request sees, for windows.
     """
     numbers = np.array(
-        [_numbers(table, fleet) for table, fleet in zip(tables, fleets, strict=True)],
+        [_deployment_scalars(table, fleet) for table, fleet in zip(tables, fleets, strict=True)],
         dtype=np.float64,
     )
     windowed = [
@@ -170,7 +171,7 @@ def stacked_tables(
     )
 
 
-def mean_field(stacked: StackedTables, load: MeanLoad) -> MeanField:
+def estimate_stacked(stacked: StackedTables, load: MeanLoad) -> MeanEstimate:
     """Mean-value estimate of all stacked deployments under one load."""
     estimates = np.zeros((len(stacked.numbers), _NUM_RESULTS))
     loads = np.array(
@@ -178,7 +179,7 @@ def mean_field(stacked: StackedTables, load: MeanLoad) -> MeanField:
         dtype=np.float64,
     )
     _solve_all(stacked, loads, estimates)
-    return MeanField(
+    return MeanEstimate(
         tpot_s=estimates[:, _TPOT],
         ttft_s=estimates[:, _TTFT],
         e2e_s=estimates[:, _E2E],
@@ -189,7 +190,7 @@ def mean_field(stacked: StackedTables, load: MeanLoad) -> MeanField:
     )
 
 
-def _numbers(table: StepTable, fleet: Fleet) -> list[float]:
+def _deployment_scalars(table: StepTable, fleet: Fleet) -> list[float]:
     """Scalars of one deployment, in the order of the columns above."""
     scheduler = fleet.scheduler
     return [
@@ -225,8 +226,9 @@ def _concatenated(columns: list[FloatArray] | list[IntArray]) -> FloatArray:
 def _interpolated(
     points: FloatArray, values: FloatArray, start: int, stop: int, at: float
 ) -> float:
-    """Value at `at`, linear between points; extrapolated after the last two, constant before the
-    first.
+    """Value at `at`, linear between points.
+
+    Extrapolated after the last two points, constant before the first.
     """
     last_index = stop - 1
     if last_index == start or at <= points[start]:
@@ -263,8 +265,10 @@ def _iteration(
     prompt_tokens: float,
     length: float,
 ) -> float:
-    """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts of
-    `length` tokens.
+    """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts.
+
+    Args:
+        length: tokens of a prompt.
     """
     numbers = stacked.numbers[i]
     tokens = decoding * (numbers[_DRAFT_TOKENS] + 1) + prompt_tokens
@@ -319,9 +323,7 @@ def _prompt_iterations(numbers: FloatArray, decoding: float, inputs: float) -> f
 def _token_interval(
     stacked: StackedTables, i: int, decoding: float, inputs: float, outputs: float
 ) -> float:
-    """Seconds from one token of a request to the next, with the prompts of other requests
-    between.
-    """
+    """Seconds from one token of a request to the next, with the other requests' prompts between."""
     numbers = stacked.numbers[i]
     answer = max(1.0, (outputs - 1.0) / numbers[_MEAN_TOKENS])
     prompts = decoding / answer * inputs
@@ -329,8 +331,7 @@ def _token_interval(
     if numbers[_MIXES] > 0.0:
         room = max(1.0, numbers[_BUDGET] - decoding * (numbers[_DRAFT_TOKENS] + 1))
         prompt_tokens = min(prompts, room)
-        # An iteration has a prompt in it or not: the time is that of those with, and those without,
-        # in their shares.
+        # The time is the mean of iterations with a prompt and without, weighted by their shares.
         share = min(1.0, prompt_tokens / min(inputs, room))
         with_prompts = (
             _iteration(stacked, i, decoding, context, prompt_tokens / max(share, 1e-12), inputs)
@@ -389,7 +390,7 @@ def _solve(stacked: StackedTables, i: int, loads: FloatArray, estimate: FloatArr
                 low = decoding
             else:
                 high = decoding
-    # Stages work on as many batches, each of its share of the requests.
+    # Each pipeline stage works on a batch of its own, with an equal share of the requests.
     cycle = _token_interval(stacked, i, decoding / numbers[_STAGES], inputs, outputs)
     rate = decoding / (answer * cycle)
     estimate[_DECODING], estimate[_ITERATION] = decoding, cycle

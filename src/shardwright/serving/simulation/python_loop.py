@@ -1,6 +1,4 @@
-"""The simulation in plain Python, one request and iteration after the other: the reference of the
-compiled loop.
-"""
+"""Serving simulation in plain Python, request by request: the reference of the compiled loop."""
 
 from __future__ import annotations
 
@@ -41,8 +39,8 @@ from shardwright.serving.step_times.iteration_seconds import (
     NUM_COUNTS,
     NUM_PARTS,
     Columns,
-    columns_of,
     iteration_seconds,
+    tabulate_steps,
 )
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
@@ -51,10 +49,10 @@ Timing: TypeAlias = Callable[[SchedulerState, int, int], float]
 """Seconds of the iteration that is planned in a rank's slot."""
 
 Watcher: TypeAlias = Callable[[float, SchedulerState, int, int], None]
-"""Is told of each iteration of each rank as it begins: when, and its slot of the state."""
+"""Callback at the begin of each iteration of each rank: time, state, rank and slot."""
 
 
-def serve_unfolded(
+def serve_requests_in_python(
     requests: Requests,
     table: StepTable,
     fleet: Fleet,
@@ -62,7 +60,7 @@ def serve_unfolded(
     timing: Timing | None = None,
     watcher: Watcher | None = None,
 ) -> ServedRequests:
-    """Outcome of requests on a fleet, iteration by iteration.
+    """Simulate requests on a fleet in plain Python, iteration by iteration; return their outcome.
 
     At one instant iterations end first, then requests arrive, then iterations begin. A worker with
     pipeline stages begins the next one a stage's share of the last one's seconds later, and ends
@@ -84,7 +82,7 @@ _NOBODY = np.zeros(2, dtype=np.int64)
 
 @dataclass(slots=True, kw_only=True)
 class _Worker:
-    """A worker's iterations.
+    """State of a worker's iterations.
 
     Args:
         under_way: (end, slot) of iterations under way, the oldest first.
@@ -92,8 +90,8 @@ class _Worker:
         planned: a slot planned in advance; -1 = none.
         begins: time at which the next iteration may begin.
         begun: time of the last attempt to begin.
-        looked: an end was seen since that attempt.
-        blocked: nothing could begin, and another event has to come first.
+        looked: an end was handled since that attempt.
+        blocked: no iteration could begin, and another event has to come first.
     """
 
     under_way: deque[tuple[float, int]] = field(default_factory=deque)
@@ -107,6 +105,8 @@ class _Worker:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
+    """State of a simulation run."""
+
     requests: Requests
     table: StepTable
     fleet: Fleet
@@ -142,7 +142,7 @@ class _Run:
             seed=self.fleet.acceptance.seed,
         )
         longest = int((self.requests.inputs + self.requests.outputs).max(initial=1))
-        self.columns = columns_of(self.table, scheduler, longest=longest)
+        self.columns = tabulate_steps(self.table, scheduler, longest=longest)
         self.nowhere = np.zeros(len(self.columns.windows), dtype=np.int64)
         self.workers = [_Worker(slots=list(range(slots))) for _ in range(self.fleet.workers)]
         self.arrival = self.requests.arrival_s.copy()
@@ -152,7 +152,7 @@ class _Run:
         self.chances = self.fleet.acceptance.chances(scheduler.draft_tokens)
 
     def advance(self) -> bool:
-        """Run the next event; False if there is none."""
+        """Run the next event; False if no event is left."""
         end = min((self._next_end(w) for w in self.workers), default=np.inf)
         begin = min(
             (max(w.begins, self.now) for w in self.workers if self._may_begin(w)), default=np.inf
@@ -211,8 +211,8 @@ class _Run:
         if self.requests.concurrency and self.known < len(self.arrival):
             self.known += 1
             self.arrival[self.known - 1] = self.now + self.fleet.think_s
-            # Requests are counted in the order of their arrival: one that has not come yet may come
-            # behind this one.
+            # Requests are numbered in the order of their arrival: a later one may arrive after this
+            # one.
             self.arrival[self.following : self.known].sort()
 
     def _begin(self, index: int) -> None:
@@ -308,7 +308,7 @@ class _Run:
 
     def served(self) -> ServedRequests:
         """Outcome of all requests, on a clock that begins with the first arrival."""
-        return served_of(
+        return collect_served_requests(
             self.state,
             arrival=self.arrival,
             admitted=self.admitted,
@@ -322,7 +322,7 @@ class _Run:
         )
 
 
-def served_of(
+def collect_served_requests(
     state: SchedulerState,
     *,
     arrival: FloatArray,
@@ -365,4 +365,4 @@ def served_of(
     )
 
 
-__all__ = ["Timing", "Watcher", "serve_unfolded", "served_of"]
+__all__ = ["Timing", "Watcher", "collect_served_requests", "serve_requests_in_python"]

@@ -1,4 +1,4 @@
-"""Notation of traffic, latency targets and number formats on the command line, read."""
+"""Parse the notation of traffic, latency targets and number formats on the command line."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def _require_short(text: str, flag: str) -> None:
 
 
 def read_tokens(text: str, *, flag: str) -> TokenRange:
-    """Range of token counts written as ``1024``, ``1k`` (1,024) or ``819-1024`` (each count as
-    likely).
+    """Read a range of token counts: ``1024``, ``1k`` (1,024), or ``819-1024`` (uniform).
 
     Raises:
         UsageError: the text has another form.
@@ -78,7 +77,7 @@ def _token_count(text: str, *, flag: str) -> int:
 
 
 def read_seconds(text: str, *, flag: str) -> float:
-    """Seconds written as ``500ms``, ``2s`` or ``24h``.
+    """Read seconds written as ``500ms``, ``2s`` or ``24h``.
 
     Raises:
         UsageError: no number with a unit, or not above 0.
@@ -96,8 +95,9 @@ def read_seconds(text: str, *, flag: str) -> float:
 
 
 def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
-    """Arrival process written as ``poisson:12/s`` or ``diurnal:12/s,0.5,24h`` (mean rate, swing as
-    a share of the rate, period).
+    """Read an arrival process: ``poisson:12/s``, or ``diurnal:12/s,0.5,24h``.
+
+    A diurnal process has a mean rate, a swing as a share of the rate, and a period.
 
     Raises:
         UsageError: another form, or a number out of its range.
@@ -148,7 +148,7 @@ def _fraction(text: str, *, flag: str, most: float) -> float:
 
 
 def read_promise(text: str) -> Promise:
-    """Latency targets written as ``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``.
+    """Read latency targets written as ``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``.
 
     Each word at most once; the share of requests is 0.99 by default.
 
@@ -180,7 +180,7 @@ def read_promise(text: str) -> Promise:
 
 
 def read_prefix(text: str) -> SharedPrefix:
-    """Shared prefixes written as ``2000x4``: prompts begin with one of 4 texts of 2,000 tokens.
+    """Read shared prefixes, ``2000x4``: prompts begin with one of 4 texts of 2,000 tokens.
 
     Raises:
         UsageError: the text has another form.
@@ -200,8 +200,7 @@ def read_prefix(text: str) -> SharedPrefix:
 
 
 def read_speculation(draft_tokens: int, acceptance: str) -> Speculation | None:
-    """Speculative decoding with `draft_tokens` tokens and a stated acceptance; None without draft
-    tokens.
+    """Create the speculative decoding settings for `draft_tokens`; None without draft tokens.
 
     Raises:
         UsageError: one of the two without the other, or an acceptance that is no share.
@@ -227,12 +226,12 @@ def read_speculation(draft_tokens: int, acceptance: str) -> Speculation | None:
 
 
 def read_precision(text: str) -> Precision:
-    """Number formats written as one format for all matrix products (``fp8``), or by class:
-    ``attention=bf16 experts=nvfp4 kv=fp8 mlp=int4/bf16``.
+    """Read number formats: one for all matrix products (``fp8``), or one for each operator class.
 
-    Behind a slash stands the format that tokens are cast to; without one it is the format of the
-    weights, but 16 bits for int4 and mxfp4, which engines unpack before they multiply. Logits and
-    classes not named are in bf16; so are keys and values.
+    By class: ``attention=bf16 experts=nvfp4 kv=fp8 mlp=int4/bf16``. After a slash is the format
+    that tokens are cast to; without a slash it is the format of the weights, but 16 bits for int4
+    and mxfp4, which engines unpack before they multiply. Logits and classes not named are in bf16;
+    so are keys and values.
 
     Raises:
         UsageError: an unknown class or format.
@@ -260,6 +259,7 @@ UNPACKED: Final = (NumberFormat.INT4, NumberFormat.INT4_GROUP_32, NumberFormat.M
 
 
 def _format(text: str) -> OperatorPrecision:
+    """Read the formats of weights and activations, such as ``int4/bf16``."""
     weights, slash, activations = text.lower().partition("/")
     names = [number_format.value for number_format in NumberFormat]
     for name in (weights, activations) if slash else (weights,):
@@ -277,8 +277,7 @@ def _format(text: str) -> OperatorPrecision:
 
 
 def closed_loop(concurrency: int, *, requests: int) -> ClosedLoop:
-    """A closed loop of `concurrency` requests in flight, by default 10 times as many requests in
-    all.
+    """Create a closed loop of `concurrency` requests in flight; 0 requests = 10 times as many.
 
     Raises:
         UsageError: out of range.
