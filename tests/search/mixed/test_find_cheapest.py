@@ -108,7 +108,7 @@ def test_no_plan_of_a_tiny_cluster_takes_less_than_its_time_s_bound(
     steps = every_step(cluster)
     assert len(steps) > 10
     for one in steps:
-        assert value(one, found.unit) >= least_value(found.cells, by=one.seconds) * (1 - SLACK)
+        assert value(one, found.unit) >= least_value(found.cells, limit_s=one.seconds) * (1 - SLACK)
     best = min(value(one, found.unit) for one in steps)
     assert found.lower_bound <= best * (1 + SLACK)
     assert found.value <= best * 1.02
@@ -125,7 +125,9 @@ def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: st
     for one in every_step(cluster)[::7]:
         least = min(
             least_rate(
-                least_floors(pipelines, tariff, one.seconds, enough=inf, most=12, values_cache={})
+                least_floors(
+                    pipelines, tariff, one.seconds, enough=inf, max_programs=12, values_cache={}
+                )
             )
             for pipelines in pipeline_sets
         )

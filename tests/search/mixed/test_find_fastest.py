@@ -356,11 +356,11 @@ def test_a_plan_near_the_best_is_found_before_frames_are_divided() -> None:
 def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -> None:
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
     pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
-    first, _ = first_limit(pipelines, full_subspace(pipelines), most=100.0)
+    first, _ = first_limit(pipelines, full_subspace(pipelines), latest_limit_s=100.0)
     closing = BranchAndBound(
         pipelines=pipelines, tasks=SearchTasks.of(Serial(), problem, [pipelines])
     )
-    assert not closing.close(2 * first, most=6)
+    assert not closing.close(2 * first, max_tests=6)
     lowered = closing.lower_limit(2 * first)
     assert first < lowered < 2 * first
     assert not closing.open

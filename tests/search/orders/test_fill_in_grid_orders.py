@@ -395,7 +395,7 @@ def test_only_searches_are_replaced_unless_asked() -> None:
     )
     given = times(plan)
     assert find_order_tables(plan, times=given) == plan
-    assert isinstance(find_order_tables(plan, times=given, named=True).orders[0], Table)
+    assert isinstance(find_order_tables(plan, times=given, replace_named=True).orders[0], Table)
 
 
 def test_several_orders_are_found_apart() -> None:

@@ -289,14 +289,16 @@ def _action_ends(
     return end.reshape(3, -1, m)
 
 
-def _reductions_end(problem: Problem, plan: JointPlan, costs: StepCosts, ends: IntArray) -> int:
+def _reductions_end(
+    problem: Problem, plan: JointPlan, costs: StepCosts, action_ends: IntArray
+) -> int:
     """Nanoseconds until the last rank has reduced its gradients, with the gathers at the start.
 
     Args:
-        ends: (kinds, chunks, microbatches) end times of the actions.
+        action_ends: (kinds, chunks, microbatches) end times of the actions.
     """
-    owners, last = np.array(plan.owners), int(ends.max())
-    closes = ends[1:].max(axis=(0, 2))
+    owners, last = np.array(plan.owners), int(action_ends.max())
+    closes = action_ends[1:].max(axis=(0, 2))
     reduce, begin = costs.reduce_s * UNITS_PER_SECOND, float(costs.gather_s[0]) * UNITS_PER_SECOND
     for rank in range(plan.ranks):
         mine = np.flatnonzero(owners == rank)

@@ -210,13 +210,13 @@ def _activation_room(
 
 
 def _pass_seconds(
-    sums: FloatArray, row: int, ends: int, starts: IntArray, stops: IntArray
+    sums: FloatArray, row: int, ends_row: int, starts: IntArray, stops: IntArray
 ) -> FloatArray:
     """(shapes, chunks) seconds of one forward or backward of each chunk."""
-    layers = sums[row] - sums[ends]
+    layers = sums[row] - sums[ends_row]
     result: FloatArray = layers[stops] - layers[starts]
-    result[:, 0] += sums[ends, 1]
-    result[:, -1] += sums[ends, -1] - sums[ends, -2]
+    result[:, 0] += sums[ends_row, 1]
+    result[:, -1] += sums[ends_row, -1] - sums[ends_row, -2]
     return result
 
 

@@ -211,7 +211,10 @@ def _search_pipelines(question: _JointRequest, grid: Answer | None) -> _JointRes
             parts[0],
         )
         shaped = shaped_space(
-            under_options, with_stages, question.facts, behind=None if part is first else first
+            under_options,
+            with_stages,
+            question.facts,
+            searched_first=None if part is first else first,
         )
         if shaped is not None:
             inputs = JointInputs(

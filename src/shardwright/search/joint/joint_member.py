@@ -272,6 +272,7 @@ def _merge_splits(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: flo
     of_rank = [by_outer[outer] for outer in plan.outers]
 
     def items(listed: list[tuple[tuple[str, IntArray], ...]]) -> tuple[tuple[str, IntArray], ...]:
+        """Named byte columns, with each rank's value from its own split."""
         named = [dict(entry) for entry in listed]
         return tuple(
             (name, np.array([named[r][name][r] for r in range(p)], dtype=np.int64))

@@ -79,6 +79,7 @@ def ways_on(cells: Cells, rest: FloatArray) -> float:
 
 @inner
 def _rank_of(cells: Cells, pipe: Pipeline, k: int, border: float, way: float) -> _Rank:
+    """Numbers of rank k that the stage bounds of all its options share."""
     held_forward, held_backward = held_by_sends(pipe, k, border)
     less = (2.0 * border if k < pipe.ranks - 1 else 0.0) - held_forward - held_backward
     flying = min(pipe.ranks - k, pipe.microbatches)

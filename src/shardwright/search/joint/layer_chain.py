@@ -36,6 +36,7 @@ class Chain:
     redone: IntArray
 
     def __len__(self) -> int:
+        """Number of positions."""
         return len(self.layers)
 
     def content(self, start: int, stop: int, *, first: bool, last: bool) -> Content:

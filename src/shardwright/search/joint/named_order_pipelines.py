@@ -195,14 +195,14 @@ def run_scoring_task(inputs: JointInputs, task: ScoringTask) -> TaskResult:
     return part.task_result(lower_s)
 
 
-def _score_first_plans(search: JointSearchState, places: list[int]) -> None:
+def _score_first_plans(search: JointSearchState, pipeline_indices: list[int]) -> None:
     """Score one plan of each of a few promising pipelines, for a good plan before all are bounded.
 
     The plans are counted when they come up again.
     """
     counted = (search.infeasible, search.scored, search.simulated)
     inputs = search.inputs
-    for place in places:
+    for place in pipeline_indices:
         if search.limit.passed():
             break
         pipeline = search.shaped.pipelines[place]

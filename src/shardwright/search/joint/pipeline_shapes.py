@@ -58,10 +58,9 @@ class PipelineShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointSpace:
-    """The joint space of pipelines over a grid space.
+    """Search space of pipelines whose ranks may differ in layers, split and recomputation.
 
-    A member is a pipeline, a cut of the chain of layers, a split for each rank, and the recompute
-    of each rank: see `text`. A rank recomputes the least that fits, as no larger amount is faster.
+    The space includes every member of a grid space.
     """
 
     grids: Space
@@ -183,14 +182,14 @@ class ShapedSpace:
 
 
 def shaped_space(
-    problem: Problem, space: JointSpace, facts: GridFacts, *, behind: Space | None = None
+    problem: Problem, space: JointSpace, facts: GridFacts, *, searched_first: Space | None = None
 ) -> ShapedSpace | None:
     """Price the splits of a joint space and group them into pipelines; None if there are none.
 
     Args:
         problem: the problem under the options of the space, which has one value of each.
-        behind: the part of the options that is searched first; pipelines whose splits cost the same
-            under both parts are left out.
+        searched_first: the part of the options that is searched first; pipelines whose splits cost
+            the same under both parts are left out.
     """
     if not space.base.of("pp") or not space.zeros:
         return None
@@ -203,8 +202,8 @@ def shaped_space(
     columns = {name: mesh[name][at] for name in mesh} | dict(outer)
     contiguous = columns["s_pp"] * columns["pp"] == space.base.devices
     told = (
-        told_apart(columns, space.base, behind)
-        if behind is not None
+        told_apart(columns, space.base, searched_first)
+        if searched_first is not None
         else np.ones(len(contiguous), dtype=np.bool_)
     )
     pipelines: list[PipelineShape] = []

@@ -103,21 +103,21 @@ def _has_inner_chunks(ranks: FloatArray) -> BoolArray:
 
 
 def _one_chunk_bound(
-    whole: FloatArray, back: FloatArray, p: FloatArray, m: FloatArray
+    work_s: FloatArray, backward_s: FloatArray, p: FloatArray, m: FloatArray
 ) -> FloatArray:
     """Lower bound in seconds on 1F1B with one chunk a rank."""
     with np.errstate(divide="ignore"):
-        even = whole / -np.expm1(p * np.log1p(-1.0 / m))
-    drain = whole + ((m - 1) * back + np.maximum(m - p, 0) * (whole - back)) / p
+        even = work_s / -np.expm1(p * np.log1p(-1.0 / m))
+    drain = work_s + ((m - 1) * backward_s + np.maximum(m - p, 0) * (work_s - backward_s)) / p
     result: FloatArray = np.maximum(even, drain)
     return result
 
 
 def _any_order_bound(
-    whole: FloatArray, share: FloatArray, p: FloatArray, m: FloatArray
+    work_s: FloatArray, forward_share: FloatArray, p: FloatArray, m: FloatArray
 ) -> FloatArray:
     """Lower bound in seconds over any order with one chunk a rank."""
-    result: FloatArray = whole * share / -np.expm1(p * np.log1p(-share / m))
+    result: FloatArray = work_s * forward_share / -np.expm1(p * np.log1p(-forward_share / m))
     return result
 
 

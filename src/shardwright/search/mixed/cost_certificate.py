@@ -38,7 +38,7 @@ class Goal:
 
 def build_cost_certificate(
     goal: Goal,
-    own: PoolGrids,
+    pool_grids: PoolGrids,
     pipeline_sets: Mapping[Options, PricedPipelines],
     best: ValuedPlan,
     cells: tuple[TimeInterval, ...],
@@ -52,42 +52,45 @@ def build_cost_certificate(
         pipeline_sets: empty where pipelines of the model are not searched.
         stopped_at: as of `Certificate`.
     """
-    record = own.record
+    record = pool_grids.record
     state = record.state
     shown_s = max(
         (cell.limit_s for cell in cells if cell.empty), default=0.0 if pipeline_sets else inf
     )
     part = MixedPart(
         shapes=sum(len(pipelines.shapes) for pipelines in pipeline_sets.values()),
-        alone=tuple(one.for_certificate for one in own.searched),
+        alone=tuple(one.for_certificate for one in pool_grids.searched),
         closed=(),
         tests=sum(len(one.floors) for cell in cells for one in cell.shown),
         lower_bound_s=shown_s if isfinite(shown_s) else 0.0,
         tolerance=tolerance,
         pipelines=_plan_text(best, pipeline_sets),
         composed_stopped_at=state.limit.stopped_at,
-        valued=_valued(goal, own, pipeline_sets, best, cells),
+        valued=_valued(goal, pool_grids, pipeline_sets, best, cells),
         why_alone=why_no_pipelines(state.problem),
     )
     return build_certificate(
         state,
         part,
-        _space(goal, own, pipeline_sets),
+        _space(goal, pool_grids, pipeline_sets),
         best_s=best.seconds,
-        shown_s=min(shown_s, own.lower_bound_s),
+        shown_s=min(shown_s, pool_grids.lower_bound_s),
         stopped_at=stopped_at,
     )
 
 
-def _space(goal: Goal, own: PoolGrids, pipeline_sets: Mapping[Options, PricedPipelines]) -> str:
+def _space(
+    goal: Goal, pool_grids: PoolGrids, pipeline_sets: Mapping[Options, PricedPipelines]
+) -> str:
     """Describe the space of a goal search in words and values."""
-    problem, choices = own.record.state.problem, own.choices
+    problem, choices = pool_grids.record.state.problem, pool_grids.choices
     pipelines_text = pipelines_space(problem, tuple(pipeline_sets), choices)
     pipelines = f"{pipelines_text}; and " if pipeline_sets or not problem.cluster.is_uniform else ""
     ranges = ", ".join(
         device_range.text()
         for device_range in sorted(
-            own.ranges, key=lambda device_range: (device_range.pool.group, device_range.fewest)
+            pool_grids.ranges,
+            key=lambda device_range: (device_range.pool.group, device_range.fewest),
         )
     )
     pinned = f"; {choices.text()}" if choices.text() else ""
@@ -107,19 +110,23 @@ def _plan_text(point: ValuedPlan, pipeline_sets: Mapping[Options, PricedPipeline
 
 def _valued(
     goal: Goal,
-    own: PoolGrids,
+    pool_grids: PoolGrids,
     pipeline_sets: Mapping[Options, PricedPipelines],
     best: ValuedPlan,
     cells: tuple[TimeInterval, ...],
 ) -> ValuedPart:
     """Build the part of the certificate with the plan's value, its bound and the front."""
-    record, universal_bound = own.record, universal_value_bound(own.record)
+    record, universal_bound = pool_grids.record, universal_value_bound(pool_grids.record)
 
     def lower(by: float, value: float) -> float:
+        """Proven lower bound on the value of plans that end by a time, at most `value`."""
         proven = (
             universal_bound
             if goal.objective == TIME
-            else max(min(least_value(cells, by=by), own.value_bound(by=by)), universal_bound)
+            else max(
+                min(least_value(cells, limit_s=by), pool_grids.value_bound(limit_s=by)),
+                universal_bound,
+            )
         )
         assert proven <= value * (1 + 1e-9) or proven == inf, (
             f"{proven} {record.price_per_second.unit} are called a bound of {value}"

@@ -107,7 +107,7 @@ class GoalSearch:
 
     def target(self, limit_s: float) -> float:
         """Dollars or joules a step to prove as a lower bound for plans that end by a limit."""
-        least = self.record.least(by=limit_s if self.goal.objective == PARETO else inf)
+        least = self.record.least(limit_s=limit_s if self.goal.objective == PARETO else inf)
         fastest = self.record.fastest()
         return (1.0 - self.tolerance) * (least if least < inf or fastest is None else fastest.value)
 
@@ -143,9 +143,11 @@ def find_for_goal(
     begun = time.monotonic()
 
     def left_s() -> float:
+        """Seconds left until the time limit."""
         return max(begun + time_limit_s - time.monotonic(), 0.0)
 
     def say(text: str, done: int = 0, total: int = 0) -> None:
+        """Report progress, if a progress function is given."""
         if progress is not None:
             progress(text, done, total)
 
@@ -225,27 +227,37 @@ def _create_pool_grids(
 
 
 def _goal_search(
-    own: PoolGrids, goal: Goal, tolerance: float, say: Callable[[str], None], *, searched: bool
+    pool_grids: PoolGrids,
+    goal: Goal,
+    tolerance: float,
+    say: Callable[[str], None],
+    *,
+    searched: bool,
 ) -> GoalSearch:
     """Create the state of a goal search, with the pipelines under each pool's best options."""
-    largest = {device_range.pool.group: device_range.found for device_range in reversed(own.ranges)}
+    largest = {
+        device_range.pool.group: device_range.found for device_range in reversed(pool_grids.ranges)
+    }
     rows = (
-        option_rows([largest[group] for group in sorted(largest)], own.choices) if searched else ()
+        option_rows([largest[group] for group in sorted(largest)], pool_grids.choices)
+        if searched
+        else ()
     )
-    problem = own.record.state.problem
+    problem = pool_grids.record.state.problem
     pipeline_sets = {
         options: PricedPipelines.of(
-            MixedStageCosts.of(under(problem, options), own.choices), effort=own.effort
+            MixedStageCosts.of(under(problem, options), pool_grids.choices),
+            effort=pool_grids.effort,
         )
         for options in rows
     }
     return GoalSearch(
         goal=goal,
-        price_per_second=own.record.price_per_second,
+        price_per_second=pool_grids.record.price_per_second,
         tolerance=tolerance,
         pipeline_sets=pipeline_sets,
-        record=own.record,
-        own=own,
+        record=pool_grids.record,
+        own=pool_grids,
         values_cache={options: {} for options in rows},
         say=say,
     )
@@ -276,6 +288,7 @@ def _compose_plans(search: GoalSearch) -> TimeInterval:
     timed = search.goal.objective == TIME
 
     def compose(limit_s: float, *, timed: bool = timed) -> None:
+        """Compose and simulate plans for one step-time limit, unless the search ends."""
         if not record.ends():
             search.say(f"compose plans of about {limit_s:.4g} s")
             compose_low_cost(
@@ -324,10 +337,14 @@ def _compose_fast_plans(search: GoalSearch) -> None:
         compose_one_shape(state, tasks, pipelines, options)
     composing = all_queues(state, tasks, tuple(pipeline_sets.items()))
     for limits, most in search.effort.rounds[: search.effort.front_rounds]:
-        compose_by_limits(state, tasks, composing, most=limits)
-        simulate_best(state, tasks, stage_costs_of, most=most)
+        compose_by_limits(state, tasks, composing, max_limits=limits)
+        simulate_best(state, tasks, stage_costs_of, max_simulations=most)
         simulate_best(
-            state, tasks, stage_costs_of, most=most // search.effort.sharding_share, sharded=True
+            state,
+            tasks,
+            stage_costs_of,
+            max_simulations=most // search.effort.sharding_share,
+            sharded=True,
         )
     improve_best_plans(state, tasks, stage_costs_of)
     state.waiting = []
@@ -361,7 +378,7 @@ def _first_open_limit_s(search: GoalSearch) -> float:
     A budget rules out the limits by which no plan within it ends.
     """
     first = min(
-        first_limit(pipelines, subspace, most=LONGEST_STEP_S)[0]
+        first_limit(pipelines, subspace, latest_limit_s=LONGEST_STEP_S)[0]
         for pipelines in search.pipeline_sets.values()
         for subspace in root_subspaces(pipelines.stage_costs)
     )
@@ -385,7 +402,7 @@ def _first_open_limit_s(search: GoalSearch) -> float:
 
 
 def _proof_intervals(
-    search: GoalSearch, last: TimeInterval, best: ValuedPlan, clock: Limit
+    search: GoalSearch, longest_interval: TimeInterval, best: ValuedPlan, clock: Limit
 ) -> tuple[TimeInterval, ...]:
     """Intervals of step times that prove the bound of the best plan, or of the front."""
     pipeline_sets, price_per_second, values_cache = (
@@ -393,8 +410,8 @@ def _proof_intervals(
         search.price_per_second,
         search.values_cache,
     )
-    if last.empty or not last.rate:
-        return (last,)
+    if longest_interval.empty or not longest_interval.rate:
+        return (longest_interval,)
     if search.goal.objective == TIME:
         search.say("prove that nothing within the budget is faster")
         high = best.seconds * (1.0 - search.tolerance)
@@ -403,7 +420,7 @@ def _proof_intervals(
                 pipeline_sets,
                 price_per_second,
                 budget=search.per_second,
-                high=high,
+                latest_limit_s=high,
                 effort=search.effort,
                 clock=clock,
                 values_cache=values_cache,
@@ -418,7 +435,9 @@ def _proof_intervals(
         pipeline_sets,
         price_per_second,
         budget=search.per_second,
-        last=replace(last, begin_s=min(best.value / last.rate, LONGEST_STEP_S)),
+        longest_interval=replace(
+            longest_interval, begin_s=min(best.value / longest_interval.rate, LONGEST_STEP_S)
+        ),
         target=search.target,
         edges=edges,
         effort=search.effort,
@@ -428,16 +447,18 @@ def _proof_intervals(
     )
 
 
-def _infeasible_error(search: GoalSearch, last: TimeInterval | None) -> InfeasibleError:
+def _infeasible_error(search: GoalSearch, longest_interval: TimeInterval | None) -> InfeasibleError:
     """Create the error that no plan fits, or that no plan that fits is within the budget."""
-    if search.goal.budget == inf or (last is not None and last.rate is None):
+    if search.goal.budget == inf or (
+        longest_interval is not None and longest_interval.rate is None
+    ):
         return InfeasibleError(
             "no plan fits in memory on any pool or on all together",
             hint="more or larger devices, or a smaller model",
         )
     hint = (
-        f"the least that any may do is {last.rate * SECONDS_PER_HOUR:.4g}: --budget"
-        if last is not None and last.rate
+        f"the least that any may do is {longest_interval.rate * SECONDS_PER_HOUR:.4g}: --budget"
+        if longest_interval is not None and longest_interval.rate
         else "a larger one"
     )
     return InfeasibleError(

@@ -61,7 +61,7 @@ TOLERANCE = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _SearchResult:
     """Result of one search: the best plan, each pool's own grids, and the proof of the bound."""
 
     state: SearchState
@@ -108,30 +108,35 @@ def find_mixed(
     begun = time.monotonic()
 
     def left_s() -> float:
+        """Seconds left until the time limit."""
         return max(begun + time_limit_s - time.monotonic(), 0.0)
 
     choices, answer_cache = choices or PinnedValues(), GridAnswerCache()
     clocks: list[Limit] = []
 
-    def search(own: Problem) -> _Found:
+    def search_cluster(problem_on_nodes: Problem) -> _SearchResult:
+        """Search one cluster, with all or fewer nodes: each pool alone, then pipelines."""
         singles = search_each_pool(
-            state := SearchState(problem=own),
-            pools_of(own.cluster),
+            state := SearchState(problem=problem_on_nodes),
+            pools_of(problem_on_nodes.cluster),
             engine or Serial(),
             choices=choices,
             seconds=effort.pool_grid_time_share * time_limit_s,
-            stops=stops if own is problem else None,
+            stops=stops if problem_on_nodes is problem else None,
             memory=memory,
             answer_cache=answer_cache,
             effort=effort,
             done=lambda count: _say(
-                progress, "plan each kind of device alone", count, len(own.cluster.groups)
+                progress,
+                "plan each kind of device alone",
+                count,
+                len(problem_on_nodes.cluster.groups),
             ),
         )
-        rows = () if why_no_pipelines(own) else option_rows(singles, choices)
+        rows = () if why_no_pipelines(problem_on_nodes) else option_rows(singles, choices)
         pipeline_sets = {
             options: PricedPipelines.of(
-                MixedStageCosts.of(under(own, options), choices), effort=effort
+                MixedStageCosts.of(under(problem_on_nodes, options), choices), effort=effort
             )
             for options in rows
         }
@@ -146,7 +151,7 @@ def find_mixed(
         state.limit = clocks[0]
         if not pipeline_sets:
             _require_grid(singles)
-            return _Found(
+            return _SearchResult(
                 state=state,
                 singles=singles,
                 pipeline_sets=pipeline_sets,
@@ -162,7 +167,7 @@ def find_mixed(
             tolerance=tolerance,
             progress=progress,
         )
-        return _Found(
+        return _SearchResult(
             state=state,
             singles=singles,
             pipeline_sets=pipeline_sets,
@@ -170,13 +175,14 @@ def find_mixed(
             lower_s=lower_s,
         )
 
-    def on_fewer(own: Problem) -> tuple[SearchState, dict[Options, MixedStageCosts]]:
-        found = search(own)
+    def on_fewer(smaller_problem: Problem) -> tuple[SearchState, dict[Options, MixedStageCosts]]:
+        """Search a cluster with fewer nodes; return its state and stage costs."""
+        found = search_cluster(smaller_problem)
         return found.state, {
             options: pipelines.stage_costs for options, pipelines in found.pipeline_sets.items()
         }
 
-    found = search(problem)
+    found = search_cluster(problem)
     state, pipeline_sets, proof = found.state, found.pipeline_sets, clocks[1]
     search_fewer_nodes(state, pipeline_sets, on_fewer, effort)
     simulate_slower_candidates(state, pipeline_sets, top=top)
@@ -240,6 +246,7 @@ def _search_in_rounds(
     """
 
     def say(what: str, number: int) -> None:
+        """Report progress, with the best plan so far and its bound."""
         _say(
             progress,
             progress_text(
@@ -266,11 +273,13 @@ def _search_in_rounds(
     proved_s = inf
 
     def within_tolerance() -> bool:
+        """True if the bound is within `tolerance` of the best plan."""
         return state.best is not None and bound_and_proofs[0] >= limit_for_gap(
             state.best_s, tolerance
         )
 
     def prove(number: int) -> None:
+        """Improve the best plans, and prove a lower bound if the best plan has changed."""
         nonlocal bound_and_proofs, proved_s
         say("polish the best", number)
         improve_best_plans(state, tasks, stage_costs_of)
@@ -291,12 +300,12 @@ def _search_in_rounds(
         compose_one_shape(state, tasks, pipelines, options)
     for number, (limits, most) in enumerate(tasks.effort.rounds):
         say("compose and simulate", number)
-        compose_by_limits(state, tasks, composing, most=limits)
+        compose_by_limits(state, tasks, composing, max_limits=limits)
         simulate_best(
             state,
             tasks,
             stage_costs_of,
-            most=most * sum(one.share == 1 for one in composing),
+            max_simulations=most * sum(one.share == 1 for one in composing),
             sharded=all_sharded,
         )
         if not all_sharded:
@@ -304,7 +313,7 @@ def _search_in_rounds(
                 state,
                 tasks,
                 stage_costs_of,
-                most=max(most // tasks.effort.sharding_share, 1)
+                max_simulations=max(most // tasks.effort.sharding_share, 1)
                 * sum(one.share > 1 for one in composing),
                 sharded=True,
             )
@@ -350,6 +359,7 @@ def _early_plans(
         rise: float,
         latest_s: float,
     ) -> None:
+        """Compose plans of undivided subspaces, and simulate the most promising ones."""
         say("find a first plan")
         compose_undivided(state, tasks, chosen_queues, rise=rise, latest_s=latest_s)
         for sharded in sharded_values:
@@ -357,7 +367,7 @@ def _early_plans(
                 state,
                 tasks,
                 stage_costs_of,
-                most=tasks.effort.early_simulations,
+                max_simulations=tasks.effort.early_simulations,
                 sharded=sharded,
             )
             if state.ranked:
@@ -379,30 +389,30 @@ def _early_plans(
     return queues
 
 
-def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
+def _part(result: _SearchResult, *, top: int, tolerance: float) -> MixedPart:
     """Build the mixed part of the certificate: each pool alone, next best plans, the proof."""
-    state, closings = found.state, found.closings
+    state, closings = result.state, result.closings
     closed = tuple(
         ClosedSubspaces(options=options, duals=tuple(c.closed.values()))
-        for options, c in zip(found.pipeline_sets, closings, strict=True)
+        for options, c in zip(result.pipeline_sets, closings, strict=True)
     )
     stage_costs_of = {
-        options: pipelines.stage_costs for options, pipelines in found.pipeline_sets.items()
+        options: pipelines.stage_costs for options, pipelines in result.pipeline_sets.items()
     }
     worth, best = (
-        device_worth_seconds(closed, [one.pool.node for one in found.singles]),
+        device_worth_seconds(closed, [one.pool.node for one in result.singles]),
         state.mixed,
     )
     return MixedPart(
         shapes=sum(len(closing.pipelines.shapes) for closing in closings),
         alone=tuple(
-            one.for_certificate(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)
+            one.for_certificate(worth_s) for one, worth_s in zip(result.singles, worth, strict=True)
         ),
         closed=closed,
         tests=sum(closing.tests for closing in closings),
         # A tighter one that was met by the way is not claimed: with a node less it might not have
         # been, and no node more raises a bound.
-        lower_bound_s=min(found.lower_s, limit_for_gap(state.best_s, tolerance))
+        lower_bound_s=min(result.lower_s, limit_for_gap(state.best_s, tolerance))
         if closings
         else 0.0,
         tolerance=tolerance,
@@ -463,11 +473,11 @@ def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Pinned
 def _lanes_space(problem: Problem, choices: PinnedValues) -> str:
     """Describe the allowed ZeRO stages of lanes in words and values."""
     stages = zero_stages(problem, choices)
-    if stages.every == (PLAIN,):
+    if stages.all_stages == (PLAIN,):
         return "zero1 over all replicas"
     of_all = (
         "zero1 over all replicas of a lane that shares no more, or "
-        if PLAIN in stages.every
+        if PLAIN in stages.all_stages
         else ""
     )
     several = [str(zero) for zero in stages.several if zero != PLAIN]

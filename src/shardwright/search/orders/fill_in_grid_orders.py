@@ -46,7 +46,7 @@ MOVE_ACTIONS = 30_000_000
 
 
 def find_order_tables(
-    plan: Plan, *, times: StageTimes, effort: float = 1.0, named: bool = False
+    plan: Plan, *, times: StageTimes, effort: float = 1.0, replace_named: bool = False
 ) -> Plan:
     """The plan with the best table found in place of each order called ``table-search``.
 
@@ -60,7 +60,7 @@ def find_order_tables(
     Args:
         times: times and bytes of every stage.
         effort: factor on the number of random changes.
-        named: replace named schedules too.
+        replace_named: replace named schedules too.
 
     Raises:
         StrategyError: a search has other parameters than ``seed``. InfeasibleError: no order that
@@ -68,7 +68,7 @@ def find_order_tables(
     """
     orders: list[NamedOrder | Table] = []
     for i, order in enumerate(plan.orders):
-        if isinstance(order, NamedOrder) and (order.schedule == TABLE_SEARCH or named):
+        if isinstance(order, NamedOrder) and (order.schedule == TABLE_SEARCH or replace_named):
             orders.append(_find_table(plan, order, times=times, effort=effort, path=f"order {i}"))
         else:
             orders.append(order)

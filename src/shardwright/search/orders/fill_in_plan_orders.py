@@ -215,12 +215,15 @@ def _activation_limits(
 
 
 def _activation_room(
-    own: Problem, costs: StageCosts, places: list[tuple[int, int, int]], device: int
+    device_problem: Problem,
+    costs: StageCosts,
+    stage_families: list[tuple[int, int, int]],
+    device: int,
 ) -> int:
     """Bytes for activations on a device of these stages."""
-    steps = [step for place in places for step in costs.families[place].slices]
+    steps = [step for place in stage_families for step in costs.families[place].slices]
     static: dict[str, int] = defaultdict(int)
-    for place in places:
+    for place in stage_families:
         for name, values in costs.step(*place).static_bytes:
             static[name] = (
                 max(static[name], int(values[0]))
@@ -232,9 +235,11 @@ def _activation_room(
         + max(int(s.logits_bytes[0]) for s in steps)
         + max(int(s.transient_bytes[0]) for s in steps)
     )
-    capacity = own.cluster.node.accelerator.memory_bytes
+    capacity = device_problem.cluster.node.accelerator.memory_bytes
     blocks = max(steps, key=lambda s: int(s.blocks_bytes[0]))
-    kept, held = (int(x[0]) for x in held_bytes(own, blocks, np.array([fixed], dtype=np.int64)))
+    kept, held = (
+        int(x[0]) for x in held_bytes(device_problem, blocks, np.array([fixed], dtype=np.int64))
+    )
     # The allocator reserves in proportion to its bytes, so the room shrinks by the same factor.
     room = ceil((capacity - held) * (fixed / kept if kept else 1.0))
     if room < 0:

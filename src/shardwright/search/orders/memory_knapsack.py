@@ -208,18 +208,20 @@ class OrderReplay:
         )
 
 
-def _select_options(options: Sequence[MemoryOption], most: int) -> tuple[int, ...]:
+def _select_options(options: Sequence[MemoryOption], max_options: int) -> tuple[int, ...]:
     """An even selection of the Pareto-optimal options, with the one of least memory."""
     places = pareto_options(options)
     leanest = min(places, key=lambda place: options[place].held + options[place].working)
-    return tuple(sorted({*_evenly_spaced(places, most), leanest}, key=places.index))
+    return tuple(sorted({*_evenly_spaced(places, max_options), leanest}, key=places.index))
 
 
-def _evenly_spaced(places: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """At most `most` of the indices, evenly spaced, with both ends."""
-    if len(places) <= most:
-        return places
+def _evenly_spaced(indices: tuple[int, ...], max_count: int) -> tuple[int, ...]:
+    """At most `max_count` of the indices, evenly spaced, with both ends."""
+    if len(indices) <= max_count:
+        return indices
     return tuple(
-        places[i]
-        for i in sorted({round(step * (len(places) - 1) / (most - 1)) for step in range(most)})
+        indices[i]
+        for i in sorted(
+            {round(step * (len(indices) - 1) / (max_count - 1)) for step in range(max_count)}
+        )
     )

@@ -81,7 +81,7 @@ def with_chosen_options(
     )
 
 
-def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> OrderProblem:
+def with_options(problem: OrderProblem, chunk_options: Sequence[MemoryOption]) -> OrderProblem:
     """The order problem with one given option of each chunk.
 
     With the `least_option` of some options for each chunk, every order of every choice among them
@@ -91,7 +91,9 @@ def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> Order
         InfeasibleError: a rank cannot keep one microbatch.
     """
     shape = problem.owner.shape
-    extra, held, stash, working, whole = np.array([option.cost for option in chosen], np.int64).T
+    extra, held, stash, working, whole = np.array(
+        [option.cost for option in chunk_options], np.int64
+    ).T
     taken = np.zeros(problem.ranks, np.int64)
     np.maximum.at(taken, problem.owner.reshape(-1), working)
     with_input = np.where(whole > 0, problem.weight.reshape(-1), 0)

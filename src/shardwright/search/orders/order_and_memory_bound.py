@@ -94,10 +94,10 @@ def memory_bound(
 
 
 def _bound_up_to(
-    problem: OrderProblem, options: MemoryOptions, left: Sequence[Block], time: int
+    problem: OrderProblem, options: MemoryOptions, remaining: Sequence[Block], time: int
 ) -> tuple[int, list[Block]]:
     """A lower bound of at most `time`, and the options with which a choice may end before it."""
-    kept, value = list(left), 0
+    kept, value = list(remaining), 0
     for _ in range(ROUNDS):
         before = kept
         _, kept, found = _drop_options(problem, options, before, time)
@@ -108,15 +108,16 @@ def _bound_up_to(
 
 
 def _drop_options(
-    problem: OrderProblem, options: MemoryOptions, left: Sequence[Block], below: int
+    problem: OrderProblem, options: MemoryOptions, remaining: Sequence[Block], below: int
 ) -> tuple[tuple[int, ...], list[Block], int]:
     """Bound every rank once: best option of each chunk, options that may end in time, the bound.
 
     Options are dropped as soon as they cannot be in a choice that ends before `below`.
     """
-    picked, kept, value = [mine[0] for mine in left], list(left), 0
+    picked, kept, value = [mine[0] for mine in remaining], list(remaining), 0
     others = [
-        least_option([of[place] for place in mine]) for of, mine in zip(options, left, strict=True)
+        least_option([of[place] for place in mine])
+        for of, mine in zip(options, remaining, strict=True)
     ]
     owner = problem.owner.reshape(-1)
     for rank in range(problem.ranks):
@@ -145,13 +146,13 @@ def _drop_options(
 def _rank_bound(
     problem: OrderProblem,
     options: MemoryOptions,
-    others: Sequence[MemoryOption],
+    least_options: Sequence[MemoryOption],
     rank: int,
     chunks: list[int],
     blocks: Sequence[Block],
 ) -> int:
     """Lower bound of one rank with its chunks' options narrowed to blocks; NEVER = does not fit."""
-    chosen = list(others)
+    chosen = list(least_options)
     for c, block in zip(chunks, blocks, strict=True):
         chosen[c] = least_option([options[c][place] for place in block])
     try:
@@ -182,8 +183,10 @@ def _reachable_bytes(option: MemoryOption, limit: int, microbatches: int) -> int
     return max(n * option.held + stays for n, stays in enumerate(rest))
 
 
-def _option_blocks(options: Sequence[MemoryOption], left: Block, most: int) -> list[Block]:
-    """The options from the cheapest on, in at most `most` blocks of neighbours."""
-    ranked = sorted(left, key=lambda place: options[place].cost)
-    size = -(-len(ranked) // most)
+def _option_blocks(
+    options: Sequence[MemoryOption], remaining: Block, max_blocks: int
+) -> list[Block]:
+    """The options from the cheapest on, in at most `max_blocks` blocks of neighbours."""
+    ranked = sorted(remaining, key=lambda place: options[place].cost)
+    size = -(-len(ranked) // max_blocks)
     return [tuple(ranked[start : start + size]) for start in range(0, len(ranked), size)]

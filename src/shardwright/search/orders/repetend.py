@@ -86,7 +86,8 @@ def _find_block(problem: OrderProblem, period: int) -> IntArray | None:
     ]
     start = np.zeros((3, chunks), np.int64)
 
-    def put(kind: int, chunk: int, earliest: int) -> int:
+    def place_action(kind: int, chunk: int, earliest: int) -> int:
+        """Place an action at its first free start; return its end."""
         rank, lasts = owner[chunk], times[kind][chunk]
         left[rank].remove(lasts)
         at = _first_free_start(busy[rank], lasts, earliest, period, left[rank])
@@ -102,12 +103,12 @@ def _find_block(problem: OrderProblem, period: int) -> IntArray | None:
             for lane in range(problem.lanes):
                 down = step < problem.chunks
                 c = step if down else 2 * problem.chunks - 1 - step
-                end = put(0 if down else 1, lane * problem.chunks + c, ends[lane])
+                end = place_action(0 if down else 1, lane * problem.chunks + c, ends[lane])
                 wait = problem.send_forward[lane, c] if down and c + 1 < problem.chunks else 0
                 wait = problem.send_backward[lane, c] if not down and c else wait
                 ends[lane] = end + int(wait)
         for chunk in range(chunks):
-            put(2, chunk, int(start[1, chunk]) + times[1][chunk])
+            place_action(2, chunk, int(start[1, chunk]) + times[1][chunk])
     except _NoRoomError:
         return None
     return start
@@ -118,7 +119,11 @@ class _NoRoomError(Exception):
 
 
 def _first_free_start(
-    busy: list[tuple[int, int]], lasts: int, earliest: int, period: int, left: list[int]
+    busy: list[tuple[int, int]],
+    lasts: int,
+    earliest: int,
+    period: int,
+    remaining_lengths: list[int],
 ) -> int:
     """First start from `earliest` that overlaps no busy interval modulo the period; -1 = none.
 
@@ -131,7 +136,7 @@ def _first_free_start(
     for start in sorted(marks):
         trial = [*busy, (start % period, lasts)]
         gaps = _free_gaps(trial, period)
-        if gaps is not None and _fits_into_gaps(gaps, left):
+        if gaps is not None and _fits_into_gaps(gaps, remaining_lengths):
             return start
     return -1
 

@@ -67,6 +67,7 @@ def _precision_of(stored: StoredFormat, *, model: Model, fp4_units: bool) -> Pre
     quantised, plain = OperatorPrecision(weights=weights, activations=inputs), OperatorPrecision()
 
     def precision_if_quantised(is_quantised: bool) -> OperatorPrecision:
+        """The checkpoint's quantised format, or 16 bits."""
         return quantised if is_quantised else plain
 
     return Precision(

@@ -219,6 +219,7 @@ def _offsets(counts: list[int]) -> IntArray:
 
 
 def _concatenated(columns: list[FloatArray] | list[IntArray]) -> FloatArray:
+    """Concatenate columns to one float array; empty for no columns."""
     return np.concatenate(columns).astype(np.float64) if columns else np.zeros(0)
 
 

@@ -133,14 +133,14 @@ def find_refused_requests(simulation: ServingSimulation) -> BoolArray:
     return refused
 
 
-def select_requests(requests: Requests, chosen: IntArray) -> Requests:
+def select_requests(requests: Requests, indices: IntArray) -> Requests:
     """Some of the requests, without shared prefixes and with unknown arrivals."""
     return Requests(
-        arrival_s=np.full(len(chosen), np.nan),
-        inputs=requests.inputs[chosen],
-        outputs=requests.outputs[chosen],
+        arrival_s=np.full(len(indices), np.nan),
+        inputs=requests.inputs[indices],
+        outputs=requests.outputs[indices],
         concurrency=0,
-        block_offsets=np.zeros(len(chosen) + 1, dtype=np.int64),
+        block_offsets=np.zeros(len(indices) + 1, dtype=np.int64),
         blocks=np.zeros(0, dtype=np.int64),
         block_tokens=requests.block_tokens,
     )

@@ -232,6 +232,7 @@ class _KernelPath:
         )
 
     def __add__(self, other: _KernelPath) -> _KernelPath:
+        """Sum of the seconds of two sets of work."""
         return _KernelPath(
             replayed=self.replayed + other.replayed,
             launched=self.launched + other.launched,

@@ -42,7 +42,7 @@ def draw_requests(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) 
         return _trace_requests(job.arrivals, block_tokens=block_tokens)
     if job.lengths is None:
         raise ValueError("lengths are needed where the arrivals are not a trace")
-    inputs, outputs = _lengths(job.lengths, job.arrivals.requests, length_random)
+    inputs, outputs = _draw_lengths(job.lengths, job.arrivals.requests, length_random)
     if isinstance(job.arrivals, ClosedLoop):
         arrival = _closed_loop_arrivals(job.arrivals, answer_s)
         concurrency = job.arrivals.concurrency
@@ -68,12 +68,13 @@ def longest_request(job: ServingJob) -> int:
     return job.lengths.inputs.high + job.lengths.outputs.high
 
 
-def _lengths(
+def _draw_lengths(
     lengths: Lengths, count: int, random: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
     """(n,) tokens of prompts and (n,) tokens of answers, drawn uniformly from their ranges."""
 
     def drawn_from(range: TokenRange) -> IntArray:
+        """(count,) tokens drawn uniformly from a range."""
         return random.integers(range.low, range.high, size=count, endpoint=True, dtype=np.int64)
 
     return drawn_from(lengths.inputs), drawn_from(lengths.outputs)

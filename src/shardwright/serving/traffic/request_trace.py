@@ -186,6 +186,7 @@ def _read_plain(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _three_cells(columns: _TraceColumns, number: int, line: str) -> tuple[str, int, int]:
+    """The cells of a CSV line: time, prompt tokens, answer tokens."""
     cells = line.split(",")
     if len(cells) != 3:
         _refuse(
@@ -202,6 +203,7 @@ def _three_cells(columns: _TraceColumns, number: int, line: str) -> tuple[str, i
 
 
 def _token_count(columns: _TraceColumns, number: int, cell: str) -> int:
+    """Read a number of tokens; raises for other text."""
     text = cell.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         _refuse(columns.source, number, f"'{text[:40]}' is no number of tokens", "a whole number")
@@ -209,6 +211,7 @@ def _token_count(columns: _TraceColumns, number: int, cell: str) -> int:
 
 
 def _seconds(text: str) -> float:
+    """Read a number of seconds; nan for other text."""
     try:
         return float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:

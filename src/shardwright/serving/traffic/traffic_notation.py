@@ -37,6 +37,7 @@ _CLASSES: Final = ("attention", "output", "mlp", "experts", "head", "kv")
 
 
 def _require_short(text: str, flag: str) -> None:
+    """Raise UsageError for an empty text, or one longer than `_MAX_TEXT` characters."""
     if not text.strip() or len(text) > _MAX_TEXT:
         raise UsageError(
             f"{flag} is 1 to {_MAX_TEXT} characters, not {len(text)}",
@@ -61,6 +62,7 @@ def read_tokens(text: str, *, flag: str) -> TokenRange:
 
 
 def _token_count(text: str, *, flag: str) -> int:
+    """Read a number of tokens such as ``1024`` or ``8k``."""
     word = text.strip().lower().replace(",", "").replace("_", "")
     scale = 1024 if word.endswith("k") else 1
     digits = word.removesuffix("k")
@@ -108,7 +110,7 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
     if kind == "poisson" and len(parts) == 1:
         return Poisson(per_second=_rate(parts[0]), requests=requests)
     if kind == "diurnal" and len(parts) == 3:
-        swing = _fraction(parts[1], flag="--arrivals diurnal", most=1.0)
+        swing = _fraction(parts[1], flag="--arrivals diurnal", largest=1.0)
         return Diurnal(
             per_second=_rate(parts[0]),
             swing=swing,
@@ -123,6 +125,7 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
 
 
 def _rate(text: str) -> float:
+    """Read a request rate such as ``12/s`` as requests a second."""
     match = re.fullmatch(r"([0-9.eE+-]+)\s*/\s*(s|min|m|h|d)", text)
     try:
         per_second = float(match[1]) / _SECONDS[match[2]] if match else 0.0
@@ -135,14 +138,15 @@ def _rate(text: str) -> float:
     return per_second
 
 
-def _fraction(text: str, *, flag: str, most: float) -> float:
+def _fraction(text: str, *, flag: str, largest: float) -> float:
+    """Read a fraction such as ``0.5`` or ``50%``, at most `largest`."""
     try:
         fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         fraction = -1.0
-    if not 0 <= fraction <= most:
+    if not 0 <= fraction <= largest:
         raise UsageError(
-            f"{flag}: {text[:40]!r} is not between 0 and {most:g}", hint="such as 0.5 or 50%"
+            f"{flag}: {text[:40]!r} is not between 0 and {largest:g}", hint="such as 0.5 or 50%"
         )
     return fraction
 
@@ -168,7 +172,7 @@ def read_promise(text: str) -> Promise:
                 hint=hint,
             )
         fields[field] = (
-            _fraction(value_text, flag="--slo share", most=1.0)
+            _fraction(value_text, flag="--slo share", largest=1.0)
             if name == "share"
             else read_seconds(value_text, flag=f"--slo {name}")
         )
@@ -221,7 +225,7 @@ def read_speculation(draft_tokens: int, acceptance: str) -> Speculation | None:
             ),
         )
     return Speculation(
-        tokens=draft_tokens, acceptance=_fraction(acceptance, flag="--acceptance", most=1.0)
+        tokens=draft_tokens, acceptance=_fraction(acceptance, flag="--acceptance", largest=1.0)
     )
 
 

@@ -162,8 +162,8 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
         terms,
         _Pair(p1, p2),
         upper=np.array([m]),
-        which=np.array([0]),
-        least=np.array([0]),
+        shape_indices=np.array([0]),
+        lower=np.array([0]),
         limit=limit,
     )  # type: ignore[arg-type]
     assert some[0] == m
@@ -176,8 +176,8 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
         terms,
         _Pair(p1, p2),
         upper=np.array([m]),
-        which=np.array([0]),
-        least=np.array([0]),
+        shape_indices=np.array([0]),
+        lower=np.array([0]),
         limit=0.99 * work / 2,
     )  # type: ignore[arg-type]
     assert none[0] < m
@@ -219,8 +219,8 @@ def test_microbatches_that_memory_leaves_are_those_of_every_cut(seed: int) -> No
         terms,
         _Pair(p1, p2),
         upper=np.array([most]),
-        which=np.array([0]),
-        least=np.array([0]),
+        shape_indices=np.array([0]),
+        lower=np.array([0]),
         limit=1e9,
     )  # type: ignore[arg-type]
     assert found[0] == expected
@@ -282,8 +282,8 @@ def _ratio(pipelines: PricedPipelines, plan: MixedPlan, seconds: float) -> float
             terms,
             pipelines.shapes,
             upper=upper,
-            which=np.array([shape]),
-            least=np.array([0]),
+            shape_indices=np.array([shape]),
+            lower=np.array([0]),
             limit=limit,
         )
         assert some[0] == lane.microbatches, f"{lane} is simulated in {seconds} s, below its bound"

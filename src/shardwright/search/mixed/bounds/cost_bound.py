@@ -53,7 +53,7 @@ def least_rate_by(
             price_per_second,
             limit_s,
             enough=enough,
-            most=pipelines.effort.cost_bound_tests,
+            max_programs=pipelines.effort.cost_bound_tests,
             values_cache=values_cache[options],
         )
         shown.append(Floors(options=options, floors=floors))
@@ -103,7 +103,7 @@ def intervals_of_all_times(
     price_per_second: PricePerSecond,
     *,
     budget: float,
-    last: TimeInterval,
+    longest_interval: TimeInterval,
     target: Callable[[float], float],
     edges: tuple[float, ...],
     effort: Effort,
@@ -115,13 +115,13 @@ def intervals_of_all_times(
 
     Args:
         budget: largest units a second of a plan, inf = no limit.
-        last: the first interval.
+        longest_interval: the first interval.
         target: value to prove for plans that end by a limit.
         edges: step times that no interval reaches across.
         clock: past its limit nothing more is proven.
         say: called with each limit.
     """
-    high, cells = last.begin_s, [last]
+    high, cells = longest_interval.begin_s, [longest_interval]
     while True:
         say(high)
         if clock.passed():
@@ -154,14 +154,15 @@ def earliest_within(
     price_per_second: PricePerSecond,
     *,
     budget: float,
-    high: float,
+    latest_limit_s: float,
     effort: Effort,
     clock: Limit,
     values_cache: Mapping[Options, ValuesCache],
 ) -> TimeInterval:
-    """Longest interval of step times, up to `high`, by which no plan within the budget ends."""
+    """Longest interval of step times by which no plan within the budget ends."""
 
     def interval_by(limit_s: float) -> TimeInterval:
+        """The interval of all step times up to a limit, with the floors that prove its rate."""
         return interval_up_to(
             pipeline_sets,
             price_per_second,
@@ -171,23 +172,25 @@ def earliest_within(
             enough=budget * (1 + 1e-6),
         )
 
-    empty_interval = interval_by(high)
+    empty_interval = interval_by(latest_limit_s)
     if empty_interval.empty:
         return empty_interval
     low, empty_interval = (
         0.0,
         TimeInterval(begin_s=0.0, limit_s=0.0, rate=None, empty=True, shown=()),
     )
-    while high - low > effort.budget_limit_precision * high and not clock.passed():
-        middle = (low + high) / 2
+    while (
+        latest_limit_s - low > effort.budget_limit_precision * latest_limit_s and not clock.passed()
+    ):
+        middle = (low + latest_limit_s) / 2
         cell = interval_by(middle)
-        low, high, empty_interval = (
-            (middle, high, cell) if cell.empty else (low, middle, empty_interval)
+        low, latest_limit_s, empty_interval = (
+            (middle, latest_limit_s, cell) if cell.empty else (low, middle, empty_interval)
         )
     return empty_interval
 
 
-def least_value(cells: tuple[TimeInterval, ...], *, by: float = inf) -> float:
+def least_value(cells: tuple[TimeInterval, ...], *, limit_s: float = inf) -> float:
     """Lower bound in dollars or joules a step on plans that end by a time in seconds.
 
     Inf where the intervals prove that there is no such plan.
@@ -196,7 +199,7 @@ def least_value(cells: tuple[TimeInterval, ...], *, by: float = inf) -> float:
         (
             cell.begin_s * cell.rate
             for cell in cells
-            if cell.begin_s < by and not cell.empty and cell.rate is not None
+            if cell.begin_s < limit_s and not cell.empty and cell.rate is not None
         ),
         default=inf,
     )

@@ -92,7 +92,7 @@ def valid_floor(
     ) + prices.replicas * (high if prices.replicas > 0 else low)
     left = pipelines.batch - resource_samples
     rate = max(left / money, 0.0) if money else (None if left > 0 else 0.0)
-    return _floor(values.subspace, values.limit_s, prices, money, rate)
+    return _make_floor(values.subspace, values.limit_s, prices, money, rate)
 
 
 def floor_holds(pipelines: PricedPipelines, price_per_second: PricePerSecond, floor: Floor) -> bool:
@@ -118,12 +118,12 @@ def least_floors(
     limit_s: float,
     *,
     enough: float,
-    most: int,
+    max_programs: int,
     values_cache: ValuesCache,
 ) -> tuple[Floor, ...]:
     """Cost-rate floors of subspaces that cover the space, the weakest subspace split first.
 
-    Ends when every floor is `enough`, or after `most` linear programs.
+    Ends when every floor is `enough`, or after `max_programs` linear programs.
     """
     waiting: list[tuple[float, int, Floor]] = []
     turn = 0
@@ -134,7 +134,7 @@ def least_floors(
                 floor_of(pipelines, price_per_second, subspace, limit_s, values_cache), turn
             ),
         )
-    while waiting[0][0] < enough and turn < most:
+    while waiting[0][0] < enough and turn < max_programs:
         parts = split_subspace(pipelines.stage_costs, waiting[0][2].frame)
         if not parts:
             break
@@ -158,6 +158,7 @@ def least_rate(floors: tuple[Floor, ...]) -> float:
 
 
 def _heap_entry(floor: Floor, turn: int) -> tuple[float, int, Floor]:
+    """Heap entry of a floor: the smallest rate first, then the earliest."""
     return (inf if floor.rate is None else floor.rate), turn, floor
 
 
@@ -200,7 +201,7 @@ def _solved(
     nodes: FloatArray,
     share: FloatArray,
     cost_rates: FloatArray,
-    room: ResourceLimits,
+    limits: ResourceLimits,
 ) -> FloatArray | None:
     """Solve the cost-rate linear program: (batch, pools, nodes, high, low) dual prices.
 
@@ -208,11 +209,11 @@ def _solved(
     """
     ones = np.ones(len(share))
     rows = np.concatenate([[-share], use.T, [nodes, ones, -ones]])
-    low, high = room.replicas
+    low, high = limits.replicas
     solution = linprog(
         cost_rates,
         A_ub=rows,
-        b_ub=np.array([-1.0, *room.devices, room.nodes, high, -low], dtype=np.float64),
+        b_ub=np.array([-1.0, *limits.devices, limits.nodes, high, -low], dtype=np.float64),
         method="highs",
     )
     return (
@@ -222,9 +223,10 @@ def _solved(
     )
 
 
-def _floor(
+def _make_floor(
     subspace: Subspace, limit_s: float, prices: Prices, money: float, rate: float | None
 ) -> Floor:
+    """Create a floor from prices as arrays."""
     return Floor(
         frame=subspace,
         limit_s=limit_s,
@@ -238,7 +240,7 @@ def _floor(
 
 def _closed_floor(dual: Dual) -> Floor:
     """Floor of a subspace of which no plan ends by the limit."""
-    return _floor(dual.frame, dual.limit_s, prices_of(dual), 0.0, None)
+    return _make_floor(dual.frame, dual.limit_s, prices_of(dual), 0.0, None)
 
 
 def _trivial_floor(subspace: Subspace, limit_s: float, pipelines: PricedPipelines) -> Floor:
@@ -248,4 +250,4 @@ def _trivial_floor(subspace: Subspace, limit_s: float, pipelines: PricedPipeline
         nodes=0.0,
         replicas=float(pipelines.batch),
     )
-    return _floor(subspace, limit_s, none, 0.0, 0.0)
+    return _make_floor(subspace, limit_s, none, 0.0, 0.0)

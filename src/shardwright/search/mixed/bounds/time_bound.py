@@ -72,11 +72,11 @@ class BranchAndBound:
     tests: int = 0
     clock: Limit = field(default_factory=Limit)
 
-    def close(self, limit_s: float, *, most: int) -> bool:
+    def close(self, limit_s: float, *, max_tests: int) -> bool:
         """Close subspaces at a limit, splitting open ones; return True if all are closed.
 
         Args:
-            most: largest number of tests.
+            max_tests: largest number of tests.
         """
         # Branch and bound: dual prices under which a subspace's plans do fewer samples than the
         # batch prove that none of them ends by the limit; other subspaces are split. The widest
@@ -86,9 +86,10 @@ class BranchAndBound:
         )
         self.closed.clear()
         self.open.clear()
-        begun, place, left = deque[Subspace](), self.tasks.place(self.pipelines), most
+        begun, place, left = deque[Subspace](), self.tasks.index_of(self.pipelines), max_tests
 
         def ask() -> PricingTask | None:
+            """The next subspace to price; None = no subspace waits, or no test is left."""
             nonlocal left
             if not waiting or not left or self.clock.passed():
                 return None
@@ -100,7 +101,7 @@ class BranchAndBound:
             )
 
         for dual, values in self.tasks.flow(
-            run_pricing_task, ask, size=self.tasks.effort.tests_at_once, more=most
+            run_pricing_task, ask, size=self.tasks.effort.tests_at_once, more=max_tests
         ):
             subspace = begun.popleft()
             self.tests += 1
@@ -126,7 +127,7 @@ class BranchAndBound:
             max(effort.bound_test_shapes // len(self.pipelines.shapes), effort.least_bound_tests),
             effort.bound_tests,
         )
-        if not limit_s or self.close(limit_s, most=most):
+        if not limit_s or self.close(limit_s, max_tests=most):
             return limit_s
         return 0.0 if self.clock.stopped_at else self.lower_limit(limit_s)
 
@@ -167,7 +168,7 @@ class BranchAndBound:
         self, subspaces: Mapping[Subspace, ShapeMicrobatches | None], limit_s: float
     ) -> dict[Subspace, ShapeMicrobatches]:
         """Test subspaces at one limit; return those that stay open, with their shape values."""
-        place = self.tasks.place(self.pipelines)
+        place = self.tasks.index_of(self.pipelines)
         tests = [
             PricingTask(pipelines_index=place, subspace=subspace, limit_s=limit_s, start=start)
             for subspace, start in subspaces.items()

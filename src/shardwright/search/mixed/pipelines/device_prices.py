@@ -39,7 +39,7 @@ class ResourceLimits(NamedTuple):
 
 
 def best_prices(
-    use: FloatArray, nodes: FloatArray, worth: FloatArray, room: ResourceLimits
+    use: FloatArray, nodes: FloatArray, worth: FloatArray, limits: ResourceLimits
 ) -> Prices:
     """Dual solution of the program for the most samples of all replicas together.
 
@@ -55,15 +55,15 @@ def best_prices(
     """
     ones = np.ones(len(worth))
     rows = np.concatenate([use.T, [nodes, ones, -ones]])
-    low, high = room.replicas
+    low, high = limits.replicas
     found = linprog(
         -worth,
         A_ub=rows,
-        b_ub=np.array([*room.devices, room.nodes, high, -low], dtype=np.float64),
+        b_ub=np.array([*limits.devices, limits.nodes, high, -low], dtype=np.float64),
         method="highs",
     )
     if found.x is None:
-        return _infeasibility_prices(use, nodes, float(worth.max()), room)
+        return _infeasibility_prices(use, nodes, float(worth.max()), limits)
     prices = np.maximum(-found.ineqlin.marginals, 0.0)
     return Prices(
         devices=prices[:-3], nodes=float(prices[-3]), replicas=float(prices[-2] - prices[-1])
@@ -71,7 +71,7 @@ def best_prices(
 
 
 def _infeasibility_prices(
-    use: FloatArray, nodes: FloatArray, most: float, room: ResourceLimits
+    use: FloatArray, nodes: FloatArray, max_worth: float, limits: ResourceLimits
 ) -> Prices:
     """Prices that prove that the least number of replicas does not fit.
 
@@ -82,13 +82,13 @@ def _infeasibility_prices(
     found = linprog(
         -np.ones(len(nodes)),
         A_ub=np.concatenate([use.T, [nodes]]),
-        b_ub=np.array([*room.devices, room.nodes]),
+        b_ub=np.array([*limits.devices, limits.nodes]),
         method="highs",
     )
     prices = np.maximum(-found.ineqlin.marginals, 0.0)
-    low = room.replicas[0]
-    missing = low - float(prices[:-1] @ room.devices + prices[-1] * room.nodes)
-    scale = most * low / missing if missing > 0 else 0.0
+    low = limits.replicas[0]
+    missing = low - float(prices[:-1] @ limits.devices + prices[-1] * limits.nodes)
+    scale = max_worth * low / missing if missing > 0 else 0.0
     return Prices(
-        devices=scale * prices[:-1], nodes=float(scale * prices[-1]), replicas=most - scale
+        devices=scale * prices[:-1], nodes=float(scale * prices[-1]), replicas=max_worth - scale
     )

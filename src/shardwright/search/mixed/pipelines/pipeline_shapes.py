@@ -42,12 +42,16 @@ class Shapes:
     most: IntArray
 
     def __len__(self) -> int:
+        """Number of shapes."""
         return len(self.mbs)
 
-    def take(self, which: IntArray) -> Shapes:
-        """The shapes at the places `which`."""
+    def take(self, indices: IntArray) -> Shapes:
+        """The shapes at the places `indices`."""
         return Shapes(
-            **{name: np.ascontiguousarray(getattr(self, name)[which]) for name in Shapes.__slots__}
+            **{
+                name: np.ascontiguousarray(getattr(self, name)[indices])
+                for name in Shapes.__slots__
+            }
         )
 
 

@@ -306,15 +306,21 @@ def _most_above(
 
 
 def most_above(
-    terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray, least: IntArray, limit: float
+    terms: Terms,
+    shapes: Shapes,
+    *,
+    upper: IntArray,
+    shape_indices: IntArray,
+    lower: IntArray,
+    limit: float,
 ) -> IntArray:
     """(which,) most microbatches that a replica of each shape completes by `limit` seconds.
 
-    `least` where a shape completes no more than that.
+    `lower` where a shape completes no more than that.
     """
     each = terms.seconds[:, 0].sum(axis=1)
     return np.asarray(
-        _most_above(terms, each, shapes.rows, shapes.stages, upper, which, least, limit)
+        _most_above(terms, each, shapes.rows, shapes.stages, upper, shape_indices, lower, limit)
     )
 
 
@@ -368,5 +374,5 @@ def best_cut(
 def _cut_once(
     terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray
 ) -> int:
-    """Compiled entry of `_possible`: layers of the first run in a valid cut, 0 = none."""
+    """Compiled entry of `_possible`: layers of the first run of a cut in time; 0 = no cut."""
     return _possible(terms, one, other, p1, p2, m, limit, sizes)

@@ -89,6 +89,7 @@ def price_per_second_of(
 
 
 def _no_price(cluster: Cluster, pool: DevicePool) -> UsageError:
+    """Create the error that a pool has no price, with a hint on where to state one."""
     group = cluster.groups[pool.group]
     listed, instance = list_price(group.kind), find_instance(group.kind.name)
     name, count = (

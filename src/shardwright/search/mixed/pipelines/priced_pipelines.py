@@ -130,26 +130,28 @@ class PricedPipelines:
         return within
 
     def refine(
-        self, values: ShapeMicrobatches, which: IntArray, *, above: IntArray | None = None
+        self, values: ShapeMicrobatches, shape_indices: IntArray, *, above: IntArray | None = None
     ) -> None:
         """Make the microbatches of some shapes exact, in place.
 
         Args:
-            which: the shapes.
+            shape_indices: the shapes.
             above: (which,) a shape with no more microbatches than this keeps an upper bound.
         """
-        least = np.zeros(len(which), dtype=np.int64) if above is None else above
+        least = np.zeros(len(shape_indices), dtype=np.int64) if above is None else above
         limit = values.limit_s / self.stage_costs.jitter(values.subspace)
         microbatches = most_above(
             self.terms(values.subspace),
             self.shapes,
             upper=values.microbatches,
-            which=which,
-            least=least,
+            shape_indices=shape_indices,
+            lower=least,
             limit=limit,
         )
-        values.exact[which] = (microbatches > least) | (least == 0)
-        values.microbatches[which] = np.minimum(microbatches, values.microbatches[which])
+        values.exact[shape_indices] = (microbatches > least) | (least == 0)
+        values.microbatches[shape_indices] = np.minimum(
+            microbatches, values.microbatches[shape_indices]
+        )
 
     def samples(self, values: ShapeMicrobatches) -> FloatArray:
         """(shapes,) most samples of one replica."""
@@ -223,32 +225,32 @@ class PricedPipelines:
         )
 
     def _underpriced_among(
-        self, values: ShapeMicrobatches, which: IntArray, gains: FloatArray, floor: IntArray
+        self, values: ShapeMicrobatches, shape_indices: IntArray, gains: FloatArray, floor: IntArray
     ) -> IntArray:
         """Of possibly underpriced shapes, those that are and are not yet active; [] = none.
 
         Args:
-            which: the shapes.
+            shape_indices: the shapes.
             gains: samples above the price.
             floor: the most microbatches at which a shape is not underpriced.
         """
         mbs, is_active = self.shapes.mbs, np.zeros(len(self.shapes), dtype=np.bool_)
         is_active[values.active] = True
-        new = np.flatnonzero(~is_active[which])
+        new = np.flatnonzero(~is_active[shape_indices])
         ranked = new[np.argsort(-gains[new], kind="stable")]
         for begin in range(0, len(ranked), self.effort.shapes_refined_at_once):
             some = ranked[begin : begin + self.effort.shapes_refined_at_once]
-            doubtful = some[~values.exact[which[some]]]
-            self.refine(values, which[doubtful], above=floor[doubtful])
-            underpriced = some[values.microbatches[which[some]] > floor[some]]
+            doubtful = some[~values.exact[shape_indices[some]]]
+            self.refine(values, shape_indices[doubtful], above=floor[doubtful])
+            underpriced = some[values.microbatches[shape_indices[some]] > floor[some]]
             if len(underpriced):
-                worth = (values.microbatches[which[underpriced]] - floor[underpriced]) * mbs[
-                    which[underpriced]
-                ]
+                worth = (
+                    values.microbatches[shape_indices[underpriced]] - floor[underpriced]
+                ) * mbs[shape_indices[underpriced]]
                 return self._distinct_by_use(
-                    which[underpriced[np.lexsort((which[underpriced], -worth))]]
+                    shape_indices[underpriced[np.lexsort((shape_indices[underpriced], -worth))]]
                 )
-        return which[:0]
+        return shape_indices[:0]
 
     def _distinct_by_use(self, ranked: IntArray) -> IntArray:
         """Keep the first of the ranked shapes that use equal devices."""
@@ -319,11 +321,11 @@ class PricedPipelines:
             dual, float((worth - self.cost(prices_of(dual)))[worth > 0].max(initial=0.0))
         )
 
-    def _raised(self, dual: Dual, more: float) -> Dual:
-        """Dual prices with the replica price raised by `more` samples."""
+    def _raised(self, dual: Dual, raise_by: float) -> Dual:
+        """Dual prices with the replica price raised by `raise_by` samples."""
         prices = prices_of(dual)
         return self._dual(
-            dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(more, 0.0))
+            dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(raise_by, 0.0))
         )
 
     def within(self, pools: tuple[int, ...]) -> PricedPipelines:

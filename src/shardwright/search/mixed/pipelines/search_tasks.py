@@ -60,13 +60,13 @@ class SearchTasks:
         """Limits on the work of the search."""
         return self.inputs.effort
 
-    def place(self, pipelines: PricedPipelines) -> int:
+    def index_of(self, pipelines: PricedPipelines) -> int:
         """Index of a set of pipelines in `TaskInputs.pipeline_sets`."""
         return next(
             place for place, one in enumerate(self.inputs.pipeline_sets) if one is pipelines
         )
 
-    def place_of(self, stage_costs: MixedStageCosts) -> int:
+    def index_with_stage_costs(self, stage_costs: MixedStageCosts) -> int:
         """Index of the first set of pipelines with these stage costs."""
         return next(
             place

@@ -94,7 +94,7 @@ def compose_subspace(inputs: TaskInputs, query: SubspaceQuery) -> SubspaceAnswer
             replicas=query.subspace.replicas,
             lanes=lanes,
             grain=grain,
-            most=effort.compositions_per_subspace,
+            max_compositions=effort.compositions_per_subspace,
         )
     ]
     distinct: dict[tuple[tuple[int, int, int], ...], Lanes] = {}
@@ -171,6 +171,7 @@ class CompositionQueue:
             )
 
     def _push(self, query: SubspaceQuery) -> None:
+        """Push a query onto the heap."""
         heappush(self.waiting, (query.rank, query))
 
 
@@ -192,7 +193,7 @@ def queues_by_sharding(
             (
                 options,
                 FirstLimitQuery(
-                    pipelines_index=tasks.place(pipelines), subspace=subspace, most=most
+                    pipelines_index=tasks.index_of(pipelines), subspace=subspace, most=most
                 ),
             )
             for options, pipelines in pipeline_sets
@@ -220,23 +221,24 @@ def all_queues(
 
 def in_task_order(tasks: SearchTasks, queues: Sequence[CompositionQueue]) -> list[CompositionQueue]:
     """Sort composition queues by the index of their pipelines in `tasks`."""
-    return sorted(queues, key=lambda queue: tasks.place(queue.pipelines))
+    return sorted(queues, key=lambda queue: tasks.index_of(queue.pipelines))
 
 
 def compose_by_limits(
-    state: SearchState, tasks: SearchTasks, queues: Sequence[CompositionQueue], *, most: int
+    state: SearchState, tasks: SearchTasks, queues: Sequence[CompositionQueue], *, max_limits: int
 ) -> None:
-    """Compose plans at up to `most` limits of each queue, the smallest limits first.
+    """Compose plans at up to `max_limits` limits of each queue, the smallest limits first.
 
     The plans are queued for simulation.
     """
     full_shapes = tasks.effort.shapes_with_all_limits
     for queue in queues:
         shapes = max(len(queue.pipelines.shapes), full_shapes)
-        queue.left = max(most * full_shapes // shapes // queue.share, 1)
+        queue.left = max(max_limits * full_shapes // shapes // queue.share, 1)
     begun = deque[tuple[CompositionQueue, SubspaceQuery]]()
 
     def next_query() -> SubspaceQuery | None:
+        """The next query of the queue with the fewest queries under way; None = no query."""
         for queue in sorted(queues, key=lambda queue: queue.under_way):
             if (query := queue.take_query(state)) is not None:
                 begun.append((queue, query))
@@ -280,6 +282,7 @@ def compose_undivided(
     begun = deque[tuple[CompositionQueue, SubspaceQuery]]()
 
     def ask() -> SubspaceQuery | None:
+        """The query of the next undivided subspace; None = no query is left."""
         if state.ends() or not early:
             return None
         begun.append(early.popleft())
@@ -316,7 +319,7 @@ def _run_first_limit_query(
 ) -> tuple[float, ShapeMicrobatches | None]:
     """Run a `FirstLimitQuery` task."""
     pipelines = inputs.pipeline_sets[query.pipelines_index]
-    return first_limit(pipelines, query.subspace, most=query.most)
+    return first_limit(pipelines, query.subspace, latest_limit_s=query.most)
 
 
 def _queue_from_limit(
@@ -359,11 +362,11 @@ def _queue_from_limit(
     )
 
 
-def split_by_replicas(whole: Subspace) -> list[Subspace]:
+def split_by_replicas(subspace: Subspace) -> list[Subspace]:
     """Split a subspace into ranges of replicas, from each split edge to the next."""
-    most = whole.replicas[1]
+    most = subspace.replicas[1]
     edges = [*(edge for edge in replica_edges(most) if edge <= most), most + 1]
-    return [replace(whole, replicas=(low, high - 1)) for low, high in pairwise(edges)]
+    return [replace(subspace, replicas=(low, high - 1)) for low, high in pairwise(edges)]
 
 
 def composable_subspaces(pipelines: PricedPipelines) -> tuple[Subspace, ...]:
@@ -393,19 +396,19 @@ def full_subspace(
 
 
 def first_limit(
-    pipelines: PricedPipelines, subspace: Subspace, *, most: float
+    pipelines: PricedPipelines, subspace: Subspace, *, latest_limit_s: float
 ) -> tuple[float, ShapeMicrobatches | None]:
     """Smallest limit in seconds at which prices do not close a subspace, and its values there.
 
     Found to `Effort.first_limit_precision`, by halving from above and then by bisection.
 
     Args:
-        most: latest limit; (inf, None) where prices close the subspace there too.
+        latest_limit_s: latest limit; (inf, None) where prices close the subspace there too.
     """
-    dual, values = pipelines.priced(subspace, most)
+    dual, values = pipelines.priced(subspace, latest_limit_s)
     if dual.samples < pipelines.batch:
         return inf, None
-    low, high = 0.0, most
+    low, high = 0.0, latest_limit_s
     while high - low > pipelines.effort.first_limit_precision * high:
         # From above by halves, then by the middle.
         middle = (low + high) / 2 if low else high / 2

@@ -28,13 +28,13 @@ Search = Callable[[Problem], tuple[SearchState, dict[Options, MixedStageCosts]]]
 """Function that searches a cluster; it returns the state and the stage costs by options."""
 
 
-def smaller_node_counts(cluster: Cluster, *, most: int) -> Iterator[tuple[int, ...]]:
+def smaller_node_counts(cluster: Cluster, *, max_combinations: int) -> Iterator[tuple[int, ...]]:
     """Yield smaller node counts of the groups, the most nodes first, while two groups remain.
 
-    Nothing for clusters with more than `most` combinations.
+    Nothing for clusters with more than `max_combinations` combinations.
     """
     whole = tuple(group.count for group in cluster.groups)
-    if prod(count + 1 for count in whole) > most:
+    if prod(count + 1 for count in whole) > max_combinations:
         return
     combinations = product(*(range(count + 1) for count in whole))
     yield from sorted(
@@ -73,7 +73,7 @@ def search_fewer_nodes(
     Clusters for which prices prove that no plan is faster are not searched.
     """
     problem = state.problem
-    for counts in smaller_node_counts(problem.cluster, most=effort.fewer_node_clusters):
+    for counts in smaller_node_counts(problem.cluster, max_combinations=effort.fewer_node_clusters):
         if state.ends():
             return
         if all(_is_closed(pipelines, counts, state.best_s) for pipelines in pipeline_sets.values()):
@@ -134,6 +134,7 @@ def _renumber_rows(
     """
 
     def key(of: StageTable, row: int, pool: int) -> tuple[int, StageMesh, int, int, int, bool]:
+        """Key of a table row that is the same in both tables."""
         return (
             pool,
             of.mesh(row),
@@ -146,6 +147,7 @@ def _renumber_rows(
     number = {key(target, row, int(target.pool[row])): row for row in range(len(target))}
 
     def row_of(row: int) -> int:
+        """Row of the target table with the same key."""
         return number[key(table, row, pools[int(table.pool[row])])]
 
     return MixedPlan(

@@ -47,10 +47,11 @@ def improve_plan(
     Changes that are under simulation when one helps are still of the plan before it.
     """
     effort = tasks.effort
-    pipelines_index, begun, tries = tasks.place_of(stage_costs), deque[MixedPlan](), 0
+    pipelines_index, begun, tries = tasks.index_with_stage_costs(stage_costs), deque[MixedPlan](), 0
     changes = neighbours(stage_costs, plan, most_moved=effort.moved_microbatches)
 
     def ask() -> SimulationTask | None:
+        """The simulation task of the next change; None = no change or try is left."""
         nonlocal tries
         changed_plan = next((one for one in changes if (options, one) not in state.seen), None)
         if changed_plan is None or tries == effort.changes_per_plan or state.ends():

@@ -68,16 +68,18 @@ class PlanRecord:
     grid: str = ""
     points: list[ValuedPlan] = field(default_factory=list)
 
-    def add(self, plan: Plan, mixed: MixedPlan | None, done: SimulatedPlan) -> None:
+    def add(self, plan: Plan, mixed: MixedPlan | None, simulation: SimulatedPlan) -> None:
         """Keep a simulated plan if it is within the budget."""
-        spending = step_spending(self.state.problem, done)
+        spending = step_spending(self.state.problem, simulation)
         if (spending.usd_per_hour or 0.0) <= self.budget * (1 + 1e-12):
             value, grid = (
                 self.price_per_second.step_value(spending),
                 "" if mixed is not None else self.grid,
             )
             self.points.append(
-                ValuedPlan(seconds=done.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid)
+                ValuedPlan(
+                    seconds=simulation.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid
+                )
             )
 
     def ends(self) -> bool:
@@ -87,9 +89,9 @@ class PlanRecord:
         """
         return self.state.limit.ends(found=bool(self.points))
 
-    def least(self, *, by: float = inf) -> float:
-        """Least value of a plan whose step takes at most `by` seconds; inf = no plan."""
-        return min((point.value for point in self.points if point.seconds <= by), default=inf)
+    def least(self, *, limit_s: float = inf) -> float:
+        """Least value of a plan whose step takes at most `limit_s` seconds; inf = no plan."""
+        return min((point.value for point in self.points if point.seconds <= limit_s), default=inf)
 
     def cheapest(self) -> ValuedPlan | None:
         """The plan with the least value, the fastest of several; None = no plan."""
@@ -140,7 +142,7 @@ def compose_low_cost(
         for floor in sorted((one for one in floors if one.rate is not None), key=_floor_rate)[
             : pipelines.effort.cost_subspaces
         ]:
-            if timed or _floor_rate(floor) * limit_s < record.least(by=limit_s):
+            if timed or _floor_rate(floor) * limit_s < record.least(limit_s=limit_s):
                 _compose_cheapest(
                     record, pipelines, floor, values_cache[options][floor.frame], options
                 )
@@ -194,7 +196,7 @@ def _cheapest_composition(
     record: PlanRecord,
     pipelines: PricedPipelines,
     values: ShapeMicrobatches,
-    chosen: IntArray,
+    shape_indices: IntArray,
     *,
     replicas: tuple[int, int],
     lanes: int,
@@ -212,13 +214,13 @@ def _cheapest_composition(
         pipelines.shapes,
         pipelines.stage_costs.table.pools,
     )
-    use, worth = shapes.use[chosen], pipelines.samples(values)[chosen]
+    use, worth = shapes.use[shape_indices], pipelines.samples(values)[shape_indices]
     devices, n, (low, high) = (
         np.array([pool.devices for pool in pools], dtype=np.float64),
-        len(chosen),
+        len(shape_indices),
         replicas,
     )
-    most = most_replicas(pipelines, chosen, devices, worth, high=high, grain=grain)
+    most = most_replicas(pipelines, shape_indices, devices, worth, max_replicas=high, grain=grain)
     if not most.any():
         return None
     num_pools, packs = len(pools), devices / price_per_second.sizes
@@ -238,16 +240,16 @@ def _cheapest_composition(
     lower = np.concatenate([np.full(num_pools, -np.inf), [low, 1.0, 0.0]])
     upper = np.concatenate([np.zeros(num_pools), [high, np.inf, record.budget]])
     costs = np.concatenate([np.zeros(n), taken / taken.max()])
-    least = -(-shapes.least[chosen] // grain)
+    least = -(-shapes.least[shape_indices] // grain)
     solution = whole_replicas(
         costs,
         rows,
         (lower, upper),
-        least=least,
-        most=most,
-        others=np.floor(packs),
-        shapes=lanes,
-        nodes=pipelines.effort.program_nodes,
+        min_replicas=least,
+        max_replicas=most,
+        max_others=np.floor(packs),
+        max_shapes=lanes,
+        max_tree_nodes=pipelines.effort.program_nodes,
     )
     if solution is None:
         return None
@@ -256,9 +258,9 @@ def _cheapest_composition(
     enough = worth @ replica_counts >= pipelines.batch and (use.T @ replica_counts <= devices).all()
     return (
         Composition(
-            shapes=chosen[used],
+            shapes=shape_indices[used],
             replicas=replica_counts[used],
-            microbatches=values.microbatches[chosen[used]],
+            microbatches=values.microbatches[shape_indices[used]],
         )
         if enough
         else None
@@ -284,7 +286,7 @@ def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPi
     for value, seconds, _, one in sorted(some, key=lambda one: one[:3]):
         if (
             tried == record.effort.cost_simulations
-            or value >= record.least(by=seconds)
+            or value >= record.least(limit_s=seconds)
             or record.ends()
         ):
             state.looked_at += 1
@@ -295,18 +297,22 @@ def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPi
 
 
 def _simulate_candidate(
-    record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines], one: MixedCandidate
+    record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines], candidate: MixedCandidate
 ) -> None:
     """Simulate a candidate and record its plan."""
     record.state.simulate(
-        general_plan(pipeline_sets[one.options].stage_costs, one.plan, options=one.options),
-        one.plan,
+        general_plan(
+            pipeline_sets[candidate.options].stage_costs, candidate.plan, options=candidate.options
+        ),
+        candidate.plan,
     )
 
 
-def limits_between(first: float, last: float, *, rise: float) -> tuple[float, ...]:
-    """Limits from `last` down to `first`, at most `rise` times apart, in geometric steps."""
-    if not (isfinite(first) and isfinite(last)) or last <= first:
-        return (first,) if isfinite(first) else ()
-    count = int(np.ceil(np.log(last / first) / np.log(rise)))
-    return tuple(float(first * (last / first) ** (step / count)) for step in range(count, -1, -1))
+def limits_between(first_s: float, last_s: float, *, rise: float) -> tuple[float, ...]:
+    """Limits from `last_s` down to `first_s`, at most `rise` times apart, in geometric steps."""
+    if not (isfinite(first_s) and isfinite(last_s)) or last_s <= first_s:
+        return (first_s,) if isfinite(first_s) else ()
+    count = int(np.ceil(np.log(last_s / first_s) / np.log(rise)))
+    return tuple(
+        float(first_s * (last_s / first_s) ** (step / count)) for step in range(count, -1, -1)
+    )

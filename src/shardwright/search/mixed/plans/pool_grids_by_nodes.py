@@ -172,13 +172,13 @@ class PoolGrids:
             else inf
         )
 
-    def value_bound(self, *, by: float = inf) -> float:
+    def value_bound(self, *, limit_s: float = inf) -> float:
         """Lower bound in dollars or joules a step on grids that end by a time in seconds."""
         return min(
             (
                 self.least_value(device_range)
                 for device_range in self.ranges
-                if device_range.found.lower_bound_s <= by
+                if device_range.found.lower_bound_s <= limit_s
             ),
             default=inf,
         )

@@ -42,7 +42,7 @@ def compositions(
     replicas: tuple[int, int],
     lanes: int,
     grain: int,
-    most: int,
+    max_compositions: int,
 ) -> list[Composition]:
     """Compositions of at most `lanes` shapes that complete the batch by the prices' limit.
 
@@ -52,7 +52,7 @@ def compositions(
         replicas: fewest and most replicas in all.
         grain: the replicas of each shape are a multiple of this; regular groups reduce gradients
             faster.
-        most: largest number of compositions of pairs.
+        max_compositions: largest number of compositions of pairs.
     """
     samples = pipelines.samples(values)
     shapes = np.flatnonzero(values.exact & (samples > 0))
@@ -66,7 +66,7 @@ def compositions(
         candidate_shapes(pipelines, values, ranked, pipelines.effort.paired_shapes),
         replicas=replicas,
         grain=grain,
-        most=most,
+        max_compositions=max_compositions,
     )
     if lanes > 2:
         from_program = _program_composition(
@@ -84,11 +84,11 @@ def compositions(
 def _pair_compositions(
     pipelines: PricedPipelines,
     values: ShapeMicrobatches,
-    chosen: IntArray,
+    shape_indices: IntArray,
     *,
     replicas: tuple[int, int],
     grain: int,
-    most: int,
+    max_compositions: int,
 ) -> list[Composition]:
     """Best compositions of every pair of shapes, and of each shape alone.
 
@@ -96,22 +96,22 @@ def _pair_compositions(
     """
     shapes = pipelines.shapes
     devices = np.array([pool.devices for pool in pipelines.stage_costs.table.pools], dtype=np.int64)
-    worth = values.microbatches[chosen] * shapes.mbs[chosen]
-    least, most_of = shapes.least[chosen], shapes.most[chosen]
+    worth = values.microbatches[shape_indices] * shapes.mbs[shape_indices]
+    least, most_of = shapes.least[shape_indices], shapes.most[shape_indices]
     best, counts = _best_pairs(
-        worth, shapes.use[chosen], least, most_of, devices, replicas[0], replicas[1], grain
+        worth, shapes.use[shape_indices], least, most_of, devices, replicas[0], replicas[1], grain
     )
     if values.subspace.sharded:
         # Pairs without a sharding lane belong to subspaces in which no lane shards.
-        shards = shapes.sharded[chosen]
+        shards = shapes.sharded[shape_indices]
         best[~(shards[:, None] | shards)] = 0
     one, other = np.nonzero(best >= pipelines.batch)
-    order = np.lexsort((other, one, -best[one, other]))[:most]
+    order = np.lexsort((other, one, -best[one, other]))[:max_compositions]
     found = []
     for i, j in zip(one[order].tolist(), other[order].tolist(), strict=True):
         many = [(i, int(counts[i, j, 0])), (j, int(counts[i, j, 1]))]
         places, numbers = zip(*[(place, number) for place, number in many if number], strict=True)
-        picked = chosen[list(places)]
+        picked = shape_indices[list(places)]
         found.append(
             Composition(
                 shapes=picked,
@@ -173,7 +173,7 @@ def _best_pairs(
 def _program_composition(
     pipelines: PricedPipelines,
     values: ShapeMicrobatches,
-    chosen: IntArray,
+    shape_indices: IntArray,
     *,
     replicas: tuple[int, int],
     lanes: int,
@@ -184,40 +184,41 @@ def _program_composition(
     None where the program finds none that completes the batch.
     """
     shapes, batch = pipelines.shapes, pipelines.batch
-    worth = pipelines.samples(values)[chosen]
+    worth = pipelines.samples(values)[shape_indices]
     devices = np.array(
         [pool.devices for pool in pipelines.stage_costs.table.pools], dtype=np.float64
     )
-    n, (low, high) = len(chosen), replicas
-    most = most_replicas(pipelines, chosen, devices, worth, high=high, grain=grain)
+    n, (low, high) = len(shape_indices), replicas
+    most = most_replicas(pipelines, shape_indices, devices, worth, max_replicas=high, grain=grain)
     if not most.any():
         return None
-    rows = grain * np.concatenate([shapes.use[chosen].T, np.ones((1, n))])
+    rows = grain * np.concatenate([shapes.use[shape_indices].T, np.ones((1, n))])
     within = np.array([*np.zeros(len(devices)), low]), np.array([*devices, high])
-    least = -(-shapes.least[chosen] // grain)
+    least = -(-shapes.least[shape_indices] // grain)
     solution = whole_replicas(
         -grain * worth,
         rows,
         within,
-        least=least,
-        most=most,
-        others=np.zeros(0),
-        shapes=lanes,
-        nodes=pipelines.effort.program_nodes,
+        min_replicas=least,
+        max_replicas=most,
+        max_others=np.zeros(0),
+        max_shapes=lanes,
+        max_tree_nodes=pipelines.effort.program_nodes,
     )
     if solution is None:
         return None
     replica_counts = grain * solution
     used = np.flatnonzero(replica_counts)
     enough = (
-        worth @ replica_counts >= batch and (shapes.use[chosen].T @ replica_counts <= devices).all()
+        worth @ replica_counts >= batch
+        and (shapes.use[shape_indices].T @ replica_counts <= devices).all()
     )
-    enough &= not values.subspace.sharded or bool(shapes.sharded[chosen[used]].any())
+    enough &= not values.subspace.sharded or bool(shapes.sharded[shape_indices[used]].any())
     return (
         Composition(
-            shapes=chosen[used],
+            shapes=shape_indices[used],
             replicas=replica_counts[used],
-            microbatches=values.microbatches[chosen[used]],
+            microbatches=values.microbatches[shape_indices[used]],
         )
         if enough
         else None
@@ -226,11 +227,11 @@ def _program_composition(
 
 def most_replicas(
     pipelines: PricedPipelines,
-    chosen: IntArray,
+    shape_indices: IntArray,
     devices: FloatArray,
     worth: FloatArray,
     *,
-    high: int,
+    max_replicas: int,
     grain: int,
 ) -> FloatArray:
     """(chosen,) most multiples of `grain` replicas of each shape, by devices and batch.
@@ -239,38 +240,43 @@ def most_replicas(
     """
     shapes = pipelines.shapes
     most = np.minimum(
-        (devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1),
+        (devices / np.maximum(shapes.use[shape_indices], 1e-9)).min(axis=1),
         np.ceil(pipelines.batch / worth),
     )
-    result: FloatArray = np.floor(np.minimum(np.minimum(most, high), shapes.most[chosen]) / grain)
-    return np.where(result * grain >= shapes.least[chosen], result, 0.0)
+    result: FloatArray = np.floor(
+        np.minimum(np.minimum(most, max_replicas), shapes.most[shape_indices]) / grain
+    )
+    return np.where(result * grain >= shapes.least[shape_indices], result, 0.0)
 
 
 def candidate_shapes(
-    pipelines: PricedPipelines, values: ShapeMicrobatches, ranked: IntArray, most: int
+    pipelines: PricedPipelines, values: ShapeMicrobatches, ranked: IntArray, max_shapes: int
 ) -> IntArray:
     """The first of the ranked shapes, for compositions to choose from.
 
     Where some lane is to shard, shapes that shard and shapes that do not.
     """
     if not values.subspace.sharded:
-        return distinct_shapes(pipelines, ranked, most)
+        return distinct_shapes(pipelines, ranked, max_shapes)
     shards = pipelines.shapes.sharded[ranked]
-    sharding_shapes = distinct_shapes(pipelines, ranked[shards], most // 2)
+    sharding_shapes = distinct_shapes(pipelines, ranked[shards], max_shapes // 2)
     return np.concatenate(
-        [sharding_shapes, distinct_shapes(pipelines, ranked[~shards], most - len(sharding_shapes))]
+        [
+            sharding_shapes,
+            distinct_shapes(pipelines, ranked[~shards], max_shapes - len(sharding_shapes)),
+        ]
     )
 
 
-def distinct_shapes(pipelines: PricedPipelines, ranked: IntArray, most: int) -> IntArray:
-    """The first `most` of the ranked shapes, at most two that use equal devices."""
+def distinct_shapes(pipelines: PricedPipelines, ranked: IntArray, max_shapes: int) -> IntArray:
+    """The first `max_shapes` of the ranked shapes, at most two that use equal devices."""
     seen: dict[int, int] = {}
     shapes: list[int] = []
     for shape, use in zip(ranked.tolist(), pipelines.use_of[ranked].tolist(), strict=True):
         if seen.setdefault(use, 0) < 2:
             seen[use] += 1
             shapes.append(shape)
-        if len(shapes) == most:
+        if len(shapes) == max_shapes:
             break
     return np.array(shapes, dtype=np.int64)
 

@@ -260,34 +260,36 @@ def simulate_best(
     tasks: SearchTasks,
     stage_costs_of: Mapping[Options, MixedStageCosts],
     *,
-    most: int,
+    max_simulations: int,
     sharded: bool = False,
 ) -> None:
-    """Simulate at most `most` promising candidates: the best of each kind of lanes in turn.
+    """Simulate the most promising candidates: the best of each kind of lanes in turn.
 
-    Only candidates whose lower bound is below the best step time.
+    At most `max_simulations`, and only candidates whose lower bound is below the best step time.
 
     Args:
         sharded: True = plans in which some lane shards; False = the others.
     """
     places = {
-        options: tasks.place_of(stage_costs) for options, stage_costs in stage_costs_of.items()
+        options: tasks.index_with_stage_costs(stage_costs)
+        for options, stage_costs in stage_costs_of.items()
     }
     tried = 0
     while (
         any(candidate.sharded == sharded for candidate in state.waiting)
-        and tried < most
+        and tried < max_simulations
         and not state.ends()
     ):
         state.drop_slower_candidates()
         turn, begun = (
-            islice(_best_of_each_kind(state, sharded=sharded), most - tried),
+            islice(_best_of_each_kind(state, sharded=sharded), max_simulations - tried),
             deque[MixedCandidate](),
         )
 
         def ask(
             turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun
         ) -> SimulationTask | None:
+            """The simulation task of the next candidate; None = no candidate may be the best."""
             candidate = next(
                 (candidate for candidate in turn if candidate.seconds < state.best_s), None
             )
@@ -299,7 +301,10 @@ def simulate_best(
             )
 
         for step in tasks.flow(
-            run_simulation_task, ask, size=tasks.effort.simulations_at_once, more=most - tried
+            run_simulation_task,
+            ask,
+            size=tasks.effort.simulations_at_once,
+            more=max_simulations - tried,
         ):
             candidate = begun.popleft()
             state.add_simulated(

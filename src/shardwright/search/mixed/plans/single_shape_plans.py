@@ -53,7 +53,7 @@ def compose_one_shape(
         if isfinite(state.best_s)
         else LONGEST_STEP_S
     )
-    place, shapes = tasks.place(pipelines), pipelines.shapes
+    place, shapes = tasks.index_of(pipelines), pipelines.shapes
     # Lanes of one stage that shard are grids of a pool.
     several = bool((shapes.sharded & (shapes.stages.sum(axis=1) > 1)).any())
     for sharded in (*((False,) if not shapes.sharded.all() else ()), *((True,) if several else ())):
@@ -72,11 +72,11 @@ def _queue_equal_shares(
     tasks: SearchTasks,
     pipelines: PricedPipelines,
     options: Options,
-    whole: ShapeMicrobatches,
+    values: ShapeMicrobatches,
     pipelines_index: int,
 ) -> None:
     """Run the tasks of all replica counts that divide the batch, and queue their plans."""
-    limit = whole.limit_s
+    limit = values.limit_s
     counts = [
         replicas
         for replicas in range(1, pipelines.stage_costs.most_replicas + 1)
@@ -88,7 +88,7 @@ def _queue_equal_shares(
             options=options,
             replicas=replicas,
             limit_s=limit,
-            whole=whole,
+            whole=values,
         )
         for replicas in counts
     ]
@@ -100,7 +100,7 @@ def _queue_equal_shares(
 def lanes_of_equal_replicas(
     inputs: TaskInputs, task: EqualReplicas
 ) -> list[tuple[Lanes, MixedCandidate | None]]:
-    """Lanes of one shape that complete the batch by the limit, each cut, by replica count.
+    """Lanes of one shape and a given replica count that complete the batch by the limit, cut.
 
     Of the shapes that fill most of the cluster.
     """

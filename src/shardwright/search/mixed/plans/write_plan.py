@@ -71,13 +71,16 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
     """
 
     def run(row: int, stages: int) -> str:
+        """Describe one run of stages."""
         return f"{stages} stage{'s' if stages > 1 else ''} {table.text(row)}"
 
     def runs(lane: MixedLane) -> str:
+        """Describe all runs of stages of a lane."""
         pairs = zip(lane.rows, lane.stages, strict=True)
         return " + ".join(run(row, stages) for row, stages in pairs)
 
     def sizes(lane: MixedLane) -> str:
+        """Microbatch sizes of a data-parallel member in each run of a lane."""
         return "/".join(
             dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows)
         )
@@ -240,20 +243,20 @@ def _stage_first_devices(table: StageTable, plan: MixedPlan) -> dict[tuple[int, 
 
 
 def _stage_recomputation(
-    recompute: Recompute, pattern: LayerPattern, lane: MixedLane, place: int, row: int
+    recompute: Recompute, pattern: LayerPattern, lane: MixedLane, stage_index: int, row: int
 ) -> tuple[Keep, ...]:
     """Recomputation of a stage: its first units of layers in full, the next ones selectively."""
     stages = len(lane.sizes)
-    role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
+    role = (FIRST if stage_index == 0 else 0) + (LAST if stage_index == stages - 1 else 0)
     at, alone = (
-        (row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]),
+        (row, role, min(lane.microbatches, stages - stage_index) - 1, lane.sizes[stage_index]),
         row - len(recompute.full),
     )
     if alone >= 0:
         full, selective = int(recompute.whole_full[alone]), int(recompute.whole_selective[alone])
     else:
         full, selective = int(recompute.full[at]), int(recompute.selective[at])
-    begin = 0 if place else pattern.first
+    begin = 0 if stage_index else pattern.first
     ranges = (
         (begin + a * pattern.period, begin + b * pattern.period, what)
         for a, b, what in ((0, full, FULL), (full, full + selective, "core"))

@@ -286,13 +286,14 @@ def split_subspace(stage_costs: MixedStageCosts, subspace: Subspace) -> tuple[Su
     return tuple(replace(subspace, sole=sole) for sole in sole_choices(stage_costs.shared.classes))
 
 
-def _node_edges(most: float) -> list[float]:
+def _node_edges(max_nodes: float) -> list[float]:
     """Numbers of nodes at which subspaces are split, to as many digits as plan files keep."""
     return [
-        float(f"{2 ** (quarter / 4):.5g}") for quarter in range(1 + int(4 * log2(max(most, 1.0))))
+        float(f"{2 ** (quarter / 4):.5g}")
+        for quarter in range(1 + int(4 * log2(max(max_nodes, 1.0))))
     ]
 
 
-def replica_edges(most: int) -> list[int]:
+def replica_edges(max_replicas: int) -> list[int]:
     """Numbers of replicas with which subspaces begin: powers of the square root of two, rounded."""
-    return sorted({round(2 ** (half / 2)) for half in range(2 * most.bit_length())} - {0})
+    return sorted({round(2 ** (half / 2)) for half in range(2 * max_replicas.bit_length())} - {0})

@@ -224,23 +224,24 @@ def static_bytes(table: StageTable, sharers: StateSharers) -> FloatArray:
     return result
 
 
-def _sharded_bytes(table: StageTable, sharers: StateSharers, which: IntArray) -> FloatArray:
+def _sharded_bytes(table: StageTable, sharers: StateSharers, rows: IntArray) -> FloatArray:
     """(which, parts) bytes of parameters, gradients and states in rows of lanes that shard.
 
     Each lane shards among as many replicas as `_sharding_replicas` returns.
     """
 
     def fact(name: str) -> FloatArray:
-        return table.fact(name)[which, None]
+        """(which, 1) a field of `Facts` for the rows."""
+        return table.fact(name)[rows, None]
 
-    pairs, replicas = table.pairs[which], _sharding_replicas(table, sharers)[which, None]
+    pairs, replicas = table.pairs[rows], _sharding_replicas(table, sharers)[rows, None]
     dense, experts = table.elements[pairs], table.experts[pairs]
-    members = replicas * (table.size // table.tp)[which, None]
+    members = replicas * (table.size // table.tp)[rows, None]
     shared = dense / members + experts / replicas
     states = dense / np.array(sharers.members)[pairs, None] + experts / sharers.replicas
     width = fact("frozen_shard_bytes" if sharers.apart else "shard_bytes")
     parameters = np.where(
-        table.zero[which, None] == MAX_STAGE,
+        table.zero[rows, None] == MAX_STAGE,
         shared * width + table.still[pairs] / members * fact("frozen_shard_bytes"),
         (dense + experts) * fact("parameter_bytes") + table.frozen[pairs] * fact("parameter_bytes"),
     )

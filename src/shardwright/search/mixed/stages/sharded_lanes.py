@@ -50,7 +50,7 @@ class ZeroStages(NamedTuple):
     one: tuple[int, ...]
 
     @property
-    def every(self) -> tuple[int, ...]:
+    def all_stages(self) -> tuple[int, ...]:
         """All ZeRO stages of both, ascending."""
         return tuple(sorted({*self.several, *self.one}))
 
@@ -63,18 +63,18 @@ def zero_stages(problem: Problem, choices: PinnedValues) -> ZeroStages:
     return ZeroStages(several=several, one=tuple(zero for zero in allowed if zero != PLAIN))
 
 
-def replica_classes(most: int, *, one_stage: bool) -> list[tuple[int, int]]:
-    """(least, most) replicas of each class of lanes that shard, for up to `most` replicas.
+def replica_classes(max_replicas: int, *, one_stage: bool) -> list[tuple[int, int]]:
+    """(least, most) replicas of each class of lanes that shard, for up to `max_replicas` replicas.
 
     The edges are the same in every cluster.
     """
     if not one_stage:
-        return [part for part in ((2, NEAR), (NEAR + 1, ANY)) if part[0] <= most]
+        return [part for part in ((2, NEAR), (NEAR + 1, ANY)) if part[0] <= max_replicas]
     classes = [(2, 2)]
     for power in count(1):
         least = 2**power + 1
-        if least > most:
-            return classes if most >= 2 else []
+        if least > max_replicas:
+            return classes if max_replicas >= 2 else []
         classes.append((least, 2 ** (power + 1)))
     raise AssertionError
 
@@ -114,7 +114,7 @@ class LaneCollectives:
 
 
 def lane_collectives(
-    own: Problem, mesh: StageMesh, replicas: int, *, nodes: int
+    pool_problem: Problem, mesh: StageMesh, replicas: int, *, nodes: int
 ) -> LaneCollectives:
     """Price the collectives of lanes of 2 to `replicas` replicas in nodes of the mesh's pool.
 
@@ -123,37 +123,39 @@ def lane_collectives(
     channels run beside kernels: the slowdown is that of half as many members.
 
     Args:
-        own: the problem of the pool's kind of device.
+        pool_problem: the problem of the pool's kind of device.
         nodes: number of nodes of the pool.
     """
-    own = with_full_nodes(own, by=mesh.size)
+    pool_problem = with_full_nodes(pool_problem, set_size=mesh.size)
     counts = np.arange(2, replicas + 1, dtype=np.int64)
     tp = np.full_like(counts, mesh.tp)
     rows = stage_rows(
         tp,
         np.ones_like(counts),
-        sp=own.runtime.sequence_parallel,
+        sp=pool_problem.runtime.sequence_parallel,
         dp=mesh.dp * counts,
         ep=mesh.ep,
         stride=tp,
     )
-    sync = reductions_table(own, rows, mesh.dp * counts)
-    network = network_of(own.cluster, library=own.runtime.collective_library)
+    sync = reductions_table(pool_problem, rows, mesh.dp * counts)
+    network = network_of(pool_problem.cluster, library=pool_problem.runtime.collective_library)
     axes = axes_of("dp-cp", rows)
     span = span_of(network.tiers, axes)
     if nodes > 1:
         span = span_of(network.tiers, axes, fewer=tuple(below // 2 for below in span.below[:-1]))
     return LaneCollectives(
-        sync=sync, copies=copy_seconds(own, sync), slowdown=overlap_slowdown(own, span, network)
+        sync=sync,
+        copies=copy_seconds(pool_problem, sync),
+        slowdown=overlap_slowdown(pool_problem, span, network),
     )
 
 
 def sharded_columns(
-    own: Problem,
+    pool_problem: Problem,
     base: dict[str, FloatArray],
     blocks: BlockSeconds,
     sums: dict[StageMesh, LaneCollectives],
-    chosen: list[tuple[StageMesh, int, int, int]],
+    row_choices: list[tuple[StageMesh, int, int, int]],
     *,
     zero: int,
 ) -> dict[str, FloatArray]:
@@ -162,14 +164,14 @@ def sharded_columns(
     Args:
         base: columns of the pool's rows without sharding.
         sums: collectives of each mesh.
-        chosen: mesh, row of the base, least and most replicas of each new row.
+        row_choices: mesh, row of the base, least and most replicas of each new row.
     """
-    which = np.array([row for _, row, _, _ in chosen], dtype=np.int64)
+    which = np.array([row for _, row, _, _ in row_choices], dtype=np.int64)
     columns = {name: column[which] for name, column in base.items()}
     spent = np.stack(
         [
-            _least_block_seconds(own, blocks, sums[mesh], row, (low, high), zero=zero)
-            for mesh, row, low, high in chosen
+            _least_block_seconds(pool_problem, blocks, sums[mesh], row, (low, high), zero=zero)
+            for mesh, row, low, high in row_choices
         ],
         axis=-1,
     )
@@ -181,24 +183,24 @@ def sharded_columns(
         np.concatenate([np.zeros((1, *spent.shape[1:])), spent[2:]]),
     )
     held = [
-        _step_end_collectives(own, blocks.counts, sums[mesh], (low, high), zero=zero)
-        for mesh, _, low, high in chosen
+        _step_end_collectives(pool_problem, blocks.counts, sums[mesh], (low, high), zero=zero)
+        for mesh, _, low, high in row_choices
     ]
     columns["own_gather"], columns["own_reduce"] = (
         np.stack([one[which] for one in held]) for which in (GATHER, REDUCE)
     )
     whole = [
-        _gathered_elements(own, blocks.counts, sums[mesh])
+        _gathered_elements(pool_problem, blocks.counts, sums[mesh])
         if zero == 3
         else np.zeros((2, len(blocks.counts)))
-        for mesh, *_ in chosen
+        for mesh, *_ in row_choices
     ]
     columns["root"], columns["unit"] = (
         np.stack([one[place] for one in whole]) for place in range(2)
     )
-    columns |= {"zero": np.full(len(chosen), zero)}
+    columns |= {"zero": np.full(len(row_choices), zero)}
     columns |= {
-        name: np.array([one[place] for one in chosen])
+        name: np.array([one[place] for one in row_choices])
         for name, place in (("least", 2), ("most", 3))
     }
     return columns
@@ -223,7 +225,7 @@ def _replica_slice(sums: LaneCollectives, choice_of_shapes: tuple[int, int]) -> 
 
 
 def _least_block_seconds(
-    own: Problem,
+    pool_problem: Problem,
     blocks: BlockSeconds,
     sums: LaneCollectives,
     row: int,
@@ -235,7 +237,7 @@ def _least_block_seconds(
 
     The least over the range of replicas.
     """
-    sync, some, runtime = sums.sync, _replica_slice(sums, choice_of_shapes), own.runtime
+    sync, some, runtime = sums.sync, _replica_slice(sums, choice_of_shapes), pool_problem.runtime
     moved = (
         (sync.fetch, sync.refetch, sync.scatter)
         if zero == 3
@@ -300,7 +302,7 @@ def _fill(
 
 
 def _step_end_collectives(
-    own: Problem,
+    pool_problem: Problem,
     counts: IntArray,
     sums: LaneCollectives,
     choice_of_shapes: tuple[int, int],
@@ -316,14 +318,16 @@ def _step_end_collectives(
     reduce = sync.scatter if zero == 3 else sync.reduce
     late = (
         np.zeros((len(counts), 1))
-        if own.runtime.reduce_every_microbatch
+        if pool_problem.runtime.reduce_every_microbatch
         else counts @ reduce[:, some]
     )
     return np.stack([gather.min(axis=1), late.min(axis=1)])
 
 
-def _gathered_elements(own: Problem, counts: IntArray, sums: LaneCollectives) -> FloatArray:
+def _gathered_elements(
+    pool_problem: Problem, counts: IntArray, sums: LaneCollectives
+) -> FloatArray:
     """(2, parts) elements that ZeRO-3 gathers: for the whole step, and for the largest block."""
-    unit = np.array([is_unit(block) for block in own.model.blocks], dtype=np.bool_)
+    unit = np.array([is_unit(block) for block in pool_problem.model.blocks], dtype=np.bool_)
     block = sums.sync.gathered[:, 0].astype(np.float64)
     return np.stack([counts @ (block * ~unit), ((counts > 0) * (block * unit)).max(axis=1)])

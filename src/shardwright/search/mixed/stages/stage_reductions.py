@@ -84,7 +84,7 @@ class StageReductions:
         """
         low, high = self.members(subspace, rows)
         tp, size = (
-            self._stride(column[rows].min(initial=column.max()))
+            self._stride_index(column[rows].min(initial=column.max()))
             for column in (self.table.tp, self.table.size)
         )
         seconds = np.stack(
@@ -103,21 +103,22 @@ class StageReductions:
     def row_seconds(self, row: int, *, members: int, replicas: int) -> FloatArray:
         """(2, parts) seconds for one table row's mesh with given members and replicas."""
         pair, mesh = int(self.table.pairs[row]), self.table.mesh(row)
-        seconds = self.dense[:, pair, self._stride(mesh.tp), members - 1]
+        seconds = self.dense[:, pair, self._stride_index(mesh.tp), members - 1]
         if self.experts.size:
-            seconds = seconds + self.experts[:, pair, self._stride(mesh.size), replicas - 1]
+            seconds = seconds + self.experts[:, pair, self._stride_index(mesh.size), replicas - 1]
         return np.asarray(seconds)
 
-    def _stride(self, devices: int) -> int:
+    def _stride_index(self, devices: int) -> int:
+        """Index of a distance in devices in `strides`."""
         return self.strides.index(int(devices))
 
 
 def _dense_seconds(
-    problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], most: int
+    problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], max_members: int
 ) -> FloatArray:
     """(2, strides, members, parts) seconds of all parameters but those of experts."""
-    members = np.arange(1, most + 1, dtype=np.int64)
-    tp = np.full(most, table.meshes[pair][1].tp)
+    members = np.arange(1, max_members + 1, dtype=np.int64)
+    tp = np.full(max_members, table.meshes[pair][1].tp)
     rows = [
         stage_rows(tp, np.ones_like(tp), sp=True, dp=members, stride=stride) for stride in strides
     ]
@@ -128,10 +129,10 @@ def _dense_seconds(
 
 
 def _expert_seconds(
-    problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], most: int
+    problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], max_replicas: int
 ) -> FloatArray:
     """(2, strides, replicas, parts) seconds of the parameters of experts."""
-    mesh, replicas = table.meshes[pair][1], np.arange(1, most + 1, dtype=np.int64)
+    mesh, replicas = table.meshes[pair][1], np.arange(1, max_replicas + 1, dtype=np.int64)
     ones = np.ones_like(replicas)
     rows = stage_rows(
         mesh.tp * ones, ones, sp=True, dp=mesh.dp * replicas, ep=mesh.ep, stride=mesh.tp
@@ -162,7 +163,7 @@ def _part_seconds(
     pool, mesh = table.meshes[pair]
     own = with_full_nodes(
         group_problem(problem, table.pools[pool].group),
-        by=mesh.size if "experts" in parts else mesh.tp,
+        set_size=mesh.size if "experts" in parts else mesh.tp,
     )
     counts = part_block_counts(problem.model)
     found = reductions_table(own, rows, shard, parts=parts, copies=copies)

@@ -37,18 +37,22 @@ def stage_rows(
     return Rows(columns=columns)
 
 
-def with_full_nodes(own: Problem, *, by: int) -> Problem:
-    """The problem on a cluster whose nodes are filled by sets of `by` devices.
+def with_full_nodes(pool_problem: Problem, *, set_size: int) -> Problem:
+    """The problem on a cluster whose nodes are filled by sets of `set_size` devices.
 
     With fewer devices of a node in use, no transfer out of the node takes longer: each device then
     has more of the node's network cards, and more to send.
     """
-    node = own.cluster.node.num_devices
-    return working_problem(own, range(node - node % by)) if by < node else own
+    node = pool_problem.cluster.node.num_devices
+    return (
+        working_problem(pool_problem, range(node - node % set_size))
+        if set_size < node
+        else pool_problem
+    )
 
 
 def reductions_table(
-    own: Problem,
+    pool_problem: Problem,
     rows: Rows,
     shard: IntArray,
     *,
@@ -58,22 +62,22 @@ def reductions_table(
     """Seconds of gradient reductions and all-gathers of one layer of each block.
 
     Args:
-        own: a problem on a uniform cluster.
+        pool_problem: a problem on a uniform cluster.
         rows, shard, parts, copies: as of `sync_table`.
     """
-    repeats = [0] * len(own.model.blocks)
-    for run in own.model.runs:
+    repeats = [0] * len(pool_problem.model.blocks)
+    for run in pool_problem.model.runs:
         repeats[run.block] += run.count
     return sync_table(
-        programs_of(own, Structure(sequence_parallel=True, routed=True)),
+        programs_of(pool_problem, Structure(sequence_parallel=True, routed=True)),
         unrouted=(),
         repeats=tuple(repeats),
         rows=rows,
         shard=shard,
-        network=network_of(own.cluster, library=own.runtime.collective_library),
-        job=own.job,
-        runtime=own.runtime,
-        shared=shared_parameters(own.model),
+        network=network_of(pool_problem.cluster, library=pool_problem.runtime.collective_library),
+        job=pool_problem.job,
+        runtime=pool_problem.runtime,
+        shared=shared_parameters(pool_problem.model),
         parts=parts,
         copies=copies,
     )

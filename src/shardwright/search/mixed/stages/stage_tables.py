@@ -127,6 +127,7 @@ class StageTable:
         return np.array([getattr(facts, name) for facts in self.facts], dtype=np.float64)[self.pool]
 
     def __len__(self) -> int:
+        """Number of rows."""
         return len(self.tp)
 
     @property
@@ -191,7 +192,7 @@ def stage_table(problem: Problem, choices: PinnedValues | None = None) -> StageT
         for pool, chosen_meshes in rows
     }
     stages = zero_stages(problem, choices)
-    if not stages.every:
+    if not stages.all_stages:
         raise UsageError(
             f"{problem.runtime.name} has no lanes with what is pinned: {choices.text()}",
             hint="leave zero free",
@@ -256,7 +257,7 @@ def _pool_rows(
     sums = {
         mesh: lane_collectives(own, mesh, most, nodes=pool.nodes)
         for mesh, most in room.items()
-        if most > 1 and stages.every != (PLAIN,)
+        if most > 1 and stages.all_stages != (PLAIN,)
     }
     for one_stage, every in ((False, stages.several), (True, stages.one)):
         for zero in (zero for zero in every if zero != PLAIN):
@@ -273,7 +274,7 @@ def _pool_rows(
 
 
 def _plain_rows(
-    own: Problem, pool: DevicePool, counts: IntArray, meshes: list[tuple[StageMesh, int]]
+    pool_problem: Problem, pool: DevicePool, counts: IntArray, meshes: list[tuple[StageMesh, int]]
 ) -> tuple[dict[str, FloatArray], BlockSeconds]:
     """Table columns of one pool's rows without sharding, and the seconds of each block."""
     tp, dp, ep, mbs = (
@@ -281,11 +282,11 @@ def _plain_rows(
         for column in zip(*((m.tp, m.dp, m.ep, size) for m, size in meshes), strict=True)
     )
     table = layer_table(
-        own,
+        pool_problem,
         stage_rows(
             tp,
             mbs // dp,
-            sp=own.runtime.sequence_parallel,
+            sp=pool_problem.runtime.sequence_parallel,
             dp=dp,
             ep=ep,
             stride=np.where(dp > 1, tp, 1),

@@ -48,12 +48,12 @@ def send_table(problem: Problem, table: StageTable) -> FloatArray:
 
 
 def _relative_placements(
-    table: StageTable, one: tuple[int, StageMesh], other: tuple[int, StageMesh]
+    table: StageTable, source: tuple[int, StageMesh], target: tuple[int, StageMesh]
 ) -> list[tuple[int, int]]:
     """First devices of two stages in each relative placement: in one node, and in two."""
     (pool, mesh), (second, other_mesh) = (
-        (table.pools[one[0]], one[1]),
-        (table.pools[other[0]], other[1]),
+        (table.pools[source[0]], source[1]),
+        (table.pools[target[0]], target[1]),
     )
     if pool.group != second.group:
         return [(pool.first, second.first)]
@@ -63,12 +63,16 @@ def _relative_placements(
     ]
 
 
-def _placement_in_node(pool: DevicePool, size: int, other: int) -> list[tuple[int, int]]:
+def _placement_in_node(
+    pool: DevicePool, source_size: int, target_size: int
+) -> list[tuple[int, int]]:
     """First devices of two stages in one node; [] = they do not fit."""
-    if size + other > pool.node:
+    if source_size + target_size > pool.node:
         return []
     return (
-        [(pool.first, pool.first + size)] if size >= other else [(pool.first + other, pool.first)]
+        [(pool.first, pool.first + source_size)]
+        if source_size >= target_size
+        else [(pool.first + target_size, pool.first)]
     )
 
 

@@ -140,9 +140,11 @@ class UnshardedReductions:
         return self.lanes[key]
 
     def _least_of_group(
-        self, pair: int, most: int, every: int, *, stride: int, kind: int
+        self, pair: int, max_members: int, all_members: int, *, stride: int, kind: int
     ) -> FloatArray:
-        """(2, parts) least seconds of a group of up to `most` members, beside `every` in all.
+        """(2, parts) least seconds of one group's reduction and exchange, over its member counts.
+
+        The group has up to `max_members` members, beside at least `all_members` in all.
 
         Args:
             kind: 0 = dense parameters, 1 = expert parameters, with one member a replica.
@@ -151,20 +153,22 @@ class UnshardedReductions:
             :, pair, self.sums.strides.index(stride)
         ]
         first = 1 if kind else int(self.sums.dp[pair])
-        members = np.arange(first, min(most, seconds_by_members.shape[1]) + 1, dtype=np.int64)
+        members = np.arange(
+            first, min(max_members, seconds_by_members.shape[1]) + 1, dtype=np.int64
+        )
         both = seconds_by_members[:, members - 1] + self._piece_exchange_seconds(
-            pair, members, np.maximum(every, members + 1), stride=stride, kind=kind
+            pair, members, np.maximum(all_members, members + 1), stride=stride, kind=kind
         )
         return np.asarray(both.min(axis=1))
 
     def _piece_exchange_seconds(
-        self, pair: int, members: IntArray, every: IntArray, *, stride: int, kind: int
+        self, pair: int, members: IntArray, all_members: IntArray, *, stride: int, kind: int
     ) -> FloatArray:
         """(2, members, parts) seconds of exchanging pieces with all: new values, and gradients."""
         pool, mesh = self.sums.table.meshes[pair]
         own = with_full_nodes(
             group_problem(self.problem, self.sums.table.pools[pool].group),
-            by=mesh.size if kind else mesh.tp,
+            set_size=mesh.size if kind else mesh.tp,
         )
         network, sizes = (
             network_of(own.cluster, library=own.runtime.collective_library),
@@ -176,7 +180,7 @@ class UnshardedReductions:
             for curve in network.curves
             if curve.collective == Collective.ALL_TO_ALL.value
         }
-        groups = [every, *(np.maximum(every, count) for count in measured)]
+        groups = [all_members, *(np.maximum(all_members, count) for count in measured)]
         spans = [span_of(network.tiers, ((some, np.full_like(some, stride)),)) for some in groups]
         found = np.zeros((2, len(members), len(self.counts)))
         for which, width in enumerate((sizes.stored, sizes.wire)):
