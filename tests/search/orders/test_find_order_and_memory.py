@@ -265,7 +265,7 @@ def test_more_memory_is_never_proven_worse() -> None:
 def test_what_makes_no_sense() -> None:
     with pytest.raises(UsageError, match="at least one memory option"):
         find_order_with_memory(chain(2, 2, limit=9), [[KEEP_ALL]])
-    with pytest.raises(UsageError, match="stash is what stays"):
+    with pytest.raises(UsageError, match="stash is the part of held"):
         MemoryOption(extra=0, held=1, stash=1, whole=True)
     with pytest.raises(UsageError, match="whole numbers"):
         MemoryOption(extra=-1, held=1)

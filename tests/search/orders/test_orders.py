@@ -329,7 +329,7 @@ def test_what_is_no_problem() -> None:
         chain(2, 3, held=2, limit=1)
     with pytest.raises(UsageError, match="whole numbers"):
         chain(2, 3, forward=-1)
-    with pytest.raises(UsageError, match="stash is what stays"):
+    with pytest.raises(UsageError, match="stash is the part of held"):
         chain(2, 3, held=1, stash=2, limit=9)
     with pytest.raises(UsageError, match="at least 1"):
         chain(2, 0)

@@ -76,7 +76,7 @@ def test_short_forms() -> None:
         ("0x(tp2)", "'0' is not a whole number of at least 1"),
         ("tp3 ep2", "ep 2 does not divide the 3 devices of a stage"),
         ("prefill tp2 decode tp2 cp2", "cp cuts the positions of prompts"),
-        ("agg", "agg says no worker"),
+        ("agg", "agg has no worker"),
     ],
 )
 def test_refusals(text: str, message: str) -> None:

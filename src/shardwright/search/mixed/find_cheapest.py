@@ -78,7 +78,7 @@ class GoalSearch:
         pipeline_sets: of each set of options; none where the model's pipelines are not searched.
         own: grids of each pool.
         values_cache: values of the subspaces of each set of pipelines, for the bound.
-        say: tells what is done.
+        say: called with a description of each step of the search.
     """
 
     goal: Goal

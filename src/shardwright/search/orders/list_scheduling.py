@@ -84,8 +84,8 @@ def _choose(
                 if not fits:
                     blocked = True
                 elif alive < policy[2, r] or local[r, slot + 1] >= 0:
-                    # The cap holds for the shallowest chunk alone: what has come in must be able to
-                    # go on.
+                    # The cap holds for the shallowest chunk alone: microbatches in flight must be
+                    # able to go on.
                     start = max(free, arrived)
                     rank = 1 if policy[1, r] == 0 else 0
                     if start < best_start or (start == best_start and rank < best_rank):

@@ -110,7 +110,7 @@ def parse_worker(text: str, *, role: WorkerRole = WorkerRole.AGGREGATED) -> Work
     fields: dict[str, Any] = {}
     options: dict[str, str] = {}
     if not text.split():
-        raise StrategyError(f"{role.value} says no worker", hint=_HINT)
+        raise StrategyError(f"{role.value} has no worker", hint=_HINT)
     for word in text.split():
         match = _WORD.fullmatch(word)
         name = match["name"] if match else word
@@ -153,7 +153,7 @@ def _require_legal(worker: Worker, role: WorkerRole) -> None:
         raise StrategyError(
             f"{role.value}: ep {worker.ep} does not divide the {worker.stage_devices} devices of a"
             f" stage (tp x dpa x cp = {worker.tp} x {worker.dpa} x {worker.cp})",
-            hint="experts are spread over a stage's devices; etp is what is left of them",
+            hint="experts are spread over a stage's devices; etp = devices of the stage / ep",
             rule="worker.experts",
         )
     if worker.cp > 1 and role is WorkerRole.DECODE:

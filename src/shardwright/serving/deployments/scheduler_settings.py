@@ -68,7 +68,7 @@ class SchedulerSettings:
         if (
             self.wait_iterations or self.balance_iterations
         ) and self.batching is not Batching.IN_FLIGHT:
-            raise ValueError("prompts wait for company in batches in flight alone")
+            raise ValueError("prompts are delayed in in-flight batching alone")
         if self.wait_iterations and self.balance_iterations:
             raise ValueError("prompts wait either for tokens or for other ranks")
         if self.admission is Admission.ESTIMATED and self.estimate is None:

@@ -131,7 +131,8 @@ def join_steady(state: SchedulerState, steady: SteadyDecode, rank: int, request:
         steady.seen[rank, w] += min(context, steady.windows[w])
         if context < steady.windows[w]:
             steady.inside[rank, w] += 1
-            # The step whose token still makes more of it seen is the last before it is full.
+            # The last step whose token still lengthens the visible context is the one before the
+            # window is full.
             filling_step = first_step + steady.windows[w] - context
             if filling_step <= last_step:
                 steady.fills[rank, w, filling_step % num_steps] += 1

@@ -57,7 +57,7 @@ def test_lanes_have_the_stages_that_are_pinned_and_left() -> None:
     found = find_mixed(problem, choices=pinned_values_of((("zero", ("3",)),), ()))
     assert all(rule.parameter != 1 for rule in found.plan.shards)
     assert "zero {3} over the two or more replicas" in found.certificate.space
-    with pytest.raises(UsageError, match="has no lanes with what is pinned"):
+    with pytest.raises(UsageError, match="has no lanes with the pinned values"):
         stage_table(
             tiny(CLUSTER, batch=8, runtime="megatron-2022"),
             pinned_values_of((("zero", ("3",)),), ()),

@@ -201,8 +201,8 @@ def _possible(
     q = 1.0 - 1.0 / m
     s = terms.seconds
     each, other_each = s[one, 0, 0] + s[one, 0, 1], s[other, 0, 0] + s[other, 0, 1]
-    # All layers of a run take at least their own work: `most` of the first one, and what the second
-    # one holds.
+    # All layers of a run take at least their own work: `most` layers of the first run, and the
+    # layers that the second run holds.
     most = min(int(limit * (1.0 - q**p1) / each) + 1, layers - p2)
     least = max(layers - int(limit * (1.0 - q**p2) / other_each) - 1, p1)
     first, second = (
@@ -253,7 +253,7 @@ def _most_by_work(
     for s in range(len(rows)):
         t1, t2, p1, p2 = each[rows[s, 0]], each[rows[s, 1]], stages[s, 0], stages[s, 1]
         low, most, step = min(least[s], high[s]), high[s], 1
-        # By doubled steps as long as they hold: what holds by a little less time is near.
+        # By doubled steps as long as they hold: the result by a little less time is near.
         while low < most:
             middle = min(low + step, most)
             if _work_allows(t1, t2, p1, p2, middle, layers, limit):
@@ -285,7 +285,8 @@ def _most_above(
         shape = which[place]
         one, other, p1, p2 = rows[shape, 0], rows[shape, 1], stages[shape, 0], stages[shape, 1]
         low, high = least[place], upper[shape]
-        # Most shapes are dear: one look says so, at work alone or at all inequalities.
+        # Most shapes do no more than `least`: one test shows it, of the work alone or of all
+        # inequalities.
         allows = low < high and _work_allows(
             each[one], each[other], p1, p2, low + 1, terms.layers, limit
         )

@@ -47,7 +47,7 @@ class MixedCandidate:
 
     @property
     def lane_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Distinct table rows of the lanes, which decide what its gradient reductions are like."""
+        """Distinct table rows of the lanes, on which its gradient reductions depend."""
         return tuple(sorted({lane.rows for lane in self.plan.lanes}))
 
 

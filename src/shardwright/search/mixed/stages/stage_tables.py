@@ -179,7 +179,7 @@ def stage_table(problem: Problem, choices: PinnedValues | None = None) -> StageT
     ]
     if not any(chosen_meshes for _, chosen_meshes in rows):
         raise UsageError(
-            f"no stage inside a node has what is pinned: {choices.text()}",
+            f"no stage inside a node has the pinned values: {choices.text()}",
             hint="tp that divides a node and the heads, mbs up to the batch",
         )
     keys = tuple(
@@ -194,7 +194,7 @@ def stage_table(problem: Problem, choices: PinnedValues | None = None) -> StageT
     stages = zero_stages(problem, choices)
     if not stages.all_stages:
         raise UsageError(
-            f"{problem.runtime.name} has no lanes with what is pinned: {choices.text()}",
+            f"{problem.runtime.name} has no lanes with the pinned values: {choices.text()}",
             hint="leave zero free",
         )
     parts = [
