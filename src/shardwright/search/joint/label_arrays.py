@@ -1,4 +1,4 @@
-"""Input arrays of the label program: seconds and bytes of each chain position under each split."""
+"""Input arrays of the label program: seconds and bytes of each layer under each split."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def label_pipeline_of(
 def splits_of(
     problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts
 ) -> Splits:
-    """Seconds and bytes of every chain position under each split of a pipeline.
+    """Seconds and bytes of every layer position under each split of a pipeline.
 
     With several chunks a rank holds positions from all over the chain: every position is then
     priced as the cheapest one, in each quantity.

@@ -16,7 +16,7 @@ from shardwright.strategy.grid.model_counts import layer_runs
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chain:
-    """The blocks of a model in order, as positions of one layer each.
+    """Layer chain of a model: its blocks in order, as positions of one layer each.
 
     Args:
         before: indices of the blocks before the first layer, on its device.

@@ -125,7 +125,7 @@ def _bound_pipelines(
 
 
 def run_bound_task(inputs: JointInputs, task: BoundTask) -> PipelineBound | None:
-    """Lower bound and layer cuts of a pipeline by labels; None = more chunks than layers."""
+    """Lower bound and layer cuts of a pipeline by dynamic programming; None = too few layers."""
     pipeline, chain = task.pipeline, inputs.chain
     if pipeline.chunks > 1 and pipeline.ranks * pipeline.chunks > len(chain) + 2:
         return None

@@ -289,7 +289,7 @@ def run_order_task(inputs: JointInputs, task: OrderTask) -> OrderedPlan | None:
 def _search_orders_briefly(
     search: JointSearchState, candidates: list[BoundedPlan]
 ) -> list[OrderedPlan]:
-    """Plans with the orders of a short search, the least estimated step first."""
+    """Run short order searches for plans; return them ordered, the least estimated step first."""
     sketches: list[OrderedPlan] = []
     for number, batch in enumerate(rounds(candidates, size=SKETCHES)):
         if search.limit.passed():

@@ -1,4 +1,4 @@
-"""Lower bound on all members of one pipeline by labels, and the layer cuts near the bound."""
+"""Lower bound on all members of one pipeline by dynamic programming, with its layer cuts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Cut = tuple[RankChoice, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineBound:
-    """Lower bound on the members of a pipeline, and the cuts that the labels found.
+    """Lower bound on the members of a pipeline, with layer cuts that reach it or come near.
 
     Args:
         lower_s: lower bound in seconds on every member.
@@ -87,9 +87,10 @@ def border_of(splits: Splits) -> float:
 
 
 def bound_pipeline(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> PipelineBound:
-    """Lower bound in seconds on all members of a pipeline, with the cuts that reach it.
+    """Lower bound in seconds on all members of a pipeline by dynamic programming, with cuts.
 
-    Before jitter and clipping; `limit` if no member is below it.
+    Before jitter and clipping; `limit` if no member is below it. The cuts reach the bound or come
+    near.
 
     Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update,
     and way + (m - 1) B + (m - p + k) F + update; way = P and the trip of a microbatch from the rank

@@ -100,7 +100,7 @@ def _improve_by_moves(
     effort: float,
     seed: int,
 ) -> CodedOrder:
-    """The best order after random moves from several starts.
+    """Improve orders by random moves of actions from several starts; return the best.
 
     A few starts get a small share of the tries each, and the best of them the rest.
     """

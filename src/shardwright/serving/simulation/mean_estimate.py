@@ -81,7 +81,7 @@ class MeanLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeanEstimate:
-    """Mean-value estimate of each deployment, (n,) each.
+    """Estimated mean latency and throughput of each of n deployments, as (n,) columns.
 
     Args:
         tpot_s, ttft_s, e2e_s: seconds of a further token, to the first token, and of a request; inf
@@ -172,7 +172,7 @@ def stack_tables(
 
 
 def estimate_stacked(stacked: StackedTables, load: MeanLoad) -> MeanEstimate:
-    """Mean-value estimate of all stacked deployments under one load."""
+    """Estimate the mean latency and throughput of all stacked deployments under one load."""
     estimates = np.zeros((len(stacked.numbers), _NUM_RESULTS))
     loads = np.array(
         [load.inputs, load.outputs, load.concurrency, load.per_second, load.requests],

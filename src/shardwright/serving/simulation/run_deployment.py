@@ -79,7 +79,7 @@ def simulate_requests(
 
 
 def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanEstimate:
-    """Mean-value estimate of aggregated workers in closed form, without a simulation.
+    """Estimate mean latency and throughput of aggregated workers in closed form.
 
     Args:
         blocks: cache blocks of each rank.

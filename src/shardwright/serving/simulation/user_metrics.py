@@ -22,7 +22,7 @@ class MetricSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Metrics of a run, or of its requests after the warm-up.
+    """Latency, throughput and goodput of a serving run, or of its requests after the warm-up.
 
     Args:
         num_requests: requests counted.

@@ -96,7 +96,7 @@ def valid_floor(
 
 
 def floor_holds(pipelines: PricedPipelines, price_per_second: PricePerSecond, floor: Floor) -> bool:
-    """True where a floor's prices prove its rate, with every shape's samples computed again.
+    """True where a floor's prices prove its rate, with every shape's samples recomputed.
 
     No linear program is solved.
     """

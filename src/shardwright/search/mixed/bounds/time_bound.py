@@ -46,7 +46,7 @@ class PricingTask:
 def run_pricing_task(
     inputs: TaskInputs, task: PricingTask
 ) -> tuple[Dual, ShapeMicrobatches | None]:
-    """Dual prices of a subspace, and its shape values where the prices do not close it."""
+    """Dual prices of a subspace, with its shape values where they do not rule out every plan."""
     pipelines = inputs.pipeline_sets[task.pipelines_index]
     dual, values = pipelines.priced(task.subspace, task.limit_s, start=task.start)
     return dual, None if dual.samples < pipelines.batch else values
@@ -73,7 +73,7 @@ class BranchAndBound:
     clock: Limit = field(default_factory=Limit)
 
     def close(self, limit_s: float, *, max_tests: int) -> bool:
-        """Close subspaces at a limit, splitting open ones; return True if all are closed.
+        """Rule out plans by a limit in every subspace, splitting open ones; True if none is left.
 
         Args:
             max_tests: largest number of tests.
@@ -118,7 +118,7 @@ class BranchAndBound:
         return not self.open
 
     def closed_limit(self, limit_s: float) -> float:
-        """Largest step-time limit in seconds, up to `limit_s`, that closes all subspaces.
+        """Largest step-time limit in seconds, up to `limit_s`, proven to rule out all plans.
 
         0 where the clock stopped before any limit did.
         """
@@ -132,7 +132,7 @@ class BranchAndBound:
         return 0.0 if self.clock.stopped_at else self.lower_limit(limit_s)
 
     def lower_limit(self, limit_s: float) -> float:
-        """Close the open subspaces at the largest lower limit that closes all; return that limit.
+        """Find the largest lower limit that rules out all plans of the open subspaces.
 
         From the limit down by doubled steps of the grid, then by bisection. Only subspaces that are
         open at a later limit are tested at an earlier one. Where the clock stops the bisection, the
@@ -167,7 +167,7 @@ class BranchAndBound:
     def _still_open(
         self, subspaces: Mapping[Subspace, ShapeMicrobatches | None], limit_s: float
     ) -> dict[Subspace, ShapeMicrobatches]:
-        """Test subspaces at one limit; return those that stay open, with their shape values."""
+        """Test subspaces at one limit; return those that may hold a plan, with their values."""
         place = self.tasks.index_of(self.pipelines)
         tests = [
             PricingTask(pipelines_index=place, subspace=subspace, limit_s=limit_s, start=start)
@@ -236,7 +236,7 @@ def lower_bound(
 
 
 def dual_holds(pipelines: PricedPipelines, dual: Dual) -> bool:
-    """True where dual prices close their subspace, with every shape's samples computed again.
+    """True where dual prices rule out every plan of their subspace, with all samples recomputed.
 
     No linear program is solved.
     """

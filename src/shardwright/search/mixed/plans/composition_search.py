@@ -71,7 +71,7 @@ class SubspaceAnswer(NamedTuple):
 
 
 def compose_subspace(inputs: TaskInputs, query: SubspaceQuery) -> SubspaceAnswer:
-    """Compositions of a subspace that end by its limit; None where prices close it by then."""
+    """Compose plans of a subspace that end by its limit; None where prices rule out any plan."""
     pipelines = inputs.pipeline_sets[query.pipelines_index]
     dual, values = pipelines.priced(query.subspace, query.limit_s, start=query.values)
     if dual.samples < pipelines.batch:
@@ -302,7 +302,7 @@ def compose_undivided(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLimitQuery:
-    """A task: find the smallest limit at which prices do not close a subspace.
+    """A task: find the smallest step-time limit that dual prices do not rule out for a subspace.
 
     Args:
         pipelines_index: index of its pipelines in `TaskInputs.pipeline_sets`.
@@ -398,12 +398,12 @@ def full_subspace(
 def first_limit(
     pipelines: PricedPipelines, subspace: Subspace, *, latest_limit_s: float
 ) -> tuple[float, ShapeMicrobatches | None]:
-    """Smallest limit in seconds at which prices do not close a subspace, and its values there.
+    """Smallest limit in seconds that dual prices do not rule out for a subspace, and its values.
 
     Found to `Effort.first_limit_precision`, by halving from above and then by bisection.
 
     Args:
-        latest_limit_s: latest limit; (inf, None) where prices close the subspace there too.
+        latest_limit_s: latest limit; (inf, None) where prices rule it out too.
     """
     dual, values = pipelines.priced(subspace, latest_limit_s)
     if dual.samples < pipelines.batch:

@@ -76,7 +76,10 @@ def search_fewer_nodes(
     for counts in smaller_node_counts(problem.cluster, max_combinations=effort.fewer_node_clusters):
         if state.ends():
             return
-        if all(_is_closed(pipelines, counts, state.best_s) for pipelines in pipeline_sets.values()):
+        if all(
+            _rules_out_plans(pipelines, counts, state.best_s)
+            for pipelines in pipeline_sets.values()
+        ):
             continue
         try:
             smaller_state, stage_costs_of = search(
@@ -109,8 +112,8 @@ def search_fewer_nodes(
         state.simulate(general_plan(stage_costs, plan, options=options), plan)
 
 
-def _is_closed(pipelines: PricedPipelines, counts: tuple[int, ...], limit_s: float) -> bool:
-    """True where prices prove that no plan on the given nodes ends by a limit."""
+def _rules_out_plans(pipelines: PricedPipelines, counts: tuple[int, ...], limit_s: float) -> bool:
+    """True where dual prices prove that no plan on the given nodes ends by a limit."""
     pools = pipelines.stage_costs.table.pools
     devices = np.array(
         [count * pool.node for count, pool in zip(counts, pools, strict=True)], dtype=np.float64

@@ -67,7 +67,7 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixedStageCosts:
-    """Costs of a problem's pipeline stages, from which subspaces are priced.
+    """Costs of a problem's pipeline stages, from which the terms of subspaces are priced.
 
     Args:
         table: stages that plans can have.
