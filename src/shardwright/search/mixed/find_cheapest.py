@@ -10,7 +10,7 @@ from math import inf
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.errors import InfeasibleError
-from shardwright.program.problem import Problem, under
+from shardwright.program.problem import Problem
 from shardwright.progress import Progress
 from shardwright.runtime.runtime import Options
 from shardwright.search.mixed.bounds.cost_bound import (
@@ -21,7 +21,13 @@ from shardwright.search.mixed.bounds.cost_bound import (
 from shardwright.search.mixed.bounds.cost_rate_bound import ValuesCache
 from shardwright.search.mixed.cost_certificate import Goal, build_cost_certificate
 from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.find_fastest import option_rows
+from shardwright.search.mixed.find_fastest import (
+    TOLERANCE,
+    no_plan_fits,
+    option_rows,
+    price_pipelines,
+    stage_costs_by_options,
+)
 from shardwright.search.mixed.pipelines.price_per_second import (
     COST,
     ENERGY,
@@ -49,7 +55,7 @@ from shardwright.search.mixed.plans.simulated_plans import SearchState, simulate
 from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
 from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts, root_subspaces
+from shardwright.search.mixed.stages.frame_terms import root_subspaces
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
 from shardwright.search.mixed_certificate import TimeInterval
@@ -58,9 +64,6 @@ from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_limit import Limit, Stops, limit_of
 from shardwright.search.search_request import SEARCH_MEMORY
-
-TOLERANCE = 0.03
-"""Default relative gap between the plan's value and its lower bound at which the search stops."""
 
 
 @dataclass(kw_only=True)
@@ -244,13 +247,7 @@ def _goal_search(
         else ()
     )
     problem = pool_grids.record.state.problem
-    pipeline_sets = {
-        options: PricedPipelines.of(
-            MixedStageCosts.of(under(problem, options), pool_grids.choices),
-            effort=pool_grids.effort,
-        )
-        for options in rows
-    }
+    pipeline_sets = price_pipelines(problem, rows, pool_grids.choices, effort=pool_grids.effort)
     return GoalSearch(
         goal=goal,
         price_per_second=pool_grids.record.price_per_second,
@@ -330,9 +327,7 @@ def _compose_fast_plans(search: GoalSearch) -> None:
     tasks = SearchTasks.of(
         search.own.engine, state.problem, tuple(pipeline_sets.values()), effort=search.effort
     )
-    stage_costs_of = {
-        options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()
-    }
+    stage_costs_of = stage_costs_by_options(pipeline_sets)
     for options, pipelines in pipeline_sets.items():
         compose_one_shape(state, tasks, pipelines, options)
     composing = all_queues(state, tasks, tuple(pipeline_sets.items()))
@@ -452,12 +447,10 @@ def _infeasible_error(search: GoalSearch, longest_interval: TimeInterval | None)
     if search.goal.budget == inf or (
         longest_interval is not None and longest_interval.rate is None
     ):
-        return InfeasibleError(
-            "no plan fits in memory on any pool or on all together",
-            hint="more or larger devices, or a smaller model",
-        )
+        return no_plan_fits()
     hint = (
-        f"the least that any may do is {longest_interval.rate * SECONDS_PER_HOUR:.4g}: --budget"
+        f"the cheapest plan rents for at least {longest_interval.rate * SECONDS_PER_HOUR:.4g}:"
+        " --budget"
         if longest_interval is not None and longest_interval.rate
         else "a larger one"
     )

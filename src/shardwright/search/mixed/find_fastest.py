@@ -134,12 +134,7 @@ def find_mixed(
             ),
         )
         rows = () if why_no_pipelines(problem_on_nodes) else option_rows(singles, choices)
-        pipeline_sets = {
-            options: PricedPipelines.of(
-                MixedStageCosts.of(under(problem_on_nodes, options), choices), effort=effort
-            )
-            for options in rows
-        }
+        pipeline_sets = price_pipelines(problem_on_nodes, rows, choices, effort=effort)
         if not clocks:
             clocks.append(
                 limit_of(
@@ -178,9 +173,7 @@ def find_mixed(
     def on_fewer(smaller_problem: Problem) -> tuple[SearchState, dict[Options, MixedStageCosts]]:
         """Search a cluster with fewer nodes; return its state and stage costs."""
         found = search_cluster(smaller_problem)
-        return found.state, {
-            options: pipelines.stage_costs for options, pipelines in found.pipeline_sets.items()
-        }
+        return found.state, stage_costs_by_options(found.pipeline_sets)
 
     found = search_cluster(problem)
     state, pipeline_sets, proof = found.state, found.pipeline_sets, clocks[1]
@@ -262,9 +255,7 @@ def _search_in_rounds(
         for part in pool_subsets(pipelines)
     ]
     tasks = SearchTasks.of(engine, state.problem, [part for _, part in parts], effort=effort)
-    stage_costs_of = {
-        options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()
-    }
+    stage_costs_of = stage_costs_by_options(pipeline_sets)
     all_pipelines = tuple(pipeline_sets.values())
     bound_and_proofs: tuple[float, tuple[BranchAndBound, ...]] = (
         0.0,
@@ -326,10 +317,7 @@ def _search_in_rounds(
     if state.best is None and state.limit.stopped_at:
         raise out_of_time()
     if state.best is None:
-        raise InfeasibleError(
-            "no plan fits in memory on any pool or on all together",
-            hint="more or larger devices, or a smaller model",
-        )
+        raise no_plan_fits()
     return bound_and_proofs
 
 
@@ -396,9 +384,7 @@ def _part(result: _SearchResult, *, top: int, tolerance: float) -> MixedPart:
         ClosedSubspaces(options=options, duals=tuple(c.closed.values()))
         for options, c in zip(result.pipeline_sets, closings, strict=True)
     )
-    stage_costs_of = {
-        options: pipelines.stage_costs for options, pipelines in result.pipeline_sets.items()
-    }
+    stage_costs_of = stage_costs_by_options(result.pipeline_sets)
     worth, best = (
         device_worth_seconds(closed, [one.pool.node for one in result.singles]),
         state.mixed,
@@ -429,6 +415,33 @@ def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
     """Report progress, if a progress function is given."""
     if progress is not None:
         progress(text, done, total)
+
+
+def price_pipelines(
+    problem: Problem, rows: tuple[Options, ...], choices: PinnedValues, *, effort: Effort
+) -> dict[Options, PricedPipelines]:
+    """Price the stages of all pipelines under each set of runtime options."""
+    return {
+        options: PricedPipelines.of(
+            MixedStageCosts.of(under(problem, options), choices), effort=effort
+        )
+        for options in rows
+    }
+
+
+def stage_costs_by_options(
+    pipeline_sets: Mapping[Options, PricedPipelines],
+) -> dict[Options, MixedStageCosts]:
+    """Stage costs of the pipelines under each set of runtime options."""
+    return {options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()}
+
+
+def no_plan_fits() -> InfeasibleError:
+    """Create the error that no plan of a mixed cluster fits in memory."""
+    return InfeasibleError(
+        "no plan fits in memory on any pool or on all together",
+        hint="more or larger devices, or a smaller model",
+    )
 
 
 def option_rows(singles: list[PoolResult], choices: PinnedValues) -> tuple[Options, ...]:
