@@ -7,14 +7,43 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
 from shardwright.program.problem import Problem
-from shardwright.search.joint import label_options
 from shardwright.search.joint.host_share import host_share
-from shardwright.search.joint.label_options import Pipeline, Splits
+from shardwright.search.joint.label_options import (
+    BACKWARD,
+    BORDER,
+    COPIED,
+    END_BYTES,
+    ENDS_BACKWARD,
+    ENDS_FORWARD,
+    ENDS_SAVED,
+    ENDS_STATIC,
+    FORWARD,
+    FULL,
+    GATHER,
+    HOST_FULL,
+    HOST_SELECTIVE,
+    LOGITS,
+    LOGITS_BLOCKS,
+    OUTSIDE,
+    REDUCE,
+    SAVED,
+    SAVED_FULL,
+    SAVED_SELECTIVE,
+    SCALES,
+    SELECTIVE,
+    SLOWER,
+    STATIC,
+    TIED,
+    UPDATE,
+    WEIGHT,
+    Pipeline,
+    Splits,
+)
 from shardwright.search.joint.layer_chain import Chain, chain_of
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 
-ROWS = label_options.HOST_FULL + 1
-COLUMNS = label_options.SLOWER + 1
+ROWS = HOST_FULL + 1
+COLUMNS = SLOWER + 1
 
 
 def has_equal_layers(chain: Chain) -> bool:
@@ -71,19 +100,19 @@ def splits_of(
         # A general plan shares the states of tied weights among all their holders, whose number is
         # not known here.
         held = np.array([not b.is_layer for b in problem.model.blocks])
-        blocks[label_options.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
-        blocks[label_options.UPDATE][held] = 0.0
+        blocks[STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
+        blocks[UPDATE][held] = 0.0
     inner = np.einsum("jb,qbs->sqj", chain.inner.astype(np.float64), blocks)
     ends = np.einsum("jb,qbs->sqj", (chain.counts - chain.inner).astype(np.float64), blocks)
     if pipeline.chunks > 1:
         inner = np.broadcast_to(inner.min(axis=2, keepdims=True), inner.shape).copy()
-    ends[:, label_options.ENDS_FORWARD], ends[:, label_options.ENDS_BACKWARD] = (
-        ends[:, label_options.FORWARD],
-        ends[:, label_options.BACKWARD],
+    ends[:, ENDS_FORWARD], ends[:, ENDS_BACKWARD] = (
+        ends[:, FORWARD],
+        ends[:, BACKWARD],
     )
-    ends[:, label_options.ENDS_STATIC], ends[:, label_options.ENDS_SAVED] = (
-        ends[:, label_options.STATIC],
-        ends[:, label_options.SAVED],
+    ends[:, ENDS_STATIC], ends[:, ENDS_SAVED] = (
+        ends[:, STATIC],
+        ends[:, SAVED],
     )
     sums = np.zeros((len(rows), ROWS, len(chain) + 1))
     np.cumsum(inner + ends, axis=2, out=sums[:, :, 1:])
@@ -106,21 +135,19 @@ def _per_block(
     costs = shaped.costs
     is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
-    result[label_options.FORWARD], result[label_options.BACKWARD] = (
+    result[FORWARD], result[BACKWARD] = (
         costs.forward[:, layer],
         costs.backward[:, layer],
     )
-    result[label_options.SELECTIVE] = costs.selective[:, layer]
-    result[label_options.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
-    result[label_options.WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
+    result[SELECTIVE] = costs.selective[:, layer]
+    result[FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
+    result[WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
     saved = costs.saved[:, :, layer]
-    result[label_options.SAVED], result[label_options.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
-    result[label_options.SAVED_FULL] = np.where(
-        is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1])
-    )
+    result[SAVED], result[SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
+    result[SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
     is_redone: IntArray = chain_of(problem.model).redone.max(axis=0)
     host = np.where(is_redone[:, None, None] > 0, shaped.prepared.layers.host_bytes[:, :, layer], 0)
-    result[label_options.HOST_SELECTIVE], result[label_options.HOST_FULL] = host[:, 1], host[:, 2]
+    result[HOST_SELECTIVE], result[HOST_FULL] = host[:, 1], host[:, 2]
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
     cut, cut_experts = (
@@ -130,16 +157,14 @@ def _per_block(
     )
     local = dense / cut + experts / cut_experts
     whole = dense + experts
-    result[label_options.STATIC] = (
+    result[STATIC] = (
         (whole + frozen) * facts.parameter_bytes
         + whole * (facts.gradient_bytes + facts.own_gradient_bytes)
         + local * facts.state_bytes
     )
-    result[label_options.UPDATE] = (
-        local * facts.update_bytes + whole * costs.passes[mesh]
-    ) / facts.bandwidth
-    result[label_options.GATHER] = costs.gather[:, mesh] if zero else 0.0
-    result[label_options.REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
+    result[UPDATE] = (local * facts.update_bytes + whole * costs.passes[mesh]) / facts.bandwidth
+    result[GATHER] = costs.gather[:, mesh] if zero else 0.0
+    result[REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
     return result
 
 
@@ -213,22 +238,20 @@ def _fixed_columns(
         [border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers],
         dtype=np.int64,
     )
-    fixed[:, label_options.BORDER] = least_sends(problem, shaped)[layer, tiers]
-    fixed[:, label_options.SCALES] = costs.scales[mesh]
-    fixed[:, label_options.LOGITS], fixed[:, label_options.LOGITS_BLOCKS] = (
+    fixed[:, BORDER] = least_sends(problem, shaped)[layer, tiers]
+    fixed[:, SCALES] = costs.scales[mesh]
+    fixed[:, LOGITS], fixed[:, LOGITS_BLOCKS] = (
         costs.logits[layer],
         costs.logits_blocks[layer],
     )
-    fixed[:, label_options.END_BYTES] = _end_bytes(problem, costs)[mesh]
-    fixed[:, label_options.OUTSIDE] = (
-        costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
-    )
-    fixed[:, label_options.TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
-    fixed[:, label_options.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
+    fixed[:, END_BYTES] = _end_bytes(problem, costs)[mesh]
+    fixed[:, OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
+    fixed[:, TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
+    fixed[:, SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
     if len(pipeline.outers) > 1:
-        fixed[:, label_options.BORDER] = least_border(problem, shaped, pipeline.outers)
+        fixed[:, BORDER] = least_border(problem, shaped, pipeline.outers)
     if pipeline.is_general:
-        fixed[:, label_options.TIED] = 0.0
+        fixed[:, TIED] = 0.0
     cut = costs.shard[mesh] if pipeline.zero else 1.0
     each = (
         facts.parameter_bytes
@@ -236,5 +259,5 @@ def _fixed_columns(
         + facts.own_gradient_bytes
         + facts.state_bytes / cut
     )
-    fixed[:, label_options.COPIED] = costs.copied[:, mesh].max(axis=0) * each
+    fixed[:, COPIED] = costs.copied[:, mesh].max(axis=0) * each
     return fixed

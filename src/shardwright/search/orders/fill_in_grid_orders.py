@@ -17,9 +17,9 @@ from shardwright.program.orders.order_tables import table_of
 from shardwright.schedules.plan_actions import row_entries
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.orders.find_order import find_order
+from shardwright.search.orders.list_scheduling import NEVER
 from shardwright.search.orders.order_problem import LARGEST, OrderProblem
 from shardwright.search.orders.shared_actions import (
-    NEVER,
     SharedActions,
     improve,
     list_sequence,

@@ -20,6 +20,7 @@ from shardwright.search.orders.found_order import (
     evaluate_order,
     one_microbatch_at_a_time,
 )
+from shardwright.search.orders.list_scheduling import NEVER
 from shardwright.search.orders.memory_knapsack import (
     Choice,
     OptionCombinations,
@@ -36,7 +37,7 @@ from shardwright.search.orders.memory_option import (
     with_options,
 )
 from shardwright.search.orders.named_schedules import named_tables
-from shardwright.search.orders.order_and_memory_bound import NEVER, memory_bound
+from shardwright.search.orders.order_and_memory_bound import memory_bound
 from shardwright.search.orders.order_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 

@@ -25,6 +25,7 @@ from shardwright.search.orders.order_longest_path import (
 from shardwright.search.orders.order_problem import MODULUS, MULTIPLIER
 
 NEVER = 2**62
+"""Time of an action that cannot start, above every time of an order."""
 PARTS = 16
 """Parts of a weight gradient's time in which a policy's patience is given."""
 

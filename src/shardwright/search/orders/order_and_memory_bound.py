@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
+from shardwright.search.orders.list_scheduling import NEVER
 from shardwright.search.orders.memory_option import (
     MemoryOption,
     MemoryOptions,
@@ -28,7 +29,6 @@ ROUNDS = 6
 """Rounds in which options that end too late are dropped and the rest is bounded again."""
 STEPS = 7
 """Bisections of the time between the bound and the best known order."""
-NEVER = 2**62
 
 Block = tuple[int, ...]
 """Indices of neighbouring options of one chunk."""

@@ -13,11 +13,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import compiled, inner
+from shardwright.search.orders.list_scheduling import NEVER, PARTS
 from shardwright.search.orders.order_problem import MODULUS, MULTIPLIER
 
-NEVER = 2**62
-PARTS = 16
-"""Parts of a weight gradient's time in which a policy's patience is given."""
 REACH = 6
 """Most actions of its rows that an action moves past."""
 

@@ -16,7 +16,8 @@ from shardwright.program.orders.action_rows import ActionRows
 from shardwright.program.orders.deadlocks import run_order
 from shardwright.program.orders.device_sets import Participation
 from shardwright.schedules.action_table import B, F, I, W
-from shardwright.search.orders.shared_actions import NEVER, SharedActions
+from shardwright.search.orders.list_scheduling import NEVER
+from shardwright.search.orders.shared_actions import SharedActions
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.strategy.plan.plan import Plan
 

@@ -60,6 +60,12 @@ STEPS: Final = 40
 # Columns of the result.
 _TPOT, _TTFT, _E2E, _RATE, _DECODING, _ITERATION, _NUM_RESULTS = range(7)
 
+_SAME_COLUMNS = (
+    *("tokens", "replayed", "launched", "replaying", "launching", "captured"),
+    *("sequences", "head", "prompt_seconds"),
+)
+"""Columns of a step table with the same name in `StackedTables`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanLoad:
@@ -152,22 +158,17 @@ def stack_tables(
     return StackedTables(
         numbers=numbers.reshape(len(tables), _NUM_COLUMNS),
         tokens_at=_offsets([len(t.tokens) for t in tables]),
-        tokens=_concatenated([t.tokens for t in tables]),
-        replayed=_concatenated([t.replayed for t in tables]),
-        launched=_concatenated([t.launched for t in tables]),
-        replaying=_concatenated([t.replaying for t in tables]),
-        launching=_concatenated([t.launching for t in tables]),
         captured_at=_offsets([len(t.captured) for t in tables]),
-        captured=_concatenated([np.asarray(t.captured, dtype=np.float64) for t in tables]),
         sequences_at=_offsets([len(t.sequences) for t in tables]),
-        sequences=_concatenated([t.sequences for t in tables]),
-        head=_concatenated([t.head for t in tables]),
         start=_concatenated([t.decode_start for t in tables]),
         slope=_concatenated([t.decode_slope for t in tables]),
         windowed=_concatenated(windowed),
         prompts_at=_offsets([len(t.prompt_tokens) for t in tables]),
         prompts=_concatenated([t.prompt_tokens for t in tables]),
-        prompt_seconds=_concatenated([t.prompt_seconds for t in tables]),
+        **{
+            name: _concatenated([getattr(table, name) for table in tables])
+            for name in _SAME_COLUMNS
+        },
     )
 
 

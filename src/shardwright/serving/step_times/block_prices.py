@@ -66,7 +66,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     tokens = _token_points(problem, worker)
     sequences = _sample_points(worker.sequences or engine.max_sequences)
     lengths = np.concatenate([[0], _sample_points(MAX_PROMPT_TOKENS, smallest=64)])
-    base, head = _KernelPath.zeros(len(tokens)), _KernelPath.zeros(len(sequences))
+    base, head = np.zeros((4, len(tokens))), np.zeros((4, len(sequences)))
     start, slope, prompts = (
         np.zeros(len(sequences)),
         np.zeros(len(sequences)),
@@ -83,11 +83,11 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             skew=problem.job.expert_skew,
             gap_s=constants.replayed_launch_s,
         )
-        path = _kernel_path(kernel_seconds, block, problem)
+        seconds = count * _launch_seconds(kernel_seconds, block, problem)
         if is_head(block):
-            head += path.times(count)
+            head += seconds
             continue
-        base += path.times(count)
+        base += seconds
         core = _ContextCost.of(block, problem, worker, machine)
         start += count * core.state(sequences)
         prompts += count * prompt_factor * core.prompts(lengths)
@@ -101,19 +101,20 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             else:
                 slope += count * slope_seconds
     window_sizes = sorted(windows)
+    replayed, launched, replaying, launching = base
     # Between two iterations lie the seconds of one stage, so the host's work overlaps with as many
     # seconds in each of them, or is added to them.
     host_rounds = worker.pp if engine.asynchronous or engine.stages_wait else 1
     return StepTable(
         tokens=tokens,
-        replayed=monotone(base.replayed),
-        launched=monotone(np.maximum(base.launched, base.replayed)),
-        replaying=monotone(base.replaying),
-        launching=monotone(base.launching),
+        replayed=monotone(replayed),
+        launched=monotone(np.maximum(launched, replayed)),
+        replaying=monotone(replaying),
+        launching=monotone(launching),
         captured=np.array(engine.captured, dtype=np.int64),
         piecewise=engine.piecewise,
         sequences=sequences,
-        head=monotone(head.replayed),
+        head=monotone(head[0]),
         decode_start=monotone(start),
         decode_slope=slope,
         windows=np.array(window_sizes, dtype=np.int64),
@@ -209,51 +210,10 @@ def worker_rows(worker: Worker, tokens: IntArray) -> Rows:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _KernelPath:
-    """Seconds of work for each way of kernel launch, with the host's seconds.
-
-    Args:
-        replayed, launched: seconds with captured graphs replayed, and with kernels launched one by
-            one.
-        replaying, launching: the host's seconds of each.
-    """
-
-    replayed: FloatArray
-    launched: FloatArray
-    replaying: FloatArray
-    launching: FloatArray
-
-    @staticmethod
-    def zeros(count: int) -> _KernelPath:
-        """Zero seconds at `count` points."""
-        return _KernelPath(
-            **dict.fromkeys(("replayed", "launched", "replaying", "launching"), np.zeros(count))
-        )
-
-    def __add__(self, other: _KernelPath) -> _KernelPath:
-        """Sum of the seconds of two sets of work."""
-        return _KernelPath(
-            replayed=self.replayed + other.replayed,
-            launched=self.launched + other.launched,
-            replaying=self.replaying + other.replaying,
-            launching=self.launching + other.launching,
-        )
-
-    def times(self, count: int) -> _KernelPath:
-        """The seconds of `count` such blocks."""
-        return _KernelPath(
-            replayed=self.replayed * count,
-            launched=self.launched * count,
-            replaying=self.replaying * count,
-            launching=self.launching * count,
-        )
-
-
-def _kernel_path(
+def _launch_seconds(
     kernel_seconds: ForwardSeconds, block: Block, problem: ServingProblem
-) -> _KernelPath:
-    """Seconds of a block for each way of kernel launch, at least those of its host.
+) -> FloatArray:
+    """(4, t) seconds of a block with graphs replayed, with kernels launched; host of each.
 
     The host takes time for each kernel that Python launches. Where an engine compiles the piece
     between two attention cores (the pieces that it captures), it takes time for each piece and its
@@ -273,11 +233,13 @@ def _kernel_path(
         compiled = kernel_seconds.compiled * constants.compiled_launch_s
         launches = pieces + compiled + kernel_seconds.opaque * constants.host_launch_s
     replays = np.full(len(total), 0.0 if engine.full_graphs else pieces)
-    return _KernelPath(
-        replayed=np.maximum(total, replays),
-        launched=np.maximum(total, launches),
-        replaying=replays,
-        launching=np.broadcast_to(launches, total.shape),
+    return np.stack(
+        [
+            np.maximum(total, replays),
+            np.maximum(total, launches),
+            replays,
+            np.broadcast_to(launches, total.shape),
+        ]
     )
 
 
