@@ -28,7 +28,7 @@ from shardwright.search.mixed.plans.replica_counts import (
     most_replicas,
 )
 from shardwright.search.mixed.plans.simulated_plans import MixedCandidate, SearchState
-from shardwright.search.mixed.plans.write_plan import MixedPlan, devices_of, general_plan
+from shardwright.search.mixed.plans.write_plan import MixedPlan, devices_of
 from shardwright.search.mixed.stages.frame_terms import root_subspaces
 from shardwright.search.mixed_certificate import Floor
 from shardwright.simulator.plan_simulation import SimulatedPlan
@@ -293,19 +293,7 @@ def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPi
             state.bounded += 1
             continue
         tried += 1
-        _simulate_candidate(record, pipeline_sets, one)
-
-
-def _simulate_candidate(
-    record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines], candidate: MixedCandidate
-) -> None:
-    """Simulate a candidate and record its plan."""
-    record.state.simulate(
-        general_plan(
-            pipeline_sets[candidate.options].stage_costs, candidate.plan, options=candidate.options
-        ),
-        candidate.plan,
-    )
+        state.simulate_candidate(pipeline_sets, one)
 
 
 def limits_between(first_s: float, last_s: float, *, rise: float) -> tuple[float, ...]:

@@ -56,14 +56,7 @@ def simulate_slower_candidates(
             state.bounded -= 1
             state.looked_at -= 1
             tries -= 1
-            state.simulate(
-                general_plan(
-                    pipeline_sets[candidate.options].stage_costs,
-                    candidate.plan,
-                    options=candidate.options,
-                ),
-                candidate.plan,
-            )
+            state.simulate_candidate(pipeline_sets, candidate)
 
 
 def composition(plan: MixedPlan) -> frozenset[tuple[tuple[int, ...], tuple[int, ...], int]]:

@@ -126,6 +126,14 @@ class SearchState:
             lambda: plan,
         )
 
+    def simulate_candidate(
+        self, pipeline_sets: Mapping[Options, PricedPipelines], candidate: MixedCandidate
+    ) -> None:
+        """Simulate a candidate, and keep its plan if it is the best."""
+        stage_costs = pipeline_sets[candidate.options].stage_costs
+        plan = general_plan(stage_costs, candidate.plan, options=candidate.options)
+        self.simulate(plan, candidate.plan)
+
     def add_simulated(
         self,
         mixed: MixedPlan | None,

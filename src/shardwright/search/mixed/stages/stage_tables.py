@@ -210,7 +210,13 @@ def stage_table(problem: Problem, choices: PinnedValues | None = None) -> StageT
         name: np.concatenate([rows[name] for rows in ordered_columns])
         for name in ordered_columns[0]
     }
-    parameters = [_device_parameters(problem, pools[pool], mesh, counts) for pool, mesh in keys]
+    elements, experts, frozen, end_bytes, still = map(
+        np.array,
+        zip(
+            *(_device_parameters(problem, pools[pool], mesh, counts) for pool, mesh in keys),
+            strict=True,
+        ),
+    )
     capacities = [group.kind.accelerator.memory_bytes for group in problem.cluster.groups]
     facts = tuple(
         facts_of(
@@ -224,11 +230,11 @@ def stage_table(problem: Problem, choices: PinnedValues | None = None) -> StageT
         several=sum(len(columns["tp"]) for alone, columns in parts if not alone),
         own_sums=np.stack([columns.pop(name) for name in ("own_gather", "own_reduce")]),
         meshes=keys,
-        elements=np.array([one[0] for one in parameters]),
-        experts=np.array([one[1] for one in parameters]),
-        frozen=np.array([one[2] for one in parameters]),
-        end_bytes=np.array([one[3] for one in parameters]),
-        still=np.array([one[4] for one in parameters]),
+        elements=elements,
+        experts=experts,
+        frozen=frozen,
+        end_bytes=end_bytes,
+        still=still,
         tied=bool(shared_parameters(problem.model)),
         facts=facts,
         **columns,
