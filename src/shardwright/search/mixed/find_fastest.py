@@ -144,24 +144,19 @@ def find_mixed(
             )
             clocks.append(limit_of(left_s(), stop_at=stops.search if stops else None))
         state.limit = clocks[0]
-        if not pipeline_sets:
-            _require_grid(singles)
-            return _SearchResult(
-                state=state,
-                singles=singles,
-                pipeline_sets=pipeline_sets,
-                closings=(),
-                lower_s=inf,
+        if pipeline_sets:
+            lower_s, closings = _search_in_rounds(
+                state,
+                pipeline_sets,
+                clocks[1],
+                engine or Serial(),
+                effort=effort,
+                tolerance=tolerance,
+                progress=progress,
             )
-        lower_s, closings = _search_in_rounds(
-            state,
-            pipeline_sets,
-            clocks[1],
-            engine or Serial(),
-            effort=effort,
-            tolerance=tolerance,
-            progress=progress,
-        )
+        else:
+            _require_grid(singles)
+            lower_s, closings = inf, ()
         return _SearchResult(
             state=state,
             singles=singles,
