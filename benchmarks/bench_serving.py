@@ -15,7 +15,7 @@ from shardwright.job.serving_job import (
 from shardwright.runtime.engines.automatic_settings import Estimate
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
-from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.compiled_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.draw_requests import draw_requests
@@ -83,7 +83,7 @@ class Loop:
 
     def time_serve(self, batching: str) -> None:
         """From the first arrival to the last token."""
-        serve(self.requests, TABLE, self.fleet)
+        serve_requests(self.requests, TABLE, self.fleet)
 
 
 class Stream:
@@ -102,8 +102,8 @@ class Stream:
 
     def time_serve(self) -> None:
         """From the first arrival to the last token."""
-        serve(self.requests, TABLE, self.fleet)
+        serve_requests(self.requests, TABLE, self.fleet)
 
     def track_iterations(self) -> int:
         """Of all workers."""
-        return serve(self.requests, TABLE, self.fleet).iterations
+        return serve_requests(self.requests, TABLE, self.fleet).iterations

@@ -18,7 +18,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import Space
 from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
-from shardwright.search.joint.write_plan import short_text
+from shardwright.search.joint.write_plan import joint_plan_text
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.model_counts import num_layers
@@ -136,7 +136,7 @@ def _row(
 ) -> str:
     equal, best, c = joint.detail.grid, joint.detail.best, joint.certificate
     assert c.joint is not None
-    text = short_text(best.plan) if best else "the grid of (a)"
+    text = joint_plan_text(best.plan) if best else "the grid of (a)"
     grids = [_cell(equal), _cell(ends)] if orders == NAMED_ORDERS else ["", ""]
     cells = [
         case.name,

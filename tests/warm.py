@@ -6,7 +6,7 @@ from __future__ import annotations
 from random import Random
 
 from shardwright.search.grid.bounds.load_kernels import load_kernels
-from shardwright.search.joint.solve_pipeline import solve
+from shardwright.search.joint.solve_pipeline import bound_pipeline
 from shardwright.search.orders.find_order import find_order
 from tests.search.joint.test_labels import random_case
 from tests.search.orders.replay import chain
@@ -20,4 +20,4 @@ def compile_share(worker: str) -> None:
     elif worker == "gw1":
         find_order(chain(2, 2), effort=0.01)
         for seed in range(4):
-            solve(*random_case(Random(seed)), limit=1e12, alike=False)
+            bound_pipeline(*random_case(Random(seed)), limit=1e12, alike=False)

@@ -20,7 +20,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
@@ -126,7 +126,7 @@ class Setting:
     def predicted(self, reaches: Mapping[float, Reach]) -> SimulatedPlan:
         """The step as the package simulates it; `program.plan` is the plan, with all its orders."""
         problem = self.problem(reaches)
-        return simulate_plan(problem, resolved(problem, self.parsed))
+        return simulate_plan(problem, with_searched_orders(problem, self.parsed))
 
     def problem(self, reaches: Mapping[float, Reach]) -> Problem:
         """What is predicted.

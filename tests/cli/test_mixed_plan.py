@@ -39,7 +39,7 @@ def test_the_answer_is_shown_with_its_gap_and_each_part_alone(
         "2 x a100-sxm-40gb",
         "2 x v100-sxm-16gb",
         "lower bound",
-        "frames of the space closed",
+        "subspaces closed by dual prices",
     ):
         assert words in shown
 
@@ -154,7 +154,7 @@ def test_next_best_pipelines_are_other_ones_and_are_plans(
         (["--pin", "pp=2"], "pp cannot be pinned or excluded on a mixed cluster"),
         (["--pin", "zero=0"], "all pipelines of a mixed cluster have zero=1,2,3"),
         (["--exclude", "zero=1,2,3"], "all pipelines of a mixed cluster have zero=1,2,3"),
-        (["--pin", "tp=16"], "no stage inside a node has what is pinned: tp=16"),
+        (["--pin", "tp=16"], "no stage inside a node has the pinned values: tp=16"),
         (["--pin", "tp=x"], "tp=x is not a whole number from 1"),
         (["--pin", "nothing=1"], "unknown axis 'nothing'"),
         (["--pin", "tp_overlap=maybe"], "tp_overlap=maybe is not known"),

@@ -16,7 +16,7 @@ from shardwright.execute.proof.prove_plan import prove
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
 from shardwright.strategy.plan.plan import Plan
@@ -114,7 +114,7 @@ def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, kind: str)
         seed=seed,
         kind=kind,
     )
-    pipelines = PricedPipelines.of(StageCosts.of(problem))
+    pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
     drawn = None
     while (
         drawn is None

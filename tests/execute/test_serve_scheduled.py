@@ -34,7 +34,7 @@ from shardwright.serving.policy.scheduler_state import (
     new_state,
 )
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.simulation.python_loop import serve_requests_in_python
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
@@ -135,7 +135,7 @@ def watched(requests: Requests, case: Case) -> tuple[Log, ServedRequests]:
         )
         log.extend((int(now), entry[ENTRY], entry[TOKENS]) for entry in entries)
 
-    served = serve_unfolded(
+    served = serve_requests_in_python(
         requests,
         replace(TABLE, stages=case.stages),
         Fleet(scheduler=case.scheduler, ranks=case.ranks),

@@ -6,11 +6,11 @@ from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.block import TEXT
-from shardwright.serving.step_times.block_prices import counted_blocks
+from shardwright.serving.step_times.block_prices import block_uses
 
 
 def elements(name: str, lifetime: Lifetime, *, parts: int = 1) -> int:
-    blocks = counted_blocks(load_model(name), draft_tokens=0)
+    blocks = block_uses(load_model(name), draft_tokens=0)
     return sum(
         count * one.elements(parts)
         for block, count in blocks

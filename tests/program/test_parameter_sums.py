@@ -13,9 +13,9 @@ from shardwright.hardware.device_topology import Units
 from shardwright.program.stages import parameter_reductions
 from shardwright.program.stages.parameter_reductions import ParameterUse, Sums
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.simulated_plans import simulated
+from shardwright.search.mixed.plans.simulated_plans import simulate_feasible
 from shardwright.search.mixed.plans.write_plan import general_plan
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import in_both, many, random_of
 
@@ -42,10 +42,10 @@ def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
     parameter_reductions.sums_of.cache_clear()
     for number in range(many(2, 12)):
         problem = mixed_problem(random_of(f"sums {number}"), kind=KINDS[number % len(KINDS)])
-        pipelines = PricedPipelines.of(StageCosts.of(problem))
+        pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
         for turn in range(3):
             plan = drawn_plan(pipelines, random.Random(turn), lanes=2 + turn % 2)
             if plan is not None:
                 own = with_batch(problem, batch_of(pipelines.stage_costs, plan))
-                simulated(own, general_plan(StageCosts.of(own), plan))
+                simulate_feasible(own, general_plan(MixedStageCosts.of(own), plan))
     assert seen["as arrays"] > 10

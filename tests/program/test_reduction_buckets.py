@@ -10,7 +10,7 @@ import pytest
 from shardwright.program.reduction_buckets import BlockRange, last_piece
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import seeds
@@ -61,12 +61,12 @@ def test_replicas_of_a_lane_may_as_well_be_two_lanes(seed: int) -> None:
     """The same replicas under two names sum the same gradients at the same time, if they lie on the
     same devices."""
     generator = random.Random(seed)
-    pipelines = PricedPipelines.of(StageCosts.of(mixed_problem(generator)))
+    pipelines = PricedPipelines.of(MixedStageCosts.of(mixed_problem(generator)))
     plan = drawn_plan(pipelines, generator, lanes=1)
     while plan is None or plan.lanes[0].replicas < 2 or not one_stage_a_pool(pipelines, plan):
         plan = drawn_plan(pipelines, generator, lanes=1)
     problem = with_batch(pipelines.stage_costs.problem, batch_of(pipelines.stage_costs, plan))
-    stage_costs, (lane,) = StageCosts.of(problem), plan.lanes
+    stage_costs, (lane,) = MixedStageCosts.of(problem), plan.lanes
     first = generator.randint(1, lane.replicas - 1)
     parted = replace(
         plan, lanes=(replace(lane, replicas=first), replace(lane, replicas=lane.replicas - first))

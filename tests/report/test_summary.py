@@ -14,7 +14,7 @@ from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.report.screens.plan_screen import render_answer, render_simulation
 from shardwright.search.answer_summary import prediction_lines
 from shardwright.search.joint.joint_member import ChunkChoice, JointPlan
-from shardwright.search.joint.write_plan import short_text
+from shardwright.search.joint.write_plan import joint_plan_text
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.simulator.cluster_description import cluster_sources
@@ -105,4 +105,4 @@ def test_names_of_joint_plans_are_whole_and_one_stage_has_no_schedule() -> None:
         microbatches=4,
         schedule="1f1b",
     )
-    assert short_text(alone) == "pp1 vpp1 zero0 tp1 dp4 mbs1; 4 microbatches, layers 16"
+    assert joint_plan_text(alone) == "pp1 vpp1 zero0 tp1 dp4 mbs1; 4 microbatches, layers 16"

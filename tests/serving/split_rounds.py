@@ -24,8 +24,8 @@ from shardwright.serving.simulation.compiled_loop import (
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.prefill_and_decode import (
     DisaggregatedRun,
-    chosen_requests,
     combined_result,
+    select_requests,
 )
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
@@ -86,7 +86,7 @@ def _once(
     own_first = fleets[1].scheduler.batching is Batching.MIXED
     which = np.flatnonzero(there & ((requests.outputs > 1) | own_first))
     chosen = which[np.argsort(came[which], kind="stable")]
-    some = replace(chosen_requests(requests, chosen), arrival_s=came[chosen])
+    some = replace(select_requests(requests, chosen), arrival_s=came[chosen])
     answer, done, admitted, decode = _all(some, tables[1], fleets[1])
     worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
     first[chosen], last[chosen], worker[chosen] = (

@@ -13,7 +13,7 @@ import pytest
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, SharedPrefix
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.simulation.python_loop import serve_requests_in_python
 from shardwright.serving.simulation.user_metrics import metric_spread, metrics
 from shardwright.serving.traffic.draw_requests import draw_requests
 from tests.serving.dynamo import Workload, interpreter, law, replay
@@ -241,7 +241,7 @@ def test_there_are_thirty() -> None:
 )
 def test_agrees(number: int, replayed: Any) -> None:
     _, workload, tolerance = WORKLOADS[number]
-    ours = serve_unfolded(
+    ours = serve_requests_in_python(
         workload.requests,
         constant(1.0),
         Fleet(scheduler=workload.scheduler, workers=workload.workers),

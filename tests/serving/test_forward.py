@@ -18,7 +18,7 @@ from shardwright.job.serving_job import Precision
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.block import Block
 from shardwright.serving.deployments.workers import Worker
-from shardwright.serving.step_times.block_prices import products_of, rows_of
+from shardwright.serving.step_times.block_prices import products_of, worker_rows
 from tests.serving.problems import EIGHT_BITS, PLAIN, problem
 
 NARROW = Precision(attention=EIGHT_BITS, mlp=EIGHT_BITS, experts=EIGHT_BITS)
@@ -61,7 +61,7 @@ def test_element_wise_work_between_products_is_one_compiled_kernel(
 def seconds(tp: int, *, gap_s: float) -> float:
     """Element-wise seconds of a layer for a token."""
     asked = problem("llama-3.1-8b", "h100-sxm:8")
-    rows = rows_of(Worker(tp=tp), np.array([1]))
+    rows = worker_rows(Worker(tp=tp), np.array([1]))
     networks = engine_networks(asked.cluster, asked.engine)
     block = block_called("llama-3.1-8b", "layer")
     found = forward_seconds(

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, Trace
 from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.compiled_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.user_metrics import metrics
 from shardwright.serving.traffic.draw_requests import draw_requests
@@ -33,7 +33,7 @@ def poisson(
 def test_one_server_of_equal_service(load: float) -> None:
     """M/D/1: a request waits load s / (2 (1 - load)) in the mean (Pollaczek and Khinchine)."""
     requests = poisson(load / 0.01, 60_000, (100, 100), (1, 1), seed=3)
-    served = serve(requests, constant(0.01), Fleet(scheduler=scheduler(max_sequences=1)))
+    served = serve_requests(requests, constant(0.01), Fleet(scheduler=scheduler(max_sequences=1)))
     assert served.waiting_s == pytest.approx(load * 0.01 / (2 * (1 - load)), rel=0.05)
 
 
@@ -47,7 +47,9 @@ def test_many_servers_of_any_service(servers: int, load: float) -> None:
     arrival = np.cumsum(random.exponential(1 / rate, count))
     trace = Trace(arrival_s=arrival, inputs=np.ones(count, dtype=np.int64), outputs=answers)
     requests = draw_requests(ServingJob(arrivals=trace), block_tokens=16)
-    served = serve(requests, constant(1e-4), Fleet(scheduler=scheduler(max_sequences=servers)))
+    served = serve_requests(
+        requests, constant(1e-4), Fleet(scheduler=scheduler(max_sequences=servers))
+    )
     offered = servers * load
     last = offered**servers / factorial(servers) / (1 - load)
     waits = last / (sum(offered**i / factorial(i) for i in range(servers)) + last)
@@ -59,7 +61,9 @@ def test_many_servers_of_any_service(servers: int, load: float) -> None:
 @pytest.mark.parametrize("batching", tuple(Batching))
 def test_first_tokens_come_in_order(batching: Batching) -> None:
     requests = poisson(20.0, 400, (100, 3000), (1, 100))
-    served = serve(requests, step_table(), Fleet(scheduler=scheduler(batching, token_budget=4096)))
+    served = serve_requests(
+        requests, step_table(), Fleet(scheduler=scheduler(batching, token_budget=4096))
+    )
     assert not served.preempted.any()
     assert np.all(np.diff(served.first_s) >= 0)
 
@@ -72,7 +76,9 @@ def test_slower_under_more_load(batching: Batching) -> None:
         requests = poisson(rate, 400, (200, 2000), (20, 200))
         seen = metrics(
             requests,
-            serve(requests, step_table(), Fleet(scheduler=scheduler(batching, token_budget=4096))),
+            serve_requests(
+                requests, step_table(), Fleet(scheduler=scheduler(batching, token_budget=4096))
+            ),
         )
         found.append(
             (
@@ -89,12 +95,12 @@ def test_slower_under_more_load(batching: Batching) -> None:
 
 def test_whole_prompts_are_the_limit_of_chunks() -> None:
     requests = poisson(5.0, 200, (100, 3000), (1, 100))
-    whole = serve(
+    whole = serve_requests(
         requests,
         step_table(),
         Fleet(scheduler=scheduler(token_budget=10**5, chunked_prefill=False)),
     )
-    chunks = serve(requests, step_table(), Fleet(scheduler=scheduler(token_budget=10**5)))
+    chunks = serve_requests(requests, step_table(), Fleet(scheduler=scheduler(token_budget=10**5)))
     np.testing.assert_array_equal(whole.last_s, chunks.last_s)
 
 
@@ -106,8 +112,8 @@ def test_ranks_run_in_lockstep() -> None:
     )
     requests = draw_requests(job, block_tokens=16)
     skewed = replace(requests, inputs=np.array([4000, 10]))
-    together = serve(skewed, step_table(), Fleet(scheduler=scheduler(), ranks=2))
-    apart = serve(skewed, step_table(), Fleet(scheduler=scheduler(), workers=2))
+    together = serve_requests(skewed, step_table(), Fleet(scheduler=scheduler(), ranks=2))
+    apart = serve_requests(skewed, step_table(), Fleet(scheduler=scheduler(), workers=2))
     assert together.first_s[1] > apart.first_s[1]
     assert together.first_s[0] == pytest.approx(apart.first_s[0])
 
@@ -120,18 +126,18 @@ def test_stages_hide_one_another() -> None:
     )
     requests = draw_requests(job, block_tokens=16)
     fleet = Fleet(scheduler=scheduler(max_sequences=16, token_budget=256))
-    one = serve(requests, step_table(), fleet)
-    two = serve(requests, step_table(stages=2), fleet)
+    one = serve_requests(requests, step_table(), fleet)
+    two = serve_requests(requests, step_table(stages=2), fleet)
     assert np.nanmax(two.last_s) < np.nanmax(one.last_s)
 
 
 def test_reserved_answers_are_never_evicted() -> None:
     requests = poisson(50.0, 200, (100, 1000), (50, 400))
     tight = scheduler(Batching.IN_FLIGHT, admission=Admission.WHOLE, blocks=300)
-    served = serve(requests, step_table(), Fleet(scheduler=tight))
+    served = serve_requests(requests, step_table(), Fleet(scheduler=tight))
     assert not served.preempted.any()
     assert served.peak_blocks <= 300
-    eager = serve(
+    eager = serve_requests(
         requests, step_table(), Fleet(scheduler=replace(tight, admission=Admission.PROMPT))
     )
     assert eager.preempted.any()

@@ -16,9 +16,9 @@ from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import running_at_once, scheduler_settings
 from shardwright.serving.policy.scheduler_state import SchedulerState
-from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.compiled_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.simulation.python_loop import serve_requests_in_python
 from shardwright.serving.step_times.block_prices import step_table as table_of
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.units import GIB
@@ -43,11 +43,11 @@ def test_requests_of_iterations_that_end_together_stay_apart(batching: Batching)
     def watch(_: float, state: SchedulerState, rank: int, slot: int) -> None:
         sizes.append(int(state.batch_size[rank, slot]))
 
-    served = serve_unfolded(requests, step_table(stages=STAGES), fleet, watcher=watch)
+    served = serve_requests_in_python(requests, step_table(stages=STAGES), fleet, watcher=watch)
     assert max(sizes) <= 32
     assert np.mean(sizes) == pytest.approx(16, rel=0.1)
     np.testing.assert_allclose(
-        served.last_s, serve(requests, step_table(stages=STAGES), fleet).last_s, rtol=1e-12
+        served.last_s, serve_requests(requests, step_table(stages=STAGES), fleet).last_s, rtol=1e-12
     )
 
 
@@ -57,7 +57,7 @@ def test_a_group_has_its_turn_once_in_as_many_iterations_as_there_are_stages() -
         arrivals=ClosedLoop(concurrency=8, requests=8), lengths=lengths((64, 64), (101, 101))
     )
     fleet = Fleet(scheduler=scheduler(Batching.IN_FLIGHT, token_budget=128))
-    served = serve(
+    served = serve_requests(
         draw_requests(job, block_tokens=16), constant(0.01, stages=STAGES, asynchronous=True), fleet
     )
     np.testing.assert_allclose((served.last_s - served.first_s) / 100, 0.01, rtol=0.02)
@@ -75,10 +75,10 @@ def test_the_host_hands_kernels_over_before_it_does_the_rest() -> None:
     for ahead, expected in ((True, 0.013), (False, 0.015)):
         base = constant(0.010, asynchronous=ahead)
         table = replace(base, tokens=two, launching=nothing + 0.008, host_s=0.005)
-        served = serve(requests, table, fleet)
+        served = serve_requests(requests, table, fleet)
         assert (served.last_s - served.first_s)[0] / 100 == pytest.approx(expected)
         graphs = replace(table, captured=np.array([1, 2]))
-        served = serve(requests, graphs, fleet)
+        served = serve_requests(requests, graphs, fleet)
         assert (served.last_s - served.first_s)[0] / 100 == pytest.approx(0.010 if ahead else 0.015)
 
 

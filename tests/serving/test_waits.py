@@ -13,9 +13,9 @@ from shardwright.runtime.engines.engine_options import engine_with_options
 from shardwright.runtime.engines.engine_registry import load_engine
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings
-from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.compiled_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.simulation.python_loop import serve_requests_in_python
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.drawn_requests import ServedRequests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
@@ -48,8 +48,8 @@ def test_folded_is_unfolded(seed: int) -> None:
         ServingJob(arrivals=loop, lengths=lengths((1, 300), (1, 60)), seed=seed), block_tokens=16
     )
     folded, unfolded = (
-        serve(requests, step_table(), fleet),
-        serve_unfolded(requests, step_table(), fleet),
+        serve_requests(requests, step_table(), fleet),
+        serve_requests_in_python(requests, step_table(), fleet),
     )
     for field in fields(ServedRequests):
         first, other = getattr(folded, field.name), getattr(unfolded, field.name)
@@ -69,9 +69,11 @@ def late(count: int) -> Trace:
 def first_tokens(trace: Trace, fleet: Fleet) -> list[float]:
     """Seconds at which the late ones have their first token."""
     requests = draw_requests(ServingJob(arrivals=trace), block_tokens=16)
-    served = serve(requests, constant(0.01), fleet)
+    served = serve_requests(requests, constant(0.01), fleet)
     np.testing.assert_allclose(
-        served.first_s, serve_unfolded(requests, constant(0.01), fleet).first_s, rtol=1e-12
+        served.first_s,
+        serve_requests_in_python(requests, constant(0.01), fleet).first_s,
+        rtol=1e-12,
     )
     return [float(seconds) for seconds in served.first_s[2:]]
 

@@ -10,7 +10,7 @@ import pytest
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import general_plan
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.simulator.device_kind_times import LINKS, kind_names
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
@@ -49,7 +49,7 @@ def predicted(problem: Problem, plan: Plan) -> Prediction:
 def test_busy_seconds_and_waits_are_the_step(seed: int) -> None:
     generator = random.Random(seed)
     problem = mixed_problem(generator)
-    pipelines = PricedPipelines.of(StageCosts.of(problem))
+    pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
     drawn = drawn_plan(pipelines, generator, lanes=generator.choice((1, 2, 3)))
     if drawn is None:
         pytest.skip("no room for so many lanes")

@@ -11,7 +11,7 @@ from shardwright.errors import UsageError
 from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.trace_times import device_times
-from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.simulator.step_breakdown import breakdown, critical_class
@@ -51,7 +51,7 @@ def check(result: SimulatedPlan, trace: StepTrace) -> None:
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_zoo(case: ZooPlan) -> None:
     problem = problem_of(case)
-    result = simulate_plan(problem, resolved(problem, case.plan))
+    result = simulate_plan(problem, with_searched_orders(problem, case.plan))
     trace = simulated_trace(result, plan=case.name)
     check(result, trace)
     assert sum(d.alike for d in trace.devices) == sum(

@@ -14,7 +14,7 @@ from shardwright.hardware.device_topology import network_levels, node_group_numb
 from shardwright.program.problem import Problem
 from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
 from shardwright.report.pictures.step_picture import StepPicture, step_picture
-from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.simulator.device_kind_times import kind_names
 from shardwright.simulator.network_traffic import plan_traffic
@@ -69,7 +69,7 @@ def draw(
         return plan_picture(source_plan.plan, model=source_plan.model, name=source_plan.name)
     problem = problem_of(request)
     check_plan(problem, source_plan.plan)
-    plan = resolved(problem, source_plan.plan)
+    plan = with_searched_orders(problem, source_plan.plan)
     picture = with_device_kinds(
         plan_picture(plan, model=source_plan.model, name=source_plan.name), problem
     )

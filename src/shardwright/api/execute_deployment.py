@@ -16,7 +16,7 @@ from shardwright.progress import Progress
 from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings, scheduler_settings
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.workers import Pool, Worker
+from shardwright.serving.deployments.workers import Worker, WorkerPool
 from shardwright.serving.policy.scheduler_state import (
     COMPUTES_FIRST,
     ENTRY,
@@ -29,7 +29,7 @@ from shardwright.serving.policy.scheduler_state import (
 )
 from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.simulation.python_loop import serve_requests_in_python
 from shardwright.serving.step_times.block_prices import step_table
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
@@ -150,7 +150,7 @@ class _SmallWorker:
                     log.append((round(now), entry[ENTRY], entry[TOKENS]))
 
         fleet = Fleet(scheduler=self.scheduler, ranks=self.worker.dpa)
-        served = serve_unfolded(
+        served = serve_requests_in_python(
             requests,
             self.table,
             fleet,
@@ -160,7 +160,7 @@ class _SmallWorker:
         return tuple(log), served
 
 
-def _small_worker(problem: ServingProblem, pool: Pool, *, longest: int) -> _SmallWorker:
+def _small_worker(problem: ServingProblem, pool: WorkerPool, *, longest: int) -> _SmallWorker:
     """The worker of a pool with small scheduler sizes.
 
     Args:

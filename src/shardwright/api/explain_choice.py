@@ -26,7 +26,7 @@ from shardwright.files.stored_documents import (
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import grid_violations, plan_violations
 from shardwright.search.grid.locate_grid import Fate, LocatedGrid, placed_in
-from shardwright.search.orders.fill_in_plan_orders import is_open
+from shardwright.search.orders.fill_in_plan_orders import has_searched_orders
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.search.strategy_difference import Why, fullest
@@ -69,7 +69,7 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
         requested
         if isinstance(requested, Grid)
         else None
-        if is_open(requested)
+        if has_searched_orders(requested)
         else grid_of(requested, model=problem.model)
     )
     broken = tuple(_broken(problem, requested))

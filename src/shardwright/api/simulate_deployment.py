@@ -19,13 +19,17 @@ from shardwright.serving.deployments.checkpoint_formats import CheckpointFormats
 from shardwright.serving.deployments.deployment_notation import parse_deployment
 from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
+from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
 from shardwright.serving.serving_request import ServingRequest
-from shardwright.serving.simulation.mean_estimate import MeanField
+from shardwright.serving.simulation.mean_estimate import MeanEstimate
 from shardwright.serving.simulation.run_deployment import estimate_mean, simulate_job
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
 from shardwright.serving.simulation.user_metrics import metrics
-from shardwright.serving.step_times.worker_memory import WorkerMemory, require_room, worker_memory
+from shardwright.serving.step_times.worker_memory import (
+    WorkerMemory,
+    require_cache_for,
+    worker_memory,
+)
 from shardwright.serving.traffic.draw_requests import longest_request
 from shardwright.serving.traffic.drawn_requests import Requests
 from shardwright.serving.traffic.request_trace import read_trace
@@ -84,7 +88,7 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
     )
 
 
-def serve_estimate(request: ServingRequest) -> MeanField:
+def serve_estimate(request: ServingRequest) -> MeanEstimate:
     """Closed-form estimate of a deployment's mean latencies and throughput; arrays of length 1.
 
     Raises:
@@ -112,7 +116,7 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
     _require_devices(deployment, cluster)
     _require_experts(deployment, model)
     draft_tokens = {
-        pool.worker.draft_tokens for pool in deployment.pools if pool.role is not Role.PREFILL
+        pool.worker.draft_tokens for pool in deployment.pools if pool.role is not WorkerRole.PREFILL
     }
     arrivals = _arrivals(request)
     job = ServingJob(
@@ -167,7 +171,9 @@ def _served_model(name: str) -> Model:
 def _one_worker(cluster: Cluster) -> Deployment:
     """A deployment of one worker on all devices, with tensor parallelism."""
     return Deployment(
-        pools=(Pool(role=Role.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),)
+        pools=(
+            WorkerPool(role=WorkerRole.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),
+        )
     )
 
 
@@ -260,10 +266,10 @@ def _skew(request: ServingRequest, model: Model) -> float:
     return request.expert_skew
 
 
-def _checked_memory(problem: ServingProblem, pool: Pool, longest: int) -> WorkerMemory:
+def _checked_memory(problem: ServingProblem, pool: WorkerPool, longest: int) -> WorkerMemory:
     """Memory of a pool's worker; raises InfeasibleError if the longest request does not fit."""
     memory = worker_memory(problem_on_worker(problem, pool.worker), pool.worker)
-    require_room(memory, longest=longest)
+    require_cache_for(memory, longest=longest)
     return memory
 
 

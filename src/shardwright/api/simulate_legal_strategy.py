@@ -10,7 +10,7 @@ from shardwright.api.fitting_changes import changes_that_fit
 from shardwright.api.request_to_problem import facts_of
 from shardwright.program.problem import Problem
 from shardwright.report.pictures.device_classes import device_text
-from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
 from shardwright.search.search_answer import Detail, GeneralAnswer
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
@@ -35,7 +35,7 @@ def simulate_legal_strategy(
     if plan is None:
         assert grid is not None
         plan = plan_of_grid(problem, grid)
-    resolved_plan = resolved(problem, plan)
+    resolved_plan = with_searched_orders(problem, plan)
     result = simulate_plan(problem, resolved_plan)
     replaced = [
         (order, resolved_order)

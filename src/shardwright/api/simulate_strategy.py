@@ -18,7 +18,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
-from shardwright.search.orders.fill_in_plan_orders import is_open
+from shardwright.search.orders.fill_in_plan_orders import has_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation, Verified
 from shardwright.simulator.prediction import Prediction, host_lack
@@ -72,7 +72,11 @@ def simulate_strategy_text(request: Request, *, strategy: str) -> Simulation:
             else grid_simulation
         )
     check_plan(problem, source.strategy)
-    grid = None if is_open(source.strategy) else grid_of(source.strategy, model=problem.model)
+    grid = (
+        None
+        if has_searched_orders(source.strategy)
+        else grid_of(source.strategy, model=problem.model)
+    )
     return simulate_legal_strategy(
         request, problem, name=source.name, grid=grid, plan=source.strategy
     )

@@ -12,7 +12,7 @@ from shardwright.errors import DataError, UsageError
 from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.trace_times import ComparedTraces, compared_traces
-from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
 from shardwright.simulator.device_kind_times import kind_names
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
@@ -32,7 +32,7 @@ def trace(stored: PlanOfProblem, *, devices: Sequence[int] = ()) -> StepTrace:
         StrategyError: the plan breaks a rule.
     """
     cluster = stored.problem.cluster
-    result = simulate_plan(stored.problem, resolved(stored.problem, stored.plan))
+    result = simulate_plan(stored.problem, with_searched_orders(stored.problem, stored.plan))
     step = simulated_trace(result, plan=stored.name, devices=devices)
     if cluster.is_uniform:
         return step

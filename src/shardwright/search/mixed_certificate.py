@@ -1,4 +1,4 @@
-"""Certificate of a mixed-cluster search: subsets of the space, and dual prices that bound each."""
+"""Certificate of a mixed search: subspaces of the space, and dual prices that bound each."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.plan import Plan
 
 GIVEN_UP = -1
-"""`PoolAlone.stopped_at` of a pool whose grid search gave up before a grid that fits was found."""
+"""Stop mark of a pool whose search ended before a grid that fits was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """A subset of a mixed space, given by ranges of replicas, tensor parallelism, nodes, sharding.
+class Subspace:
+    """A subset of the plans of a mixed space, a node of the branch and bound tree.
 
     Args:
-        replicas: least and largest number of replicas in a plan.
-        tp: least tensor parallel degree of a stage.
-        nodes: least and largest number of nodes that a plan fills.
-        sharded: True = plans of which some lane shards gradients or parameters among its own
+        replicas: fewest and most pipeline replicas of a plan.
+        tp: no stage has a smaller tensor parallel degree.
+        nodes: fewest and most nodes that a plan fills.
+        sharded: True = plans with a lane that shards gradients or parameters among its own
             replicas; False = plans without such a lane.
-        alone: of the sharded plans, True = those of one lane; False = those of several lanes.
-        sole: classes of pools (`mixed.stages.shared_layer_synchronisation`) each of which alone
-            holds some layer of every replica; several classes hold each other layer. None = any
-            plans.
+        alone: of the plans with such a lane, those with a single lane; False = with several lanes.
+        sole: classes of pools (`stages.shared_layer_synchronisation`) each of which alone holds
+            some layer of every replica; several classes hold each other layer. None = any classes.
     """
 
     replicas: tuple[int, int]
@@ -36,7 +35,7 @@ class Frame:
     sole: tuple[int, ...] | None = None
 
     def text(self) -> str:
-        """Text of the frame's ranges."""
+        """Describe the subspace in one line."""
         low, high = self.replicas
         count_text = f"{low}" if low == high else f"{low} to {high}"
         lanes = (
@@ -54,7 +53,7 @@ class Frame:
         )
 
     def _sole_text(self) -> str:
-        """Text of the layers that one class of pools holds alone; empty = any."""
+        """Describe the layers that one class of pools holds alone; empty = no restriction."""
         if self.sole is None:
             return ""
         if not self.sole:
@@ -65,19 +64,22 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dual:
-    """Dual prices that prove a bound: no plan of the frame processes more than `samples`.
+    """Dual prices that bound the samples of every plan of a subspace by a step-time limit.
 
-    Under these prices, no replica of a shape processes more samples than it costs.
+    No replica of a shape completes more samples by the limit than the prices of its resources add
+    up to, so no plan of the subspace completes more than `samples`. Fewer than the batch prove that
+    no plan ends by the limit.
 
     Args:
-        limit_s: seconds in which the samples are processed.
-        devices: price, in samples, of a device of each pool.
-        nodes, replicas: price of a filled node, and of a replica (negative if every plan has too
-            many).
-        samples: price of all devices, nodes and replicas of the frame.
+        frame: the subspace.
+        limit_s: step-time limit in seconds.
+        devices: price in samples of one device of each pool.
+        nodes, replicas: price of one filled node, and of one replica (negative where every plan has
+            more replicas than is best).
+        samples: price of all devices, nodes and replicas of the subspace.
     """
 
-    frame: Frame
+    frame: Subspace
     limit_s: float
     devices: tuple[float, ...]
     nodes: float
@@ -87,18 +89,19 @@ class Dual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Dual prices that prove a least cost rate: no plan of the frame has a rate below `rate`.
+    """Dual prices that prove a least cost rate for the plans of a subspace that end by a limit.
 
-    Under these prices, no replica of a shape processes more samples than it costs, its own cost
-    rate included. So no plan of the frame processes the batch by the limit at a lower rate.
+    No replica of a shape completes more samples by the limit than the prices of its resources, with
+    its cost rate among them, add up to. So no plan of the subspace completes the batch by the limit
+    for less than `rate`.
 
     Args:
-        limit_s, devices, nodes, replicas: see `Dual`.
-        money: price, in samples, of one unit a second (dollars, joules).
-        rate: units a second; None = no plan of the frame ends by the limit at any rate.
+        frame, limit_s, devices, nodes, replicas: as of `Dual`.
+        money: price in samples of one unit (dollars, joules) a second.
+        rate: least units a second; None = no plan of the subspace ends by the limit at any cost.
     """
 
-    frame: Frame
+    frame: Subspace
     limit_s: float
     devices: tuple[float, ...]
     nodes: float
@@ -109,23 +112,23 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Floors of frames that together cover the space under some runtime options."""
+    """The floors of all subspaces of the space, under one set of runtime options."""
 
     options: Options
     floors: tuple[Floor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """An interval of step times with a lower bound of the cost rate of its plans.
+class TimeInterval:
+    """An interval of step times with a lower bound on the cost rate of its plans.
 
-    A plan whose step takes `begin_s` to `limit_s` has at least `rate` units a second, so costs at
-    least begin_s x rate.
+    Plans whose step takes `begin_s` to `limit_s` seconds take at least `rate` units a second, so at
+    least begin_s x rate a step.
 
     Args:
-        rate: units a second; None = no plan ends by the limit at any rate.
-        empty: True if no plan ends by the limit, or none within the budget.
-        shown: floors that prove the rate; () = nothing is proven.
+        rate: None = no plan ends by the limit at any cost.
+        empty: no plan ends by the limit, or none within the budget.
+        shown: the proof; () = nothing is proven.
     """
 
     begin_s: float
@@ -137,11 +140,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """A point of the time-cost front: a plan that no found plan beats in both seconds and units.
+    """A plan of the time-cost front: no plan found is both faster and cheaper.
 
     Args:
-        lower_bound: least units of any plan of the space by that time.
-        pipelines: text of the plan's pipelines.
+        step_time_s: seconds of a step.
+        value: dollars or joules of a step.
+        lower_bound: least value of every plan of the space that ends by that time.
+        pipelines: the pipelines of the plan in words.
     """
 
     step_time_s: float
@@ -158,12 +163,12 @@ class ValuedPart:
     Args:
         objective: time, cost, energy or pareto.
         unit: unit of values: usd or joules.
-        budget: dollars an hour that plans may cost, 0 = any.
+        budget: upper limit in dollars an hour on a plan's rent, 0 = no limit.
         value: units a step of the plan.
-        lower_bound: units a step that no plan of the space can beat. The bound of the time of plans
-            within the budget is `MixedPart.lower_bound_s`.
-        cells: intervals of step times that prove it, the longest first.
-        front: the time-cost front, the fastest first.
+        lower_bound: least value of every plan of the space. The bound of a search for time within
+            the budget is `MixedPart.lower_bound_s`.
+        cells: intervals of step times that prove the bound, the longest times first.
+        front: plans of the front, the fastest first.
     """
 
     objective: str
@@ -171,12 +176,12 @@ class ValuedPart:
     budget: float
     value: float
     lower_bound: float
-    cells: tuple[Cell, ...]
+    cells: tuple[TimeInterval, ...]
     front: tuple[FrontPoint, ...] = ()
 
     @property
     def gap(self) -> float:
-        """Relative gap of the cost: (value - lower bound) / value."""
+        """Relative gap between the value and its lower bound: (value - lower bound) / value."""
         return (self.value - self.lower_bound) / self.value
 
 
@@ -187,14 +192,15 @@ class PoolAlone:
     Args:
         name: name of the accelerator.
         devices: number of devices of the pool.
-        strategy: text of the grid, empty = none fits.
-        step_time_s: step seconds of the grid in the whole cluster; None = none fits.
-        lower_bound_s: seconds that no grid can beat.
-        stopped_at: see `search.certificate.Certificate`, or `GIVEN_UP`.
-        worth_s: seconds by which one more device of this pool lowers the bound of several
-            pipelines; None = nothing is proven.
-        fewest: least devices of a grid, if ranges of devices are searched one by one; 0 = they are
-            not.
+        strategy: the grid in words, empty = no grid fits.
+        step_time_s: seconds of the grid's step, simulated in the whole cluster; None = no grid
+            fits.
+        lower_bound_s: seconds that no grid's step is below.
+        stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
+        worth_s: seconds a step that one device more of this pool takes off the bound of several
+            pipelines; None where no bound was proven.
+        fewest: fewest devices that a grid uses, where ranges of devices are searched one by one;
+            0 = there are no ranges.
     """
 
     name: str
@@ -208,19 +214,20 @@ class PoolAlone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
-    """Frames that are ruled out under some runtime options, with the dual prices that prove it."""
+class ClosedSubspaces:
+    """Subspaces that dual prices prove to hold no faster plan, under one set of runtime options."""
 
     options: Options
     duals: tuple[Dual, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
-    """The fastest plan found of another pipeline composition than the best plan's.
+class RunnerUp:
+    """The fastest plan found of one other composition than that of the best plan.
 
     Args:
-        pipelines: text of its pipelines.
+        pipelines: its pipelines in words.
+        step_time_s: seconds of its step.
     """
 
     pipelines: str
@@ -233,45 +240,49 @@ class MixedPart:
     """The part of a certificate that the search of a mixed cluster adds.
 
     Args:
-        shapes: number of pipelines that replicas may be, under each set of options.
-        alone: the best grid of each pool.
-        closed: frames that are ruled out, with prices.
+        shapes: number of pipeline shapes, over all sets of options.
+        alone: best grid of each pool alone.
+        closed: subspaces and their dual prices.
         tests: number of linear programs solved.
-        lower_bound_s: seconds that no plan of several pipelines can beat, 0 = nothing is proven.
-        tolerance: gap at which the search stops.
-        pipelines: text of the best plan's pipelines; empty = the plan is a grid of one pool.
-        runners: next best plans of other compositions that were found; their rank is not proven.
-        composed_stopped_at: `Certificate.stopped_at` of the search for plans.
+        lower_bound_s: seconds that no plan of several pipelines is below, 0 = not proven.
+        tolerance: relative gap at which the search stops.
+        pipelines: pipelines of the best plan in words; empty = the plan is a grid of one pool.
+        runners: fastest plans found of other compositions; none is proven to be the next best.
+        composed_stopped_at: check of the clock that ended the composition of plans, as
+            `Certificate.stopped_at`.
         valued: part of a search for cost, energy or within a budget.
-        why_alone: why the space has no pipelines over several pools; empty = it has.
+        why_alone: reason for a space without pipelines; empty = the space has pipelines.
     """
 
     shapes: int
     alone: tuple[PoolAlone, ...]
-    closed: tuple[Closed, ...]
+    closed: tuple[ClosedSubspaces, ...]
     tests: int
     lower_bound_s: float
     tolerance: float
     pipelines: str = ""
-    runners: tuple[Runner, ...] = ()
+    runners: tuple[RunnerUp, ...] = ()
     composed_stopped_at: int = 0
     valued: ValuedPart | None = None
     why_alone: str = ""
 
     @property
     def fastest_alone(self) -> PoolAlone | None:
-        """The pool with the fastest own grid; None if nothing fits on any pool."""
+        """Result of the pool whose own best grid is the fastest; None where no grid fits."""
         feasible = [pool for pool in self.alone if pool.step_time_s is not None]
         return min(feasible, key=lambda pool: pool.step_time_s or 0.0, default=None)
 
 
-def worth_of(closed: Iterable[Closed], node_sizes: Sequence[int]) -> tuple[float | None, ...]:
-    """Seconds by which one more device of each pool lowers the step's bound, to first order.
+def device_worth_seconds(
+    closed: Iterable[ClosedSubspaces], node_sizes: Sequence[int]
+) -> tuple[float | None, ...]:
+    """Seconds of a step that one more device of each pool takes off the bound, to first order.
 
-    None if no frame has a bound. Computed for the frame with the most samples: a device of a pool
-    with nodes of n adds its price pi and the share sigma / n of a node's price to the samples S
-    that are processed by T. Samples are processed at S / T a second, so the bound falls by (pi +
-    sigma / n) T / S. Other effects (other frames, more replicas) are left out.
+    None where no subspace completes any sample by its limit. The subspace that is nearest to open
+    counts: a device of a pool with nodes of n adds its price pi and the share sigma / n of a node's
+    price to the samples S that are completed by T. Samples come at S / T a second, so the bound
+    falls by (pi + sigma / n) T / S. Changes of other subspaces and additional replicas are left
+    out.
 
     Args:
         node_sizes: devices of a node of each pool.

@@ -1,4 +1,4 @@
-"""Simulation of a deployment under traffic.
+"""Simulation of a model-serving deployment under traffic.
 
 Seconds of kernels are in cost.inference, engines in runtime.engines.
 """

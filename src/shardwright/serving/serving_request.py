@@ -1,4 +1,4 @@
-"""The inputs of a serving simulation as the user wrote them, not parsed yet."""
+"""Inputs of a serving simulation as the user wrote them, before parsing."""
 
 from __future__ import annotations
 

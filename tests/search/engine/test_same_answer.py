@@ -40,7 +40,7 @@ MIXED = Request(
 LARGER = Request(
     model="llama-2-7b", cluster="a100-sxm-40gb:4+v100-sxm-16gb:4", seq_len=1024, global_batch=16
 )
-"""Whose frames are tested, and whose plans simulated, more than one at once; PROVEN: with pipelines
+"""Whose subspaces are tested, and plans simulated, more than one at once; PROVEN: with pipelines
 of more forms and lanes."""
 PROVEN = Request(
     model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:16", seq_len=1024, global_batch=64

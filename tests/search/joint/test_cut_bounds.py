@@ -13,7 +13,7 @@ from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
 from shardwright.search.grid.members.declared_space import standard_space
 from shardwright.search.joint.joint_member import JointPlan, plan_of_cut
-from shardwright.search.joint.label_arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.label_arrays import has_equal_layers, label_pipeline_of, splits_of
 from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
 from shardwright.search.joint.label_options import Cells, Pipeline
 from shardwright.search.joint.layer_chain import chain_of
@@ -24,7 +24,7 @@ from shardwright.search.joint.pipeline_shapes import (
     shaped_space,
 )
 from shardwright.search.joint.score_member import path_score
-from shardwright.search.joint.solve_pipeline import border_of, cells_of, choice_of
+from shardwright.search.joint.solve_pipeline import border_of, decode_choice, fill_cells
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, random_of, seeds
 
@@ -87,9 +87,9 @@ def ratios_of(case: Case, generator: Random, *, pipelines: int) -> list[float]:
     for pipeline in generator.sample(single, min(pipelines, len(single))):
         splits, pipe = (
             splits_of(problem, shaped, chain, pipeline, facts),
-            pipeline_of(problem, shaped, pipeline, facts),
+            label_pipeline_of(problem, shaped, pipeline, facts),
         )
-        cells = cells_of(splits, pipe, limit=HIGH, alike=is_alike(chain))
+        cells = fill_cells(splits, pipe, limit=HIGH, alike=has_equal_layers(chain))
         chosen = drawn_cut(cells, generator, len(chain))
         if chosen is None:
             continue
@@ -111,7 +111,7 @@ def _plan(
         shaped,
         pipeline,
         tuple(
-            choice_of(int(cells.code[k, i, w, o]), layers=w + 1)
+            decode_choice(int(cells.code[k, i, w, o]), layers=w + 1)
             for k, (i, w, o) in enumerate(chosen)
         ),
     )

@@ -16,24 +16,32 @@ from shardwright.schedules.action_table import I, W
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
 from shardwright.search.grid.members.declared_space import standard_space
-from shardwright.search.joint.action_order import SECOND, closed_in_turn, ordered, rank_room
+from shardwright.search.joint.action_order import (
+    UNITS_PER_SECOND,
+    activation_room_of_ranks,
+    weight_gradients_by_chunk,
+    with_found_order,
+)
 from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.find_joint import FOUND_ORDERS, find_joint
 from shardwright.search.joint.joint_member import (
     ChunkChoice,
     JointPlan,
-    compose,
+    joint_step_costs,
     plan_of_cut,
     plan_of_sizes,
 )
-from shardwright.search.joint.label_arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.label_arrays import has_equal_layers, label_pipeline_of, splits_of
 from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
-from shardwright.search.joint.recompute_with_order import options_of_rank, recomputed_in_order
-from shardwright.search.joint.score_member import Scored, evaluate, path_score
+from shardwright.search.joint.recompute_with_order import (
+    memory_options_of_rank,
+    search_recompute_and_order,
+)
+from shardwright.search.joint.score_member import ScoredPlan, path_score, simulate_scored
 from shardwright.search.joint.searched_order_pipelines import any_order_pipelines
-from shardwright.search.joint.solve_pipeline import RankChoice, solve
-from shardwright.search.joint.work_bounds import shape_bounds
+from shardwright.search.joint.solve_pipeline import RankChoice, bound_pipeline
+from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.order import NamedOrder
@@ -101,38 +109,44 @@ def test_bounds_hold_for_found_orders(
         kernel_facts(problem, devices=case.space.devices, capacity=capacity),
     )
     pipelines = any_order_pipelines(shaped, len(chain))
-    quick = shape_bounds(problem, replace(shaped, pipelines=pipelines), chain, facts) * facts.jitter
+    quick = (
+        pipeline_work_bounds(problem, replace(shaped, pipelines=pipelines), chain, facts)
+        * facts.jitter
+    )
     seen: Counter[str] = Counter()
     for place in generator.sample(range(len(pipelines)), min(many(8, 12), len(pipelines))):
         pipeline = pipelines[place]
         plan = random_plan(generator, shaped, pipeline, len(chain))
         if plan is None:
             continue
-        found = ordered(problem, shaped, plan, capacity=capacity, effort=0.0)
+        found = with_found_order(problem, shaped, plan, capacity=capacity, effort=0.0)
         if found is None:
             continue
         jitter = facts.jitter * (1 - 1e-9)
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
-        pipe = pipeline_of(problem, shaped, pipeline, facts)
+        pipe = label_pipeline_of(problem, shaped, pipeline, facts)
         if pipeline.chunks == 1:
             scored = path_score(problem, shaped, found.plan)
-            solved = solve(
+            solved = bound_pipeline(
                 splits_of(problem, shaped, chain, pipeline, facts),
                 pipe,
                 limit=1e6,
-                alike=is_alike(chain),
+                alike=has_equal_layers(chain),
             )
             lower = (solved.lower_s + norm) * jitter
         else:
-            scored = Scored(
-                plan=found.plan, costs=compose(problem, shaped, found.plan), seconds=0.0, need=()
+            scored = ScoredPlan(
+                plan=found.plan,
+                costs=joint_step_costs(problem, shaped, found.plan),
+                seconds=0.0,
+                need=(),
             )
             exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
             shape = np.array([[chunk.layers for chunk in plan.chunks]])
             lower = (
                 float(any_order_bounds(exact, pipe, shape, np.array(plan.owners))[0]) + norm
             ) * jitter
-        done = evaluate(problem, scored)
+        done = simulate_scored(problem, scored)
         assert done.result is not None
         assert max(done.need) <= capacity
         assert quick[place] <= done.seconds * ROUNDING, pipeline
@@ -140,11 +154,11 @@ def test_bounds_hold_for_found_orders(
         # The plan fits into what it needs, so the bound under that capacity holds for it too.
         needed = pipe._replace(capacity=float(max(done.need)) + 1.0)
         if pipeline.chunks == 1:
-            solved = solve(
+            solved = bound_pipeline(
                 splits_of(problem, shaped, chain, pipeline, facts),
                 needed,
                 limit=1e6,
-                alike=is_alike(chain),
+                alike=has_equal_layers(chain),
             )
             lower = (solved.lower_s + norm) * jitter if solved.cuts else float("inf")
         else:
@@ -274,22 +288,25 @@ def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
         )
 
     capacity = 34 * 2**30
-    found = recomputed_in_order(problem, shaped, uniform(8, 0), capacity=capacity, effort=EFFORT)
+    found = search_recompute_and_order(
+        problem, shaped, uniform(8, 0), capacity=capacity, effort=EFFORT
+    )
     assert found is not None
     choices = [(chunk.redone, chunk.selective) for chunk in found.plan.chunks]
     assert any(redone and selective for redone, selective in choices)
     assert (0, 0) in choices
-    done = evaluate(problem, path_score(problem, shaped, found.plan))
+    done = simulate_scored(problem, path_score(problem, shaped, found.plan))
     assert max(done.need) <= capacity
     others = [
-        ordered(problem, shaped, uniform(x, y), capacity=capacity, effort=EFFORT)
+        with_found_order(problem, shaped, uniform(x, y), capacity=capacity, effort=EFFORT)
         for x in (0, 4, 8)
         for y in {0, (8 - x) // 2, 8 - x}
     ]
     assert done.seconds < 0.9 * min(other.estimate_s for other in others if other is not None)
     # Where everything fits there is nothing to choose.
     assert (
-        recomputed_in_order(problem, shaped, uniform(0, 0), capacity=2**40, effort=EFFORT) is None
+        search_recompute_and_order(problem, shaped, uniform(0, 0), capacity=2**40, effort=EFFORT)
+        is None
     )
 
 
@@ -315,18 +332,22 @@ def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
         bare = replace(
             plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks)
         )
-        costs, made = compose(problem, shaped, bare), compose(problem, shaped, plan)
-        room = rank_room(problem, made, capacity=capacity)
+        costs, made = (
+            joint_step_costs(problem, shaped, bare),
+            joint_step_costs(problem, shaped, plan),
+        )
+        room = activation_room_of_ranks(problem, made, capacity=capacity)
         for rank, chunk in enumerate(plan.chunks):
-            option = options_of_rank(
+            option = memory_options_of_rank(
                 problem, shaped, bare, costs, rank, [chunk], capacity=capacity
             )[chunk]
             assert option.extra == pytest.approx(
-                (made.backward_s[rank] - costs.backward_s[rank]) * SECOND, abs=1
+                (made.backward_s[rank] - costs.backward_s[rank]) * UNITS_PER_SECOND, abs=1
             )
             assert option.held == made.saved_bytes[rank]
             assert option.working == max(
-                int(rank_room(problem, costs, capacity=capacity)[rank] - room[rank]), 0
+                int(activation_room_of_ranks(problem, costs, capacity=capacity)[rank] - room[rank]),
+                0,
             )
             compared += 1
     assert compared or not pipelines
@@ -345,8 +366,8 @@ def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
         generator, shaped, any_order_pipelines(shaped, case.facts.layers)[0], case.facts.layers
     )
     assert plan is not None
-    costs = compose(problem, shaped, plan)
-    room = rank_room(problem, costs, capacity=capacity)
+    costs = joint_step_costs(problem, shaped, plan)
+    room = activation_room_of_ranks(problem, costs, capacity=capacity)
     rest = (
         costs.logits_bytes + costs.transient_bytes + sum(values for _, values in costs.static_bytes)
     )
@@ -369,13 +390,13 @@ def test_closed_in_turn_keeps_every_action() -> None:
     for pipeline in pipelines[:6]:
         plan = random_plan(random.Random(1), shaped, pipeline, facts.layers)
         assert plan is not None
-        found = ordered(
+        found = with_found_order(
             problem, shaped, plan, capacity=smallest_memory_bytes(problem.cluster), effort=0.0
         )
         if found is None or found.plan.table is None:
             continue
         table = found.plan.table
-        turned = closed_in_turn(table)
+        turned = weight_gradients_by_chunk(table)
 
         def actions(one: object) -> list[tuple[int, int, int]]:
             return sorted(

@@ -18,16 +18,16 @@ from shardwright.search.grid.members.declared_space import standard_space
 from shardwright.search.joint.chunk_layer_counts import (
     layer_count_bounds,
     layer_counts,
-    least_redone,
+    least_full_recompute,
 )
 from shardwright.search.joint.find_joint import find_joint
 from shardwright.search.joint.joint_member import plan_of_cut, plan_of_sizes
-from shardwright.search.joint.label_arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.label_arrays import has_equal_layers, label_pipeline_of, splits_of
 from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.joint.pipeline_shapes import joint_space, shaped_space
-from shardwright.search.joint.score_member import evaluate, path_score
-from shardwright.search.joint.solve_pipeline import RankChoice, solve
-from shardwright.search.joint.work_bounds import shape_bounds
+from shardwright.search.joint.score_member import path_score, simulate_scored
+from shardwright.search.joint.solve_pipeline import RankChoice, bound_pipeline
+from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.strategy.grid.chunk_layers import chunk_layers
@@ -188,7 +188,7 @@ def test_a_grid_composed_is_the_grid() -> None:
             continue
         plan = plan_of_sizes(shaped, pipeline, np.array(sizes))
         grid: Grid = plan.grids[0]
-        done = evaluate(problem, path_score(problem, shaped, plan))
+        done = simulate_scored(problem, path_score(problem, shaped, plan))
         assert done.seconds == simulate_grid(problem, grid).step_time_s
         assert general_plan(problem, plan) == plan_of(grid, model=problem.model, global_batch=64)
         compared += 1
@@ -209,7 +209,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
         chain_of(problem.model),
         kernel_facts(problem, devices=case.space.devices, capacity=capacity),
     )
-    quick = shape_bounds(problem, shaped, chain, facts) * facts.jitter
+    quick = pipeline_work_bounds(problem, shaped, chain, facts) * facts.jitter
     seen = 0
     for place in generator.sample(
         range(len(shaped.pipelines)), min(many(25, 40), len(shaped.pipelines))
@@ -217,9 +217,11 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
         pipeline = shaped.pipelines[place]
         splits, pipe = (
             splits_of(problem, shaped, chain, pipeline, facts),
-            pipeline_of(problem, shaped, pipeline, facts),
+            label_pipeline_of(problem, shaped, pipeline, facts),
         )
-        solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or pipeline.chunks > 1)
+        solved = bound_pipeline(
+            splits, pipe, limit=1e6, alike=has_equal_layers(chain) or pipeline.chunks > 1
+        )
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
         lower = (solved.lower_s + norm) * facts.jitter * (1 - 1e-9) if solved.cuts else float("inf")
         for _ in range(3):
@@ -241,12 +243,12 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
                     break
                 shape = shapes[generator.randrange(len(shapes))]
                 exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
-                redone = least_redone(exact, pipe, shape)
+                redone = least_full_recompute(exact, pipe, shape)
                 plan = plan_of_sizes(shaped, pipeline, shape, redone)
             scored = path_score(problem, shaped, plan)
             if max(scored.need) > capacity:
                 continue
-            done = evaluate(problem, scored)
+            done = simulate_scored(problem, scored)
             assert scored.seconds <= done.seconds * ROUNDING
             assert quick[place] <= scored.seconds * ROUNDING
             assert lower <= scored.seconds * ROUNDING, (pipeline, plan)
@@ -309,7 +311,7 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
                 if max(scored.need) <= capacity:
                     compared += 1
                     assert (
-                        evaluate(problem, scored).seconds
+                        simulate_scored(problem, scored).seconds
                         >= answer.certificate.lower_bound_s / ROUNDING
                     ), plan
     record_property("members", compared)

@@ -13,7 +13,7 @@ from shardwright.compiled import python_form
 from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
 from shardwright.search.joint import label_options
 from shardwright.search.joint.label_options import Pipeline, Splits, in_flight
-from shardwright.search.joint.solve_pipeline import PRECISION, solve
+from shardwright.search.joint.solve_pipeline import PRECISION, bound_pipeline
 from tests.tiers import many, seeds
 
 INSTANCES = many(30, 80)
@@ -173,7 +173,7 @@ def trips(numbers: dict[str, float], trip: float, m: int, flying: int) -> float:
 
 def brute_force(splits: Splits, pipe: Pipeline) -> tuple[float, int]:
     """The least bound over all cuts and options, and how many there are. The way on from a rank is
-    the least of the whole instance, as in `solve`.
+    the least of the whole instance, as in `bound_pipeline`.
     """
     length, p, m = splits.sums.shape[2] - 1, pipe.ranks, pipe.microbatches
     members: list[list[list[dict[str, float]]]] = []
@@ -224,7 +224,7 @@ def test_labels_equal_brute_force(
         best, count = brute_force(splits, pipe)
         if count > 200_000:
             continue
-        solved = solve(splits, pipe, limit=HUGE, alike=False)
+        solved = bound_pipeline(splits, pipe, limit=HUGE, alike=False)
         seen.update(instances=1, members=count, infeasible=int(best == float("inf")))
         if best == float("inf"):
             assert not solved.cuts
@@ -234,7 +234,7 @@ def test_labels_equal_brute_force(
         seen.update(tight=int(tight))
         # An answer just below the limit is found, and a limit below every member is refused with
         # itself as the bound.
-        refused = solve(splits, pipe, limit=solved.lower_s * (1 - PRECISION), alike=False)
+        refused = bound_pipeline(splits, pipe, limit=solved.lower_s * (1 - PRECISION), alike=False)
         assert not refused.cuts
         for cut in solved.cuts:
             assert sum(choice.layers for choice in cut) == splits.sums.shape[2] - 1

@@ -22,11 +22,11 @@ from shardwright.search.grid.members.declared_space import standard_space
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.host_share import host_share
 from shardwright.search.joint.joint_member import JointPlan, plan_of_cut
-from shardwright.search.joint.label_arrays import is_alike
+from shardwright.search.joint.label_arrays import has_equal_layers
 from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
-from shardwright.search.joint.score_member import evaluate, path_score
-from shardwright.search.joint.search_progress import Footing
-from shardwright.search.joint.solve_pipeline import RankChoice, Solved, solve
+from shardwright.search.joint.score_member import path_score, simulate_scored
+from shardwright.search.joint.search_progress import JointInputs
+from shardwright.search.joint.solve_pipeline import PipelineBound, RankChoice, bound_pipeline
 from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.simulator.prediction import HostMemory
@@ -43,12 +43,12 @@ ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelined:
-    footing: Footing
+    inputs: JointInputs
     pipeline: PipelineShape
 
     @property
     def problem(self) -> Problem:
-        return self.footing.problem
+        return self.inputs.problem
 
 
 def pipelines_of(node: int, *, memory_bytes: int, capacity: int) -> list[Pipelined]:
@@ -66,14 +66,14 @@ def pipelines_of(node: int, *, memory_bytes: int, capacity: int) -> list[Pipelin
     facts = facts_of(problem)
     shaped = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
     assert shaped is not None
-    footing = Footing(
+    inputs = JointInputs(
         problem=problem,
         shaped=shaped,
         facts=kernel_facts(problem, devices=4, capacity=capacity),
         capacity=capacity,
     )
     return [
-        Pipelined(footing=footing, pipeline=one)
+        Pipelined(inputs=inputs, pipeline=one)
         for one in shaped.pipelines
         if one.chunks == 1 and len(one.outers) == 1
     ]
@@ -81,7 +81,7 @@ def pipelines_of(node: int, *, memory_bytes: int, capacity: int) -> list[Pipelin
 
 def members(case: Pipelined) -> Iterator[JointPlan]:
     """Every cut, with every recompute of every rank."""
-    length, ranks = len(case.footing.chain), case.pipeline.ranks
+    length, ranks = len(case.inputs.chain), case.pipeline.ranks
     for inner in itertools.combinations(range(1, length), ranks - 1):
         sizes = [b - a for a, b in itertools.pairwise((0, *inner, length))]
         choices = [
@@ -93,16 +93,16 @@ def members(case: Pipelined) -> Iterator[JointPlan]:
             for n in sizes
         ]
         for cut in itertools.product(*choices):
-            yield plan_of_cut(case.footing.shaped, case.pipeline, cut)
+            yield plan_of_cut(case.inputs.shaped, case.pipeline, cut)
 
 
-def solved_of(case: Pipelined) -> Solved:
-    footing = case.footing
-    return solve(
-        footing.splits(case.pipeline),
-        footing.pipe(case.pipeline),
+def solved_of(case: Pipelined) -> PipelineBound:
+    inputs = case.inputs
+    return bound_pipeline(
+        inputs.splits(case.pipeline),
+        inputs.label_pipeline(case.pipeline),
         limit=LIMIT,
-        alike=is_alike(footing.chain),
+        alike=has_equal_layers(inputs.chain),
     )
 
 
@@ -116,12 +116,12 @@ def test_labels_are_below_every_plan_that_fits(seed: int) -> None:
     generator = random.Random(seed)
     node, capacity = generator.choice((1, 2, 4)), smallest_memory_bytes(cluster_of(4, node=1))
     roomy = generator.choice(pipelines_of(node, memory_bytes=2**40, capacity=capacity))
-    every = [path_score(roomy.problem, roomy.footing.shaped, plan) for plan in members(roomy)]
+    every = [path_score(roomy.problem, roomy.inputs.shaped, plan) for plan in members(roomy)]
     needs = sorted(max(one.need) for one in every)
     capacity = generator.choice(needs[: len(needs) // 2])
     some = [one for one in every if max(one.need) <= capacity]
     some = generator.sample(some, min(len(some), 40))
-    done = [evaluate(roomy.problem, one) for one in some]
+    done = [simulate_scored(roomy.problem, one) for one in some]
     hosts = sorted(fullest(one.result.host_memory) for one in done if one.result is not None)
     memory = max(generator.choice(hosts) + generator.choice((-1, 0)), 1)
     case = next(
@@ -137,12 +137,12 @@ def test_labels_are_below_every_plan_that_fits(seed: int) -> None:
         and fullest(one.result.host_memory) <= memory
     ]
     found = solved_of(case)
-    footing = case.footing
+    inputs = case.inputs
     assert found.cuts or not times
-    lower = (found.lower_s + footing.norm(case.pipeline)) * footing.jitter
+    lower = (found.lower_s + inputs.gradient_norm_s(case.pipeline)) * inputs.jitter
     assert lower <= min(times, default=float("inf")) * ROUNDING
     for cut in found.cuts:
-        plan = plan_of_cut(footing.shaped, case.pipeline, cut)
+        plan = plan_of_cut(inputs.shaped, case.pipeline, cut)
         assert fits_hosts(case.problem, general_plan(case.problem, plan))
 
 
@@ -184,10 +184,10 @@ def test_a_search_finds_a_plan_where_one_fits_and_says_so_where_none_does() -> N
         for one in pipelines_of(4, memory_bytes=2**40, capacity=2**40)
         if one.pipeline.ranks == 4 and one.pipeline.zero == 0 and one.pipeline.microbatches == 16
     ]
-    problem, shaped = roomy[0].problem, roomy[0].footing.shaped
+    problem, shaped = roomy[0].problem, roomy[0].inputs.shaped
     every = [path_score(problem, shaped, plan) for one in roomy for plan in members(one)]
     capacity = min(max(one.need) for one in every)
-    done = [evaluate(problem, one) for one in every if max(one.need) <= capacity]
+    done = [simulate_scored(problem, one) for one in every if max(one.need) <= capacity]
     fits = [one for one in done if one.result is not None and one.result.need <= capacity]
     least = min(fullest(one.result.host_memory) for one in fits if one.result is not None)
     facts = facts_of(problem)

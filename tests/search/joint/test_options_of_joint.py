@@ -136,7 +136,7 @@ def test_pipelines_follow_pins_and_the_certificate_names_what_they_fix() -> None
         assert not pinned.fixed
     assert 2 not in joint_space(restricted(space, pins={}, excludes={"vpp": ("2",)})).chunks
     part = parts_of(problem, space)[0]
-    assert joint_space(space).of(part, zero_stages=(0, 1)).base.chosen == part.chosen
+    assert joint_space(space).with_options(part, zero_stages=(0, 1)).base.chosen == part.chosen
 
 
 @pytest.mark.parametrize("axis", ["recompute", "recompute_layers", "first", "last"])

@@ -26,7 +26,7 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.strategy.plan.plan import Plan
 
 CLUSTERS = (
@@ -168,7 +168,7 @@ def replicas_that_fit(shapes: Shapes, left: IntArray) -> IntArray:
     )
 
 
-def sole_of(stage_costs: StageCosts, plan: MixedPlan) -> tuple[int, ...]:
+def sole_of(stage_costs: MixedStageCosts, plan: MixedPlan) -> tuple[int, ...]:
     """The classes of pools each of which alone holds some part of the model: a unit of layers, or
     an end without tied weights."""
     table, classes = stage_costs.table, stage_costs.shared.classes
@@ -187,7 +187,7 @@ def sole_of(stage_costs: StageCosts, plan: MixedPlan) -> tuple[int, ...]:
 
 
 def placed_anyhow(
-    stage_costs: StageCosts, mixed: MixedPlan, plan: Plan, generator: random.Random
+    stage_costs: MixedStageCosts, mixed: MixedPlan, plan: Plan, generator: random.Random
 ) -> Plan | None:
     """The plan with its stages on other devices of their pools, in a random order and with gaps;
     None where they find no room so."""
@@ -219,7 +219,7 @@ def placed_anyhow(
     return replace(plan, devices=last, lanes=lanes)
 
 
-def batch_of(stage_costs: StageCosts, plan: MixedPlan) -> int:
+def batch_of(stage_costs: MixedStageCosts, plan: MixedPlan) -> int:
     """Samples that a plan does."""
     return sum(
         lane.replicas * lane.microbatches * int(stage_costs.table.mbs[lane.rows[0]])

@@ -25,11 +25,16 @@ from shardwright.search.grid.members.device_meshes import full_meshes, idle_mesh
 from shardwright.search.grid.members.member_arrays import member_grid
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
-from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, general_plan, moved
-from shardwright.search.mixed.stages.device_pools import Pool, pools_of
-from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, pool_grid_space
+from shardwright.search.mixed.plans.write_plan import (
+    MixedLane,
+    MixedPlan,
+    general_plan,
+    move_to_pool,
+)
+from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_tables import LAYER
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
@@ -171,7 +176,8 @@ def pipelines(
     assert answer.certificate.mixed is not None
     rows = [closed.options for closed in answer.certificate.mixed.closed]
     pipeline_sets = [
-        (options, PricedPipelines.of(StageCosts.of(under(problem, options)))) for options in rows
+        (options, PricedPipelines.of(MixedStageCosts.of(under(problem, options))))
+        for options in rows
     ]
     while True:
         options, pipelines = generator.choice(pipeline_sets)
@@ -191,11 +197,13 @@ def pipelines(
         )
 
 
-def grids_of(problem: Problem, pool: Pool) -> list[Bounded]:
+def grids_of(problem: Problem, pool: DevicePool) -> list[Bounded]:
     """The grids of a pool alone with their own bounds: on all of its nodes and on fewer, under each
     set of options."""
-    task = AloneSearch(pool=pool, choices=Choices(), seconds=inf, stop=None, memory=SEARCH_MEMORY)
-    own, space, facts = space_alone(problem, task)
+    task = PoolGridSearch(
+        pool=pool, choices=PinnedValues(), seconds=inf, stop=None, memory=SEARCH_MEMORY
+    )
+    own, space, facts = pool_grid_space(problem, task)
     capacity = own.cluster.node.accelerator.memory_bytes
     found = []
     for row in space.option_parts():
@@ -214,7 +222,7 @@ def grids(problem: Problem, generator: random.Random) -> Iterator[Plan]:
         part = generator.choice(parts)
         some = [generator.randrange(len(part.seconds)) for _ in range(generator.choice((1, DRAWN)))]
         grid = member_grid(part.members, min(some, key=lambda place: float(part.seconds[place])))
-        yield moved(
+        yield move_to_pool(
             plan_of(grid, model=problem.model, global_batch=problem.job.global_batch), problem, pool
         )
 

@@ -61,7 +61,7 @@ def test_two_kinds_of_devices(model: str, batch: int, gap: float) -> None:
 
 @pytest.mark.proof
 def test_the_first_plan_of_two_kinds_is_as_good_as_the_last() -> None:
-    """Plans composed of undivided frames alone, some 8 of 43 processor seconds, suffice for the
+    """Plans composed of undivided subspaces alone, some 8 of 43 processor seconds, suffice for the
     plan and the bound."""
     whole = answer("llama-2-13b", TWO_KINDS, 1024)
     request = Request(model="llama-2-13b", cluster=TWO_KINDS, seq_len=2048, global_batch=1024)

@@ -18,22 +18,22 @@ from shardwright.program.problem import Problem, under
 from shardwright.search.certificate import stops_of
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import standard_space
-from shardwright.search.mixed.bounds.cost_bound import cell_holds, least_value
+from shardwright.search.mixed.bounds.cost_bound import interval_holds, least_value
 from shardwright.search.mixed.bounds.cost_rate_bound import (
+    floor_holds,
     floor_of,
-    holds_floor,
     least_floors,
-    least_of,
+    least_rate,
 )
 from shardwright.search.mixed.cost_certificate import Goal
-from shardwright.search.mixed.find_cheapest import find_valued
+from shardwright.search.mixed.find_cheapest import find_for_goal
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond, price_per_second_of
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.composition_search import whole_frame
+from shardwright.search.mixed.plans.composition_search import full_subspace
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.mixed_certificate import Floor, ValuedPart
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
@@ -64,7 +64,7 @@ def every_step(cluster: str) -> tuple[Tried, ...]:
     """Every plan of one and two lanes that fits."""
     problem, found = tiny(cluster, batch=2), []
     for closed in answer_of(cluster, "cost").certificate.mixed.valued.cells[0].shown:  # type: ignore[union-attr]
-        pipelines = PricedPipelines.of(StageCosts.of(under(problem, closed.options)))
+        pipelines = PricedPipelines.of(MixedStageCosts.of(under(problem, closed.options)))
         for plan in every_plan(pipelines, 2):
             done = simulate_plan(
                 problem, general_plan(pipelines.stage_costs, plan, options=closed.options)
@@ -76,7 +76,7 @@ def every_step(cluster: str) -> tuple[Tried, ...]:
 
 @cache
 def answer_of(cluster: str, objective: str, budget: float = inf) -> GeneralAnswer[MixedPlan | None]:
-    return find_valued(tiny(cluster, batch=2), Goal(objective=objective, budget=budget))
+    return find_for_goal(tiny(cluster, batch=2), Goal(objective=objective, budget=budget))
 
 
 def valued_of(answer: GeneralAnswer[MixedPlan | None]) -> ValuedPart:
@@ -108,7 +108,7 @@ def test_no_plan_of_a_tiny_cluster_takes_less_than_its_time_s_bound(
     steps = every_step(cluster)
     assert len(steps) > 10
     for one in steps:
-        assert value(one, found.unit) >= least_value(found.cells, by=one.seconds) * (1 - SLACK)
+        assert value(one, found.unit) >= least_value(found.cells, limit_s=one.seconds) * (1 - SLACK)
     best = min(value(one, found.unit) for one in steps)
     assert found.lower_bound <= best * (1 + SLACK)
     assert found.value <= best * 1.02
@@ -121,10 +121,14 @@ def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: st
     rows = [one.options for one in valued_of(answer_of(cluster, "cost")).cells[0].shown]
     pools = pools_of(problem.cluster)
     tariff = price_per_second_of(problem.cluster, pools, "cost")
-    pipeline_sets = [PricedPipelines.of(StageCosts.of(under(problem, row))) for row in rows]
+    pipeline_sets = [PricedPipelines.of(MixedStageCosts.of(under(problem, row))) for row in rows]
     for one in every_step(cluster)[::7]:
         least = min(
-            least_of(least_floors(pipelines, tariff, one.seconds, enough=inf, most=12, known={}))
+            least_rate(
+                least_floors(
+                    pipelines, tariff, one.seconds, enough=inf, max_programs=12, values_cache={}
+                )
+            )
             for pipelines in pipeline_sets
         )
         # Of devices, not of whole nodes.
@@ -175,15 +179,15 @@ def test_within_a_budget_no_plan_is_faster_than_the_bound(cluster: str, budget: 
 
 def test_a_budget_that_no_node_has_is_told() -> None:
     with pytest.raises(InfeasibleError, match=r"rents for 0\.4 dollars an hour") as raised:
-        find_valued(tiny(CLUSTERS[0], batch=2), Goal(objective="time", budget=0.4))
+        find_for_goal(tiny(CLUSTERS[0], batch=2), Goal(objective="time", budget=0.4))
     assert raised.value.hint is not None
     assert "1" in raised.value.hint
 
 
 def test_a_dearer_pool_raises_nothing() -> None:
-    alone = valued_of(find_valued(tiny("a100-sxm-40gb:2/1usd", batch=4), Goal(objective="cost")))
+    alone = valued_of(find_for_goal(tiny("a100-sxm-40gb:2/1usd", batch=4), Goal(objective="cost")))
     beside = valued_of(
-        find_valued(
+        find_for_goal(
             tiny("a100-sxm-40gb:2/1usd+v100-sxm-16gb:2/9usd", batch=4), Goal(objective="cost")
         )
     )
@@ -203,17 +207,17 @@ def test_the_cheapest_costs_no_more_than_the_fastest_and_is_no_faster() -> None:
 def test_floors_hold_and_higher_ones_do_not() -> None:
     problem = tiny("a100-sxm-40gb:2/2usd+v100-sxm-16gb:4/0.5usd", batch=8)
     pipelines, tariff = market_of(problem)
-    floor = floor_of(pipelines, tariff, whole_frame(pipelines), 2 * answer_seconds(problem), {})
+    floor = floor_of(pipelines, tariff, full_subspace(pipelines), 2 * answer_seconds(problem), {})
     assert floor.rate
-    assert holds_floor(pipelines, tariff, floor)
-    assert not holds_floor(pipelines, tariff, replace(floor, rate=1.01 * floor.rate))
-    assert not holds_floor(pipelines, tariff, replace(floor, rate=None))
-    assert not holds_floor(pipelines, tariff, replace(floor, limit_s=3 * floor.limit_s))
+    assert floor_holds(pipelines, tariff, floor)
+    assert not floor_holds(pipelines, tariff, replace(floor, rate=1.01 * floor.rate))
+    assert not floor_holds(pipelines, tariff, replace(floor, rate=None))
+    assert not floor_holds(pipelines, tariff, replace(floor, limit_s=3 * floor.limit_s))
 
 
 def market_of(problem: Problem) -> tuple[PricedPipelines, PricePerSecond]:
     pools = pools_of(problem.cluster)
-    return PricedPipelines.of(StageCosts.of(problem)), price_per_second_of(
+    return PricedPipelines.of(MixedStageCosts.of(problem)), price_per_second_of(
         problem.cluster, pools, "cost"
     )
 
@@ -231,12 +235,14 @@ def test_cells_tile_all_times_and_hold_and_no_higher_rate_does() -> None:
     assert cells[-1].empty
     tariff = price_per_second_of(problem.cluster, pools_of(problem.cluster), "cost")
     rows = dict.fromkeys(one.options for one in cells[0].shown)
-    pipeline_sets = {row: PricedPipelines.of(StageCosts.of(under(problem, row))) for row in rows}
+    pipeline_sets = {
+        row: PricedPipelines.of(MixedStageCosts.of(under(problem, row))) for row in rows
+    }
     for cell in cells:
-        assert cell_holds(pipeline_sets, tariff, cell)
+        assert interval_holds(pipeline_sets, tariff, cell)
         if cell.rate is not None:
-            assert not cell_holds(pipeline_sets, tariff, replace(cell, rate=1.001 * cell.rate))
-        assert not cell_holds(
+            assert not interval_holds(pipeline_sets, tariff, replace(cell, rate=1.001 * cell.rate))
+        assert not interval_holds(
             pipeline_sets,
             tariff,
             replace(cell, shown=tuple(replace(one, floors=one.floors[1:]) for one in cell.shown)),
@@ -246,16 +252,16 @@ def test_cells_tile_all_times_and_hold_and_no_higher_rate_does() -> None:
 def test_rates_of_whole_nodes_are_the_next_ones() -> None:
     cluster = parse_cluster("a100-sxm-40gb:16/900usd+v100-sxm-16gb:16/90usd")
     tariff = price_per_second_of(cluster, pools_of(cluster), "cost")
-    assert tariff.whole(0.01, (2, 2)) == pytest.approx(0.2)
-    assert tariff.whole(0.21, (2, 2)) == pytest.approx(0.4)
-    assert tariff.whole(0.41, (2, 2)) == pytest.approx(2.0)
-    assert tariff.whole(5.0, (2, 2)) == inf
+    assert tariff.round_up(0.01, (2, 2)) == pytest.approx(0.2)
+    assert tariff.round_up(0.21, (2, 2)) == pytest.approx(0.4)
+    assert tariff.round_up(0.41, (2, 2)) == pytest.approx(2.0)
+    assert tariff.round_up(5.0, (2, 2)) == inf
     assert tariff.rate((9, 0)) == pytest.approx(4.0)
 
 
 def test_a_price_that_is_missing_is_told_in_a_line() -> None:
     with pytest.raises(UsageError, match="states no price of v100-sxm-16gb") as raised:
-        find_valued(tiny("a100-sxm-40gb:1/2usd+v100-sxm-16gb:1", batch=2), Goal(objective="cost"))
+        find_for_goal(tiny("a100-sxm-40gb:1/2usd+v100-sxm-16gb:1", batch=2), Goal(objective="cost"))
     hint = raised.value.hint or ""
     assert parse_cluster(hint.split(": ")[1].split(" (")[0]).groups[0].price > 0
     with pytest.raises(UsageError, match="the power of tpu-v4 is not known"):
@@ -268,7 +274,7 @@ def test_a_floor_of_nothing_is_no_floor() -> None:
     problem = tiny(CLUSTERS[0], batch=2)
     pipelines, tariff = market_of(problem)
     none = Floor(
-        frame=whole_frame(pipelines),
+        frame=full_subspace(pipelines),
         limit_s=100.0,
         devices=(0.0, 0.0),
         nodes=0.0,
@@ -276,15 +282,15 @@ def test_a_floor_of_nothing_is_no_floor() -> None:
         money=0.0,
         rate=0.0,
     )
-    assert holds_floor(pipelines, tariff, none)
-    assert not holds_floor(pipelines, tariff, replace(none, rate=0.1))
+    assert floor_holds(pipelines, tariff, none)
+    assert not floor_holds(pipelines, tariff, replace(none, rate=0.1))
 
 
 def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:
     """Of a cluster of one kind: every number of nodes is accounted for, and no grid on any takes
     less than its range's bound."""
     problem = tiny("a100-sxm-40gb:32/2usd", batch=16)
-    found = find_valued(problem, Goal(objective="pareto"))
+    found = find_for_goal(problem, Goal(objective="pareto"))
     ranges = part_of(found.certificate).alone
     least = valued_of(found).lower_bound
     assert {8, 16, 32} <= {one.devices for one in ranges}
@@ -325,7 +331,7 @@ def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
         problem = problem_of(
             Request(model="t5-11b", cluster=cluster, seq_len=512, encoder_len=512, global_batch=32)
         )
-        found = find_valued(problem, Goal(objective="cost"))
+        found = find_for_goal(problem, Goal(objective="cost"))
         assert (found.detail, part_of(found.certificate).shapes) == (None, 0)
         assert part_of(found.certificate).why_alone == "t5-11b has branches"
         assert 0 < valued_of(found).lower_bound <= valued_of(found).value
@@ -337,9 +343,9 @@ def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
 @pytest.mark.parametrize("limit_s", cases([0.0, 0.1, 0.5], 2))
 def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) -> None:
     problem = tiny(CLUSTERS[0], batch=2)
-    stopped = find_valued(problem, Goal(objective="pareto"), time_limit_s=limit_s)
+    stopped = find_for_goal(problem, Goal(objective="pareto"), time_limit_s=limit_s)
     assert (
-        find_valued(problem, Goal(objective="pareto"), stops=stops_of(stopped.certificate))
+        find_for_goal(problem, Goal(objective="pareto"), stops=stops_of(stopped.certificate))
         == stopped
     )
     assert 0 < valued_of(stopped).lower_bound <= valued_of(stopped).value

@@ -20,26 +20,37 @@ from shardwright.job.job_from_flags import job_from_flags
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.certificate import Certificate
-from shardwright.search.mixed.bounds.time_bound import Closing, covers, holds, seconds_of, step_of
+from shardwright.search.mixed.bounds.time_bound import (
+    BranchAndBound,
+    covers_space,
+    dual_holds,
+    seconds_of,
+    step_of,
+)
 from shardwright.search.mixed.effort import USUAL
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans import composition_search
 from shardwright.search.mixed.plans.composition_search import (
-    FrameAnswer,
-    FrameQuery,
-    compose_frame,
+    SubspaceAnswer,
+    SubspaceQuery,
+    compose_subspace,
     first_limit,
-    whole_frame,
+    full_subspace,
 )
-from shardwright.search.mixed.plans.pool_grids import AloneSearch, pool_alone
-from shardwright.search.mixed.plans.simulated_plans import Standing
-from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, frame_of, general_plan
-from shardwright.search.mixed.stages.device_pools import Pool, pools_of
-from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.search.mixed_certificate import Frame, MixedPart
+from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, best_pool_grid
+from shardwright.search.mixed.plans.simulated_plans import SearchState
+from shardwright.search.mixed.plans.write_plan import (
+    MixedLane,
+    MixedPlan,
+    general_plan,
+    subspace_of,
+)
+from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
+from shardwright.search.mixed_certificate import MixedPart, Subspace
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_limit import Stops
@@ -139,7 +150,7 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
     c = answer.certificate
     steps = []
     for options in [closed.options for closed in part_of(c).closed]:
-        pipelines = PricedPipelines.of(StageCosts.of(under(problem, options)))
+        pipelines = PricedPipelines.of(MixedStageCosts.of(under(problem, options)))
         for plan in every_plan(pipelines, 2):
             done = simulate_plan(
                 problem, general_plan(pipelines.stage_costs, plan, options=options)
@@ -175,9 +186,9 @@ def test_answers_with_lanes_that_shard_are_as_fast_as_the_best_of_every_plan(num
         pytest.skip("nothing fits")
     best, plans = inf, 0
     for options in [closed.options for closed in part_of(found.certificate).closed]:
-        pipelines = PricedPipelines.of(StageCosts.of(under(problem, options)))
+        pipelines = PricedPipelines.of(MixedStageCosts.of(under(problem, options)))
         some = every_plan(pipelines, problem.job.global_batch)
-        plans += sum(frame_of(pipelines.stage_costs.table, plan).sharded for plan in some)
+        plans += sum(subspace_of(pipelines.stage_costs.table, plan).sharded for plan in some)
         for plan in generator.sample(some, min(len(some), 400)):
             done = simulate_plan(
                 problem, general_plan(pipelines.stage_costs, plan, options=options)
@@ -208,13 +219,13 @@ def test_without_pipelines_and_zero1_lanes_of_both_kinds_shard_each_for_itself()
     assert named == {lane.name for lane in found.plan.lanes}
     assert len(named) == 2
     assert "zero3" in part_of(found.certificate).pipelines
-    pipelines = PricedPipelines.of(StageCosts.of(problem))
-    assert covers(
+    pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
+    assert covers_space(
         pipelines.stage_costs,
         [dual.frame for closed in part_of(found.certificate).closed for dual in closed.duals],
     )
     assert all(
-        holds(pipelines, dual)
+        dual_holds(pipelines, dual)
         for closed in part_of(found.certificate).closed
         for dual in closed.duals
     )
@@ -268,7 +279,7 @@ def test_answers_to_models_with_experts_are_as_fast_as_the_best_of_every_plan(nu
         pytest.skip("nothing fits")
     best = inf
     for options in [closed.options for closed in part_of(found.certificate).closed]:
-        pipelines = PricedPipelines.of(StageCosts.of(under(problem, options)))
+        pipelines = PricedPipelines.of(MixedStageCosts.of(under(problem, options)))
         for plan in every_plan(pipelines, problem.job.global_batch):
             done = simulate_plan(
                 problem, general_plan(pipelines.stage_costs, plan, options=options)
@@ -291,29 +302,29 @@ def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(
     part = part_of(found.certificate)
     assert part.closed
     for closed in part.closed:
-        pipelines = PricedPipelines.of(StageCosts.of(under(problem, closed.options)))
-        frames = [dual.frame for dual in closed.duals]
-        assert covers(pipelines.stage_costs, frames)
-        assert not covers(pipelines.stage_costs, frames[1:])
+        pipelines = PricedPipelines.of(MixedStageCosts.of(under(problem, closed.options)))
+        subspaces = [dual.frame for dual in closed.duals]
+        assert covers_space(pipelines.stage_costs, subspaces)
+        assert not covers_space(pipelines.stage_costs, subspaces[1:])
         for dual in closed.duals:
             assert dual.limit_s >= part.lower_bound_s * (1 - 1e-9)
-            assert holds(pipelines, dual)
+            assert dual_holds(pipelines, dual)
         # Five times as late all of them together do the batch.
         late = replace(closed.duals[0], limit_s=5 * found.step_time_s)
-        assert not holds(pipelines, late)
+        assert not dual_holds(pipelines, late)
 
 
 def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Memory closes every frame at the latest limit as at the first."""
+    """Memory closes every subspace at the latest limit as at the first."""
     queries = []
 
-    def counted(inputs: TaskInputs, query: FrameQuery) -> FrameAnswer:
-        queries.append(query.frame)
-        return compose_frame(inputs, query)
+    def counted(inputs: TaskInputs, query: SubspaceQuery) -> SubspaceAnswer:
+        queries.append(query.subspace)
+        return compose_subspace(inputs, query)
 
-    monkeypatch.setattr(composition_search, "compose_frame", counted)
+    monkeypatch.setattr(composition_search, "compose_subspace", counted)
     problem = tiny(
         "a100-sxm-40gb:2+v100-sxm-16gb:2",
         seed=616412,
@@ -324,15 +335,15 @@ def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(
     with pytest.raises(InfeasibleError, match="no plan fits in memory"):
         find_mixed(problem, engine=Serial())
     times = Counter(queries)
-    # Plans of the undivided frame are composed once for each early limit, of every part once.
-    whole = max(times, key=lambda frame: frame.replicas[1] - frame.replicas[0])
+    # Plans of the undivided subspace are composed once for each early limit, of every part once.
+    whole = max(times, key=lambda subspace: subspace.replicas[1] - subspace.replicas[0])
     assert 1 <= times.pop(whole) <= len(USUAL.early_limit_rises)
     assert times
     assert set(times.values()) == {1}
 
 
 def test_a_plan_near_the_best_is_found_before_frames_are_divided() -> None:
-    """Plans composed of undivided frames alone are within 10 % of the answer, and lead to its
+    """Plans composed of undivided subspaces alone are within 10 % of the answer, and lead to its
     bound."""
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=16)
     answer = find_mixed(problem, engine=Serial())
@@ -344,20 +355,23 @@ def test_a_plan_near_the_best_is_found_before_frames_are_divided() -> None:
 
 def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -> None:
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
-    pipelines = PricedPipelines.of(StageCosts.of(problem))
-    first, _ = first_limit(pipelines, whole_frame(pipelines), most=100.0)
-    closing = Closing(pipelines=pipelines, tasks=SearchTasks.of(Serial(), problem, [pipelines]))
-    assert not closing.close(2 * first, most=6)
-    lowered = closing.lowered(2 * first)
+    pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
+    first, _ = first_limit(pipelines, full_subspace(pipelines), latest_limit_s=100.0)
+    closing = BranchAndBound(
+        pipelines=pipelines, tasks=SearchTasks.of(Serial(), problem, [pipelines])
+    )
+    assert not closing.close(2 * first, max_tests=6)
+    lowered = closing.lower_limit(2 * first)
     assert first < lowered < 2 * first
     assert not closing.open
-    assert covers(pipelines.stage_costs, list(closing.closed))
+    assert covers_space(pipelines.stage_costs, list(closing.closed))
     assert all(
-        dual.limit_s >= lowered and holds(pipelines, dual) for dual in closing.closed.values()
+        dual.limit_s >= lowered and dual_holds(pipelines, dual) for dual in closing.closed.values()
     )
     later = seconds_of(step_of(lowered) + 1)
     assert any(
-        pipelines.priced(frame, later)[0].samples >= pipelines.batch for frame in closing.closed
+        pipelines.priced(subspace, later)[0].samples >= pipelines.batch
+        for subspace in closing.closed
     )
 
 
@@ -402,16 +416,16 @@ def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
         problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:]))
     )
     one, other = (
-        PricedPipelines.of(StageCosts.of(problem)),
-        PricedPipelines.of(StageCosts.of(larger)),
+        PricedPipelines.of(MixedStageCosts.of(problem)),
+        PricedPipelines.of(MixedStageCosts.of(larger)),
     )
-    frames = (
-        Frame(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)),
-        Frame(replicas=(4, 8), tp=2, nodes=(0.0, 1e9)),
+    subspaces = (
+        Subspace(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)),
+        Subspace(replicas=(4, 8), tp=2, nodes=(0.0, 1e9)),
     )
-    for frame in (*frames, *(replace(frame, sharded=True) for frame in frames)):
+    for subspace in (*subspaces, *(replace(subspace, sharded=True) for subspace in subspaces)):
         before, after = (
-            pipelines.priced(frame, 0.5, thorough=True)[0].samples for pipelines in (one, other)
+            pipelines.priced(subspace, 0.5, thorough=True)[0].samples for pipelines in (one, other)
         )
         assert after >= before * (1 - 1e-9)
 
@@ -448,11 +462,13 @@ def test_models_without_pipelines_have_the_best_grid_of_any_pool_alone(
     )
 
 
-def find_mixed_alone(problem: Problem, pool: Pool) -> float:
+def find_mixed_alone(problem: Problem, pool: DevicePool) -> float:
     """Seconds of the best grid of a pool's devices as a cluster of their own."""
-    found = pool_alone(
+    found = best_pool_grid(
         problem,
-        AloneSearch(pool=pool, choices=Choices(), seconds=inf, stop=None, memory=SEARCH_MEMORY),
+        PoolGridSearch(
+            pool=pool, choices=PinnedValues(), seconds=inf, stop=None, memory=SEARCH_MEMORY
+        ),
     )
     return found if isinstance(found, float) else found.certificate.best_s
 
@@ -473,18 +489,18 @@ def test_a_composed_plan_is_simulated_before_frames_with_sharding_lanes_are_pric
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[str] = []
-    priced, take = PricedPipelines.priced, Standing.take
+    priced, take = PricedPipelines.priced, SearchState.add_simulated
 
-    def counted(pipelines: PricedPipelines, frame: Frame, *args: Any, **given: Any) -> Any:
-        events.append("sharded" if frame.sharded else "priced")
-        return priced(pipelines, frame, *args, **given)
+    def counted(pipelines: PricedPipelines, subspace: Subspace, *args: Any, **given: Any) -> Any:
+        events.append("sharded" if subspace.sharded else "priced")
+        return priced(pipelines, subspace, *args, **given)
 
-    def taken(standing: Standing, mixed: MixedPlan | None, *args: Any) -> float:
+    def taken(state: SearchState, mixed: MixedPlan | None, *args: Any) -> float:
         events.append("grid" if mixed is None else "composed")
-        return take(standing, mixed, *args)
+        return take(state, mixed, *args)
 
     monkeypatch.setattr(PricedPipelines, "priced", counted)
-    monkeypatch.setattr(Standing, "take", taken)
+    monkeypatch.setattr(SearchState, "add_simulated", taken)
     find_mixed(tiny("a100-sxm-40gb:2+v100-sxm-16gb:2"))
     before = Counter(events[: events.index("composed")])
     # Of all pools together: the first limit to a percent, and one search for compositions.

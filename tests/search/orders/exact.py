@@ -10,10 +10,10 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
-from shardwright.search.orders.find_order import find_order, found_order
-from shardwright.search.orders.found_order import FoundOrder, codes_of, weigh
+from shardwright.search.orders.find_order import find_order, make_found_order
+from shardwright.search.orders.found_order import FoundOrder, codes_of_table, evaluate_order
 from shardwright.search.orders.order_longest_path import walk
-from shardwright.search.orders.order_problem import OrderProblem, flat
+from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 LARGEST = 4096
 """Most actions: beyond that a model is not even built."""
@@ -45,7 +45,7 @@ def exact_order(
     Raises:
         UsageError: the problem is too large.
     """
-    columns, _, _ = flat(problem)
+    columns, _, _ = problem_arrays(problem)
     actions = 3 * columns.shape[1] * problem.microbatches
     if actions > LARGEST:
         raise UsageError(
@@ -77,12 +77,12 @@ def exact_order(
     if status == cp_model.UNKNOWN or round(solver.objective_value) * unit >= start.makespan:
         return replace(start, lower_bound=min(proven, start.makespan))
     values = np.array([solver.value(variable) for variable in starts], np.int64) * unit
-    order = weigh(problem, columns, *decode(problem, columns, values), method="exact")
+    order = evaluate_order(problem, columns, *decode(problem, columns, values), method="exact")
     assert 0 <= order.makespan <= round(solver.objective_value) * unit, (
         "the decoded order runs as the model says"
     )
     assert (order.peak <= problem.limit).all(), "the decoded order fits"
-    return found_order(problem, order, lower_bound=min(proven, order.makespan))
+    return make_found_order(problem, order, lower_bound=min(proven, order.makespan))
 
 
 def _unit(columns: IntArray) -> int:
@@ -155,7 +155,7 @@ def _encode(
 def starts_of(problem: OrderProblem, columns: IntArray, order: FoundOrder) -> IntArray:
     """Start of each (kind, chunk, microbatch) of a known order, flat."""
     chunks = columns.shape[1]
-    codes, row_start = codes_of(problem, order.table)
+    codes, row_start = codes_of_table(problem, order.table)
     end = np.zeros((3 * chunks, problem.microbatches), np.int64)
     at, free = np.zeros(problem.ranks, np.int64), np.zeros(problem.ranks, np.int64)
     walk(

@@ -11,38 +11,41 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import UsageError
-from shardwright.search.orders.find_order import found_order
-from shardwright.search.orders.find_order_and_memory import FoundWithMemory, order_with_memory
-from shardwright.search.orders.found_order import weigh
-from shardwright.search.orders.memory_option import Options, applied
+from shardwright.search.orders.find_order import make_found_order
+from shardwright.search.orders.find_order_and_memory import (
+    FoundOrderWithMemory,
+    find_order_with_memory,
+)
+from shardwright.search.orders.found_order import evaluate_order
+from shardwright.search.orders.memory_option import MemoryOptions, with_chosen_options
 from shardwright.search.orders.order_and_memory_bound import memory_bound
 from shardwright.search.orders.order_bounds import order_bounds
-from shardwright.search.orders.order_problem import OrderProblem, flat
+from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from tests.search.orders.exact import LARGEST, decode, starts_of
 
 
 def exact_order_with_memory(
     problem: OrderProblem,
-    options: Options,
+    options: MemoryOptions,
     *,
     starts: Sequence[Sequence[int]] = (),
     time_limit_s: float = 60.0,
     workers: int = 2,
     effort: float = 0.2,
     seed: int = 0,
-) -> FoundWithMemory:
+) -> FoundOrderWithMemory:
     """The order and choice that end first, proven as far as `time_limit_s` goes; its `lower_bound`
     says whether all the way.
 
     The model of `exact_order` with a literal for each chunk and option: it sets how long I and W
     take, what the chunk's microbatches take of its rank's memory, and what the rank leaves free for
     the work of I. Options that the bound rules out are left out. It starts from the answer of
-    `order_with_memory`; whatever the solver answers is decoded and weighed anew.
+    `find_order_with_memory`; whatever the solver answers is decoded and weighed anew.
 
     Args:
         time_limit_s: of the solver, elapsed.
         workers: its threads.
-        starts, effort, seed: as in `order_with_memory`.
+        starts, effort, seed: as in `find_order_with_memory`.
 
     Raises:
         UsageError: the problem is too large. InfeasibleError: no choice fits.
@@ -53,7 +56,7 @@ def exact_order_with_memory(
             f"an exact order of {actions} actions is out of reach; the limit is {LARGEST}",
             hint="use order_with_memory",
         )
-    known = order_with_memory(problem, options, starts=starts, effort=effort, seed=seed)
+    known = find_order_with_memory(problem, options, starts=starts, effort=effort, seed=seed)
     if known.order.makespan == known.lower_bound:
         return known
     from ortools.sat.python import cp_model
@@ -88,7 +91,7 @@ def exact_order_with_memory(
         next(place for place, literal in of.items() if solver.boolean_value(literal))
         for of in encoded.literals
     )
-    made = applied(problem, options, choice)
+    made = with_chosen_options(problem, options, choice)
     values = (
         np.array(
             [
@@ -101,14 +104,14 @@ def exact_order_with_memory(
         )
         * encoded.unit
     )
-    columns = flat(made)[0]
-    order = weigh(made, columns, *decode(made, columns, values), method="exact")
+    columns = problem_arrays(made)[0]
+    order = evaluate_order(made, columns, *decode(made, columns, values), method="exact")
     assert 0 <= order.makespan <= round(solver.objective_value) * encoded.unit, (
         "the decoded order runs as the model says"
     )
     assert (order.peak <= made.limit).all(), "the decoded order fits"
-    found = found_order(made, order, lower_bound=order_bounds(made).best)
-    return FoundWithMemory(
+    found = make_found_order(made, order, lower_bound=order_bounds(made).best)
+    return FoundOrderWithMemory(
         order=found, choice=choice, problem=made, lower_bound=min(proven, found.makespan)
     )
 
@@ -128,13 +131,13 @@ class _Model:
         self,
         model: Any,
         problem: OrderProblem,
-        options: Options,
+        options: MemoryOptions,
         left: Sequence[Sequence[int]],
         *,
         lower: int,
         upper: int,
     ) -> None:
-        table = flat(problem)[0]
+        table = problem_arrays(problem)[0]
         chunks, m = table.shape[1], problem.microbatches
         extras = [option.extra for of in options for option in of]
         self.unit = unit = max(gcd(*table[1:6].reshape(-1).tolist(), *extras), 1)
@@ -165,7 +168,7 @@ class _Model:
         self,
         c: int,
         problem: OrderProblem,
-        options: Options,
+        options: MemoryOptions,
         table: Any,
         intervals: Any,
         kept: Any,
@@ -238,9 +241,9 @@ class _Model:
                     )
 
 
-def _hint(encoded: _Model, known: FoundWithMemory) -> None:
+def _hint(encoded: _Model, known: FoundOrderWithMemory) -> None:
     """The known order and choice, as far as the model has them."""
-    values = starts_of(known.problem, flat(known.problem)[0], known.order).tolist()
+    values = starts_of(known.problem, problem_arrays(known.problem)[0], known.order).tolist()
     variables = [variable for kind in encoded.start for chunk in kind for variable in chunk]
     for variable, value in zip(variables, values, strict=True):
         encoded.model.add_hint(variable, value // encoded.unit)

@@ -17,7 +17,7 @@ from shardwright.program.orders.action_rows import ActionRows, action_rows
 from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.orders.device_sets import participation
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.search.orders.fill_in_grid_orders import found_rows, resolve
+from shardwright.search.orders.fill_in_grid_orders import find_order_tables, find_shared_action_rows
 from shardwright.search.orders.find_order import find_order
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.strategy.plan.lane import Lane
@@ -86,8 +86,8 @@ def kept(rows: ActionRows, given: StageTimes) -> list[int]:
 def check(plan: Plan, given: StageTimes, *, effort: float = 0.05) -> int:
     """Resolve, check that everything is done once by all devices of its stage and within the limit,
     and say when it ends."""
-    found = resolve(plan, times=given, effort=effort)
-    assert resolve(plan, times=given, effort=effort) == found
+    found = find_order_tables(plan, times=given, effort=effort)
+    assert find_order_tables(plan, times=given, effort=effort) == found
     assert all(isinstance(order, Table) for order in found.orders)
     assert all(
         [key for key, _ in order.rows] == sorted(key for key, _ in order.rows)
@@ -166,7 +166,10 @@ def test_encoders_that_run_at_once() -> None:
     single = replace(plan, lanes=(replace(plan.lanes[0], microbatches=1),))
     assert check(single, given) == 5 + 30 + 30 + 5 + 5
     assert check(single, replace(given, edges=None)) == 5 + 3 + 30 + 30 + 3 + 5 + 5
-    assert verify(resolve(plan, times=given, effort=0.05), model=model, global_batch=32) == ()
+    assert (
+        verify(find_order_tables(plan, times=given, effort=0.05), model=model, global_batch=32)
+        == ()
+    )
 
 
 @st.composite
@@ -274,7 +277,7 @@ def test_no_longer_than_any_named_schedule_that_fits(
     take = participation(plan, lanes=(0,))
     # Without any effort there is one list schedule beside the named ones.
     by_list = makespan(
-        plan, found_rows(plan, lanes=(0,), take=take, times=first, effort=0.0), first
+        plan, find_shared_action_rows(plan, lanes=(0,), take=take, times=first, effort=0.0), first
     )
     ends = (check(plan, first, effort=0.01), by_list)
     for name in SCHEDULES:
@@ -353,7 +356,7 @@ def test_small_orders_are_the_best_there_are(
     given = times(plan, forward=forward, input=backward, weight=0)
     take = participation(plan, lanes=(0,))
     assert makespan(
-        plan, found_rows(plan, lanes=(0,), take=take, times=given, effort=0.1), given
+        plan, find_shared_action_rows(plan, lanes=(0,), take=take, times=given, effort=0.1), given
     ) == brute(plan, given)
 
 
@@ -391,8 +394,8 @@ def test_only_searches_are_replaced_unless_asked() -> None:
         [[stage(0), stage(1)]], NamedOrder(schedule="gpipe", lanes=("main",)), microbatches=4
     )
     given = times(plan)
-    assert resolve(plan, times=given) == plan
-    assert isinstance(resolve(plan, times=given, named=True).orders[0], Table)
+    assert find_order_tables(plan, times=given) == plan
+    assert isinstance(find_order_tables(plan, times=given, replace_named=True).orders[0], Table)
 
 
 def test_several_orders_are_found_apart() -> None:
@@ -406,7 +409,10 @@ def test_several_orders_are_found_apart() -> None:
         orders=tuple(NamedOrder(schedule="table-search", lanes=(name,)) for name in ("b", "a")),
     )
     assert check(plan, times(plan)) == 1 + 3 * 3
-    assert [order.lanes for order in resolve(plan, times=times(plan)).orders] == [("b",), ("a",)]
+    assert [order.lanes for order in find_order_tables(plan, times=times(plan)).orders] == [
+        ("b",),
+        ("a",),
+    ]
 
 
 def test_branches_are_ordered_by_what_feeds_what() -> None:
@@ -431,10 +437,10 @@ def test_encoders_with_larger_microbatches() -> None:
 def test_refusals() -> None:
     plan = plan_of([[stage(0, devices=2), stage(0)]], SEARCH, microbatches=2)
     with pytest.raises(InfeasibleError):
-        resolve(plan, times=times(plan, limit=1), effort=0.01)
+        find_order_tables(plan, times=times(plan, limit=1), effort=0.01)
     for parameters in ((("effort", 2),), (("seed", "x"),)):
         with pytest.raises(StrategyError, match="seed"):
-            resolve(
+            find_order_tables(
                 replace(plan, orders=(replace(SEARCH, parameters=parameters),)), times=times(plan)
             )
     with pytest.raises(UsageError, match="stash"):

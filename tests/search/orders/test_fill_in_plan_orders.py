@@ -19,8 +19,12 @@ from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.search.orders.fill_in_grid_orders import resolve
-from shardwright.search.orders.fill_in_plan_orders import is_open, resolved, stage_times
+from shardwright.search.orders.fill_in_grid_orders import find_order_tables
+from shardwright.search.orders.fill_in_plan_orders import (
+    has_searched_orders,
+    stage_times_of_plan,
+    with_searched_orders,
+)
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
@@ -107,11 +111,11 @@ def test_no_named_order_that_fits_is_faster(block: int) -> None:
                 problem, cluster=reserve_memory(problem.cluster, reserve_bytes=max(spare, 0))
             )
         try:
-            found = resolved(problem, opened(plan), effort=0.1)
+            found = with_searched_orders(problem, opened(plan), effort=0.1)
         except InfeasibleError:
             found = None
         if found is not None:
-            assert not is_open(found)
+            assert not has_searched_orders(found)
             assert replace(found, orders=plan.orders) == plan
             assert action_violations(found, action_rows(found)) == ()
         done = simulate_plan(problem, found) if found is not None else None
@@ -136,9 +140,9 @@ def test_a_named_order_stands_where_no_table_is_faster() -> None:
         model=problem.model,
         global_batch=256,
     )
-    found = resolved(problem, opened(plan), effort=0.2)
+    found = with_searched_orders(problem, opened(plan), effort=0.2)
     assert found == plan
-    table = resolve(opened(plan), times=stage_times(problem, plan), effort=0.2)
+    table = find_order_tables(opened(plan), times=stage_times_of_plan(problem, plan), effort=0.2)
     assert (
         simulate_plan(problem, table).step_time_s > simulate_plan(problem, plan).step_time_s * 1.01
     )
@@ -146,14 +150,16 @@ def test_a_named_order_stands_where_no_table_is_faster() -> None:
 
 def test_the_same_question_has_the_same_answer() -> None:
     problem, plan = problem_of(), opened(plan_of(Grid(pp=4), model=MODEL, global_batch=12), seed=3)
-    assert resolved(problem, plan, effort=0.1) == resolved(problem, plan, effort=0.1)
+    assert with_searched_orders(problem, plan, effort=0.1) == with_searched_orders(
+        problem, plan, effort=0.1
+    )
     closed = plan_of(Grid(pp=4), model=MODEL, global_batch=12)
-    assert resolved(problem, closed) is closed
+    assert with_searched_orders(problem, closed) is closed
 
 
 def test_times_are_those_of_the_simulator() -> None:
     problem, plan = problem_of(), plan_of(Grid(tp=2, sp=True, pp=2), model=MODEL, global_batch=12)
-    times, result = stage_times(problem, plan), simulate_plan(problem, plan)
+    times, result = stage_times_of_plan(problem, plan), simulate_plan(problem, plan)
     for chunk in range(2):
         step = result.costs.step(0, chunk, 0)
         assert times.forward[0, chunk] == round(float(step.forward_s[0]) * 1e9)
@@ -173,18 +179,18 @@ def test_times_are_those_of_the_simulator() -> None:
 def test_found_orders_keep_within_the_memory() -> None:
     problem, plan = problem_of(), plan_of(Grid(pp=4), model=MODEL, global_batch=12)
     capacity = problem.cluster.node.accelerator.memory_bytes
-    free = resolved(problem, opened(plan), effort=0.1)
+    free = with_searched_orders(problem, opened(plan), effort=0.1)
     used = max(m.reserved for m in simulate_plan(problem, free).memory)
-    held = int(stage_times(problem, plan).held.max())
+    held = int(stage_times_of_plan(problem, plan).held.max())
     # Two microbatches less than the order without a limit has on its fullest device.
     tight = replace(
         problem, cluster=reserve_memory(problem.cluster, reserve_bytes=capacity - used + 2 * held)
     )
-    found = simulate_plan(tight, resolved(tight, opened(plan), effort=0.1))
+    found = simulate_plan(tight, with_searched_orders(tight, opened(plan), effort=0.1))
     assert max(m.reserved for m in found.memory) <= tight.cluster.node.accelerator.memory_bytes
     full = replace(problem, cluster=reserve_memory(problem.cluster, reserve_bytes=capacity - 10**8))
     with pytest.raises(InfeasibleError, match="beside its activations"):
-        resolved(full, opened(plan))
+        with_searched_orders(full, opened(plan))
 
 
 def test_limits_are_of_each_kind_of_device() -> None:
@@ -195,7 +201,7 @@ def test_limits_are_of_each_kind_of_device() -> None:
         job=entry.job,
         runtime=load_runtime("megatron-core"),
     )
-    limit = stage_times(problem, entry.plan).limit
+    limit = stage_times_of_plan(problem, entry.plan).limit
     assert limit is not None
     capacity = np.array(
         [kind_problem(problem, d).cluster.node.accelerator.memory_bytes for d in range(3)]

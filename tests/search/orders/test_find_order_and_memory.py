@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.search.orders.find_order import find_order
-from shardwright.search.orders.find_order_and_memory import order_with_memory
-from shardwright.search.orders.found_order import codes_of, weigh
-from shardwright.search.orders.memory_knapsack import choose_for, offers_of
-from shardwright.search.orders.memory_option import MemoryOption, Options, applied, useful
+from shardwright.search.orders.find_order_and_memory import find_order_with_memory
+from shardwright.search.orders.found_order import codes_of_table, evaluate_order
+from shardwright.search.orders.memory_knapsack import best_choice_for_order, option_combinations
+from shardwright.search.orders.memory_option import (
+    MemoryOption,
+    MemoryOptions,
+    pareto_options,
+    with_chosen_options,
+)
 from shardwright.search.orders.named_schedules import named_tables
 from shardwright.search.orders.order_and_memory_bound import memory_bound
-from shardwright.search.orders.order_problem import OrderProblem, flat
+from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from tests.search.orders.memory_exact import exact_order_with_memory
 from tests.search.orders.replay import chain, problems, replay
 from tests.tiers import examples
@@ -66,7 +71,7 @@ def layer_options(count: int, *, stash: int = 0) -> list[MemoryOption]:
                 whole=stash > kept,
             )
         )
-    return [result[place] for place in useful(result)]
+    return [result[place] for place in pareto_options(result)]
 
 
 @st.composite
@@ -90,10 +95,12 @@ def tiny(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]]]:
     return problem, draw_options(draw, problem)
 
 
-def fits(problem: OrderProblem, options: Options, choice: tuple[int, ...]) -> OrderProblem | None:
+def fits(
+    problem: OrderProblem, options: MemoryOptions, choice: tuple[int, ...]
+) -> OrderProblem | None:
     """The problem of a choice, if a microbatch fits."""
     try:
-        return applied(problem, options, choice)
+        return with_chosen_options(problem, options, choice)
     except InfeasibleError:
         return None
 
@@ -106,7 +113,7 @@ def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(
     problem, options = case
     uniform = [fits(problem, options, (place,) * len(options)) for place in range(3)]
     try:
-        found = order_with_memory(problem, options, effort=0.02)
+        found = find_order_with_memory(problem, options, effort=0.02)
     except InfeasibleError:
         assert uniform == [None] * 3
         return
@@ -148,7 +155,7 @@ def rows_of_two() -> list[tuple[int, ...]]:
     return rows
 
 
-def brute(problem: OrderProblem, options: Options) -> tuple[int, int] | None:
+def brute(problem: OrderProblem, options: MemoryOptions) -> tuple[int, int] | None:
     """The earliest end over all choices and orders of a `tiny` problem, and how many were run."""
     ends, tried = [], 0
     for choice in product(*(range(len(of)) for of in options)):
@@ -157,7 +164,9 @@ def brute(problem: OrderProblem, options: Options) -> tuple[int, int] | None:
             continue
         for first, second in product(rows_of_two(), repeat=2):
             codes = np.array([2 * kind for kind in first] + [2 * kind + 1 for kind in second])
-            order = weigh(made, flat(made)[0], codes, np.array([0, 6, 12]), method="")
+            order = evaluate_order(
+                made, problem_arrays(made)[0], codes, np.array([0, 6, 12]), method=""
+            )
             tried += 1
             if order.makespan >= 0 and (order.peak <= made.limit).all():
                 ends.append(order.makespan)
@@ -175,7 +184,7 @@ def test_bound_search_and_solver_against_all_choices_and_orders(
     known = brute(problem, options)
     if known is None:
         with pytest.raises(InfeasibleError):
-            order_with_memory(problem, options, effort=0.02)
+            find_order_with_memory(problem, options, effort=0.02)
         return
     best, tried = known
     assert tried >= 25
@@ -184,7 +193,7 @@ def test_bound_search_and_solver_against_all_choices_and_orders(
         bound = memory_bound(problem, options, below=below)
         assert bound.value <= best
         assert all(bound.left)
-    found = order_with_memory(problem, options, effort=0.1)
+    found = find_order_with_memory(problem, options, effort=0.1)
     assert found.lower_bound <= best <= found.order.makespan
     needs_solver("ortools")
     exact = exact_order_with_memory(problem, options, effort=0.02)
@@ -204,19 +213,21 @@ def test_the_best_options_of_an_order(case: tuple[OrderProblem, list[list[Memory
     if problem.lanes * problem.chunks > 4:
         return
     for _, table in list(named_tables(problem))[:3]:
-        codes, row_start = codes_of(problem, table)
+        codes, row_start = codes_of_table(problem, table)
         ends = []
         for choice in product(range(3), repeat=len(options)):
             made = fits(problem, options, choice)
             if made is not None:
-                order = weigh(made, flat(made)[0], codes, row_start, method="")
+                order = evaluate_order(made, problem_arrays(made)[0], codes, row_start, method="")
                 if (order.peak <= made.limit).all():
                     ends.append(order.makespan)
-        chosen = choose_for(problem, offers_of(problem, options), codes, row_start)
+        chosen = best_choice_for_order(
+            problem, option_combinations(problem, options), codes, row_start
+        )
         assert (chosen is None) == (not ends)
         if chosen is not None:
-            made = applied(problem, options, chosen[1])
-            order = weigh(made, flat(made)[0], codes, row_start, method="")
+            made = with_chosen_options(problem, options, chosen[1])
+            order = evaluate_order(made, problem_arrays(made)[0], codes, row_start, method="")
             assert chosen[0] == order.makespan >= min(ends)
             assert (order.peak <= made.limit).all()
             assert not exact or chosen[0] == min(ends)
@@ -227,12 +238,14 @@ def test_mixed_options_beat_one_everywhere() -> None:
     recompute some layers."""
     options = [layer_options(4)] * 4
     problem = chain(4, 8, forward=100, input=100, weight=100, send=5, held=0, stash=0, limit=96)
-    found = order_with_memory(problem, options, effort=0.2)
+    found = find_order_with_memory(problem, options, effort=0.2)
     one = [fits(problem, options, (place,) * 4) for place in range(len(options[0]))]
     alone = min(find_order(same, effort=0.2).makespan for same in one if same is not None)
     assert found.order.makespan < alone
     assert len(set(found.choice)) > 1
-    assert found.order.makespan == order_with_memory(problem, options, effort=0.2).order.makespan
+    assert (
+        found.order.makespan == find_order_with_memory(problem, options, effort=0.2).order.makespan
+    )
 
 
 def test_more_memory_is_never_proven_worse() -> None:
@@ -246,21 +259,21 @@ def test_more_memory_is_never_proven_worse() -> None:
     assert bounds[0] > bounds[-1]
     single = [[KEEP_ALL]] * 4
     problem = chain(4, 8, forward=5, input=5, weight=5, send=1, held=8, stash=8, limit=32)
-    assert order_with_memory(problem, single).order.makespan == find_order(problem).makespan
+    assert find_order_with_memory(problem, single).order.makespan == find_order(problem).makespan
 
 
 def test_what_makes_no_sense() -> None:
     with pytest.raises(UsageError, match="at least one memory option"):
-        order_with_memory(chain(2, 2, limit=9), [[KEEP_ALL]])
-    with pytest.raises(UsageError, match="stash is what stays"):
+        find_order_with_memory(chain(2, 2, limit=9), [[KEEP_ALL]])
+    with pytest.raises(UsageError, match="stash is the part of held"):
         MemoryOption(extra=0, held=1, stash=1, whole=True)
     with pytest.raises(UsageError, match="whole numbers"):
         MemoryOption(extra=-1, held=1)
     with pytest.raises(InfeasibleError, match="no memory option"):
-        order_with_memory(chain(2, 2, held=0, stash=0, limit=7), [[KEEP_ALL]] * 2)
+        find_order_with_memory(chain(2, 2, held=0, stash=0, limit=7), [[KEEP_ALL]] * 2)
     lean = MemoryOption(extra=0, held=8, stash=8)
-    assert useful([KEEP_ALL, lean, MemoryOption(extra=1, held=9)]) == (0, 2)
-    assert useful([KEEP_ALL, MemoryOption(extra=1, held=9, stash=9)]) == (0,)
+    assert pareto_options([KEEP_ALL, lean, MemoryOption(extra=1, held=9)]) == (0, 2)
+    assert pareto_options([KEEP_ALL, MemoryOption(extra=1, held=9, stash=9)]) == (0,)
 
 
 def test_solver_and_search_agree_on_four_by_eight() -> None:
@@ -279,7 +292,7 @@ def test_solver_and_search_agree_on_four_by_eight() -> None:
             stash=0,
             limit=limit,
         )
-        found = order_with_memory(problem, options, effort=0.1)
+        found = find_order_with_memory(problem, options, effort=0.1)
         exact = exact_order_with_memory(problem, options, effort=0.1)
         assert exact.order.makespan == exact.lower_bound
         assert (

@@ -15,12 +15,17 @@ from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.csv_tables import format_csv
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.search.orders.find_order import find_order
-from shardwright.search.orders.found_order import Codes, codes_of, table_of_codes, weigh
-from shardwright.search.orders.list_scheduling import list_schedule, reserves
+from shardwright.search.orders.found_order import (
+    CodedOrder,
+    codes_of_table,
+    evaluate_order,
+    table_of_codes,
+)
+from shardwright.search.orders.list_scheduling import deeper_chunk_bytes, list_schedule
 from shardwright.search.orders.named_schedules import named_tables
 from shardwright.search.orders.order_bounds import order_bounds
-from shardwright.search.orders.order_problem import OrderProblem, flat
-from shardwright.search.orders.repetend import repetends, unrolled
+from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
+from shardwright.search.orders.repetend import repetends, unroll
 from tests.schedules.csv_reader import parse_csv
 from tests.search.orders.replay import chain, problem_of, problems, replay
 from tests.tiers import examples, seeds
@@ -172,11 +177,11 @@ def test_two_ranks_and_three_microbatches_against_all_orders(seed: int) -> None:
         stash=int(random.integers(0, 3)),
         limit=2 + seed % 5,
     )
-    columns, row_start = flat(problem)[0], np.array([0, 9, 18])
+    columns, row_start = problem_arrays(problem)[0], np.array([0, 9, 18])
     best = 2**60
     for first, second in product(rows_in_turn(3), repeat=2):
         codes = np.array([2 * kind for kind in first] + [2 * kind + 1 for kind in second])
-        order = weigh(problem, columns, codes, row_start, method="")
+        order = evaluate_order(problem, columns, codes, row_start, method="")
         if order.makespan >= 0 and (order.peak <= problem.limit).all():
             best = min(best, order.makespan)
     assert order_bounds(problem).best <= best == find_order(problem, effort=0.2).makespan
@@ -254,7 +259,9 @@ def test_tables_are_codes_and_back(name: str) -> None:
         limit=99,
     )
     table = schedule_table(name, num_ranks=4, chunks_per_rank=each, num_microbatches=8)
-    order: Codes = weigh(problem, flat(problem)[0], *codes_of(problem, table), method=name)
+    order: CodedOrder = evaluate_order(
+        problem, problem_arrays(problem)[0], *codes_of_table(problem, table), method=name
+    )
     again = table_of_codes(problem, order)
     assert replay(problem, again) == (order.makespan, order.peak.tolist())
     assert replay(problem, table)[0] >= order.makespan
@@ -284,7 +291,9 @@ def test_repetends_repeat(problem: OrderProblem) -> None:
         assert (block.start[1] >= ends[0]).all()
         assert (block.start[2] >= ends[1]).all()
         assert block.proven == (block.period == times.sum(axis=0).max())
-        order = weigh(problem, flat(problem)[0], *unrolled(problem, block), method="repetend")
+        order = evaluate_order(
+            problem, problem_arrays(problem)[0], *unroll(problem, block), method="repetend"
+        )
         assert 0 <= order.makespan <= int(ends.max()) + (problem.microbatches - 1) * block.period
 
 
@@ -299,15 +308,15 @@ def test_list_schedules_never_stick_on_one_lane(
     problem: OrderProblem, patience: int, prefer: int, most: int
 ) -> None:
     """Room is kept for deeper chunks: any policy ends, and fits."""
-    columns, limit, local = flat(problem)
+    columns, limit, local = problem_arrays(problem)
     policy = np.tile(np.array([[patience], [prefer], [most]]), problem.ranks)
     makespan, codes, row_start = list_schedule(
-        columns, limit, local, reserves(columns, local), problem.microbatches, policy
+        columns, limit, local, deeper_chunk_bytes(columns, local), problem.microbatches, policy
     )
     if problem.lanes == 1:
         assert makespan > 0
     if makespan > 0:
-        order = weigh(problem, columns, codes, row_start, method="list")
+        order = evaluate_order(problem, columns, codes, row_start, method="list")
         assert order.makespan <= makespan
         assert (order.peak <= problem.limit).all()
         assert replay(problem, table_of_codes(problem, order))[0] == order.makespan
@@ -320,7 +329,7 @@ def test_what_is_no_problem() -> None:
         chain(2, 3, held=2, limit=1)
     with pytest.raises(UsageError, match="whole numbers"):
         chain(2, 3, forward=-1)
-    with pytest.raises(UsageError, match="stash is what stays"):
+    with pytest.raises(UsageError, match="stash is the part of held"):
         chain(2, 3, held=1, stash=2, limit=9)
     with pytest.raises(UsageError, match="at least 1"):
         chain(2, 0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.serving.deployments.deployment_notation import parse_deployment, print_deployment
-from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
+from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
 from tests.tiers import examples
 
 DEGREES = st.sampled_from((1, 2, 3, 4, 8, 16))
@@ -34,13 +34,17 @@ def deployments(draw: st.DrawFn) -> Deployment:
     counts = st.integers(1, 100)
     if draw(st.booleans()):
         return Deployment(
-            pools=(Pool(role=Role.AGGREGATED, count=draw(counts), worker=draw(workers())),)
+            pools=(
+                WorkerPool(role=WorkerRole.AGGREGATED, count=draw(counts), worker=draw(workers())),
+            )
         )
-    first = Pool(role=Role.PREFILL, count=draw(counts), worker=draw(workers()))
+    first = WorkerPool(role=WorkerRole.PREFILL, count=draw(counts), worker=draw(workers()))
     return Deployment(
         pools=(
             first,
-            Pool(role=Role.DECODE, count=draw(counts), worker=draw(workers(decodes=True))),
+            WorkerPool(
+                role=WorkerRole.DECODE, count=draw(counts), worker=draw(workers(decodes=True))
+            ),
         )
     )
 
@@ -72,7 +76,7 @@ def test_short_forms() -> None:
         ("0x(tp2)", "'0' is not a whole number of at least 1"),
         ("tp3 ep2", "ep 2 does not divide the 3 devices of a stage"),
         ("prefill tp2 decode tp2 cp2", "cp cuts the positions of prompts"),
-        ("agg", "agg says no worker"),
+        ("agg", "agg has no worker"),
     ],
 )
 def test_refusals(text: str, message: str) -> None:

@@ -17,9 +17,9 @@ from shardwright.serving.policy.scheduler_state import (
     PROMISED,
     SchedulerState,
 )
-from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.compiled_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.simulation.python_loop import serve_requests_in_python
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.drawn_requests import ServedRequests
 from tests.serving.random_runs import lengths, random_run, scheduler, step_table
@@ -30,7 +30,10 @@ SEEDS = range(60)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_folded_is_unfolded(seed: int) -> None:
     requests, table, fleet = random_run(seed)
-    folded, unfolded = serve(requests, table, fleet), serve_unfolded(requests, table, fleet)
+    folded, unfolded = (
+        serve_requests(requests, table, fleet),
+        serve_requests_in_python(requests, table, fleet),
+    )
     for field in fields(ServedRequests):
         one, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
@@ -53,8 +56,8 @@ def test_who_is_brought_early_comes_before_the_first_ones_that_come_late(seed: i
         think_s=float(random.choice([0.0, 0.01])),
     )
     served, unfolded = (
-        serve(requests, step_table(), fleet),
-        serve_unfolded(requests, step_table(), fleet),
+        serve_requests(requests, step_table(), fleet),
+        serve_requests_in_python(requests, step_table(), fleet),
     )
     brought = np.sort(served.last_s)[: 150 - count] + fleet.think_s
     np.testing.assert_array_equal(
@@ -74,7 +77,10 @@ def test_many_workers(seed: int, workers: int) -> None:
     are."""
     requests, table, fleet = random_run(seed)
     many = replace(fleet, workers=workers)
-    folded, unfolded = serve(requests, table, many), serve_unfolded(requests, table, many)
+    folded, unfolded = (
+        serve_requests(requests, table, many),
+        serve_requests_in_python(requests, table, many),
+    )
     for field in fields(ServedRequests):
         one, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
@@ -83,7 +89,7 @@ def test_many_workers(seed: int, workers: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_laws_of_a_run(seed: int) -> None:
     requests, table, fleet = random_run(seed)
-    served = serve(requests, table, fleet)
+    served = serve_requests(requests, table, fleet)
     done = ~np.isnan(served.last_s)
     assert np.array_equal(done, ~np.isnan(served.first_s))
     arrival, first, last = served.arrival_s[done], served.first_s[done], served.last_s[done]
@@ -114,7 +120,7 @@ def test_little_of_the_system(seed: int) -> None:
             (now, int(state.ranks[:, NUM_WAITING].sum() + state.ranks[:, NUM_RUNNING].sum()))
         )
 
-    served = serve_unfolded(requests, table, fleet, watcher=watch)
+    served = serve_requests_in_python(requests, table, fleet, watcher=watch)
     done = ~np.isnan(served.last_s)
     start = requests.arrival_s[0]
     for now, count in seen[:: max(1, len(seen) // 20)]:
@@ -129,7 +135,7 @@ def test_little_of_the_system(seed: int) -> None:
 def test_everything_is_given_back(seed: int) -> None:
     requests, table, fleet = random_run(seed)
     states: list[SchedulerState] = []
-    serve_unfolded(
+    serve_requests_in_python(
         requests,
         table,
         fleet,

@@ -11,10 +11,10 @@ import pytest
 from shardwright.errors import InfeasibleError
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob
 from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.serving.simulation.cache_transfer import CacheLink, Transfers
-from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.cache_transfer import CacheLink, CacheTransfers
+from shardwright.serving.simulation.compiled_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.prefill_and_decode import serve_split
+from shardwright.serving.simulation.prefill_and_decode import serve_disaggregated
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
@@ -27,29 +27,29 @@ FREE = CacheLink(bandwidth=np.inf, latency_s=0.0, bytes_per_token=1.0)
 
 def test_equal_parts_of_a_link() -> None:
     """Two transfers of a second that overlap by half of it."""
-    link = Transfers()
+    link = CacheTransfers()
     link.begin(0.0, alone=1.0, transfer=0)
     assert link.next_end == 1.0
-    assert not link.ended(until=0.5)
+    assert not link.pop_ended(until=0.5)
     link.begin(0.5, alone=1.0, transfer=1)
     # Until 0.5 the first is alone; then each has a half; the first ends at 1.5, the second at 2.
-    assert link.ended(until=1.7) == [(1.5, 0)]
-    assert link.ended(until=np.inf) == [(2.0, 1)]
+    assert link.pop_ended(until=1.7) == [(1.5, 0)]
+    assert link.pop_ended(until=np.inf) == [(2.0, 1)]
     assert link.next_end == np.inf
 
 
 def test_a_link_that_is_looked_at_again_and_again_is_the_one_that_knows_all() -> None:
     random = np.random.default_rng(0)
     begins, work = np.sort(random.random(200) * 40), random.random(200)
-    link, found = Transfers(), np.zeros(200)
+    link, found = CacheTransfers(), np.zeros(200)
     for i, begin in enumerate(begins.tolist()):
         for until in np.sort(random.random(3)) * (begin - link.now) + link.now:
-            for at, which in link.ended(until=float(until)):
+            for at, which in link.pop_ended(until=float(until)):
                 found[which] = at
-        for at, which in link.ended(until=begin):
+        for at, which in link.pop_ended(until=begin):
             found[which] = at
         link.begin(begin, alone=float(work[i]), transfer=i)
-    for at, which in link.ended(until=np.inf):
+    for at, which in link.pop_ended(until=np.inf):
         found[which] = at
     assert np.array_equal(found, shared_ends(begins, work, np.zeros(200, dtype=np.int64)))
     # Nothing is lost or made: a link that is busy all the time ends when all its work is done.
@@ -111,9 +111,9 @@ def test_both_pools_in_turns_are_both_in_rounds(seed: int) -> None:
         rounds, _ = split_in_rounds(requests, tables, fleets, link, think_s=think_s)
     except InfeasibleError:
         with pytest.raises(InfeasibleError):
-            serve_split(requests, tables, fleets, link, think_s=think_s)
+            serve_disaggregated(requests, tables, fleets, link, think_s=think_s)
         return
-    turns = serve_split(requests, tables, fleets, link, think_s=think_s)
+    turns = serve_disaggregated(requests, tables, fleets, link, think_s=think_s)
     for name in ("served", "prefill", "decode"):
         for each in fields(ServedRequests):
             one, other = (
@@ -136,13 +136,13 @@ def test_free_transfer_and_endless_decode_are_the_prefill_queue_alone(batching: 
     )
     own = scheduler(batching, token_budget=4096)
     endless = scheduler(max_sequences=1000, blocks=10**6, token_budget=10**4)
-    split = serve_split(
+    split = serve_disaggregated(
         requests,
         (step_table(), constant(1e-12)),
         (Fleet(scheduler=own), Fleet(scheduler=endless)),
         FREE,
     )
-    alone = serve(
+    alone = serve_requests(
         replace(requests, outputs=np.ones_like(requests.outputs)),
         step_table(),
         Fleet(scheduler=own),
@@ -160,15 +160,15 @@ def test_a_transfer_waits_for_its_bytes() -> None:
     )
     fleets = (Fleet(scheduler=scheduler()), Fleet(scheduler=scheduler()))
     link = CacheLink(bandwidth=1e9, latency_s=0.001, bytes_per_token=1e6)
-    split = serve_split(requests, (constant(0.01), constant(0.002)), fleets, link)
+    split = serve_disaggregated(requests, (constant(0.01), constant(0.002)), fleets, link)
     np.testing.assert_allclose(split.transfer_s, 0.001 + 0.512)
     np.testing.assert_allclose(split.served.first_s - split.served.arrival_s, 0.010 + 0.513 + 0.002)
     np.testing.assert_allclose(split.served.last_s - split.served.first_s, 0.002)
     brought = (fleets[0], Fleet(scheduler=scheduler(Batching.PREFILL_FIRST)))
-    split = serve_split(requests, (constant(0.01), constant(0.002)), brought, link)
+    split = serve_disaggregated(requests, (constant(0.01), constant(0.002)), brought, link)
     np.testing.assert_allclose(split.served.first_s - split.served.arrival_s, 0.010 + 0.513)
     np.testing.assert_allclose(split.served.last_s - split.served.first_s, 0.002)
-    layered = serve_split(
+    layered = serve_disaggregated(
         requests, (constant(0.01), constant(0.002)), fleets, replace(link, layers=16)
     )
     np.testing.assert_allclose(layered.transfer_s, 0.001 + 0.032)
@@ -183,7 +183,7 @@ def test_a_closed_loop_goes_round_both_pools() -> None:
     requests = draw_requests(job, block_tokens=16)
     fleets = (Fleet(scheduler=scheduler(), workers=2), Fleet(scheduler=scheduler(), workers=3))
     link = CacheLink(bandwidth=5e9, latency_s=0.0005, bytes_per_token=1e5)
-    split = serve_split(requests, (step_table(), step_table()), fleets, link, think_s=0.001)
+    split = serve_disaggregated(requests, (step_table(), step_table()), fleets, link, think_s=0.001)
     served = split.served
     inside = [
         ((served.arrival_s <= t) & (served.last_s > t)).sum() for t in np.sort(served.arrival_s)
@@ -209,7 +209,7 @@ def test_who_brings_his_cache_needs_no_part_of_a_chunk() -> None:
     )
     own = scheduler(Batching.PREFILL_FIRST, block_tokens=64, token_budget=4096, knows_ends=True)
     fleets = (Fleet(scheduler=own), Fleet(scheduler=replace(own, token_budget=16)))
-    split = serve_split(requests, (constant(0.01), constant(0.002)), fleets, FREE)
+    split = serve_disaggregated(requests, (constant(0.01), constant(0.002)), fleets, FREE)
     assert np.all(split.served.last_s > split.served.first_s)
     # The first eight prompts end together, and each answer's further tokens take an iteration each
     # from then on.
@@ -239,11 +239,11 @@ def test_a_prompt_that_comes_with_its_cache_takes_none_of_the_budget() -> None:
         admission=Admission.WHOLE,
         blocks=1000,
     )
-    split = serve_split(
+    split = serve_disaggregated(
         requests,
         (step_table(), step_table()),
         (Fleet(scheduler=before), Fleet(scheduler=few)),
         FREE,
     )
     assert not np.isnan(split.served.last_s).any()
-    assert np.isnan(serve(requests, step_table(), Fleet(scheduler=few)).last_s).all()
+    assert np.isnan(serve_requests(requests, step_table(), Fleet(scheduler=few)).last_s).all()

@@ -10,7 +10,7 @@ from shardwright.job.serving_job import Precision
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.workers import Worker
 from shardwright.serving.step_times.block_prices import step_table
-from shardwright.serving.step_times.iteration_seconds import columns_of
+from shardwright.serving.step_times.iteration_seconds import tabulate_steps
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.step_times.worker_memory import weight_bytes
 from tests.serving.problems import EIGHT_BITS, ENGINE, problem
@@ -128,7 +128,7 @@ def test_a_batch_that_is_not_padded_replays_at_captured_sizes_alone() -> None:
         parse_worker("tp8"),
     )
     made = step_table(asked, worker)
-    columns = columns_of(made, scheduler(token_budget=8192, max_sequences=256), longest=2048)
+    columns = tabulate_steps(made, scheduler(token_budget=8192, max_sequences=256), longest=2048)
     for tokens in range(1, 257):
         kept = (
             columns.replayed[tokens] < columns.launched[tokens]

@@ -12,7 +12,7 @@ from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.step_times.worker_memory import (
     cached_bytes,
-    require_room,
+    require_cache_for,
     weight_bytes,
     worker_memory,
 )
@@ -121,9 +121,9 @@ def test_too_large() -> None:
 def test_no_room_for_one_sequence() -> None:
     asked = problem("llama-3.1-70b", "h100-sxm:8")
     memory = worker_memory(asked, parse_worker("tp2"))
-    require_room(memory, longest=memory.tokens)
+    require_cache_for(memory, longest=memory.tokens)
     with pytest.raises(
         InfeasibleError,
         match=r"the cache holds [\d,]+ tokens, and the longest request has [\d,]+: .* too little",
     ):
-        require_room(memory, longest=memory.tokens + 16)
+        require_cache_for(memory, longest=memory.tokens + 16)

@@ -20,7 +20,7 @@ from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
 from shardwright.progress import Progress
 from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
-from shardwright.search.joint.write_plan import short_text
+from shardwright.search.joint.write_plan import joint_plan_text
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_answer import GeneralAnswer, Unsearched
 from shardwright.search.search_limit import Stops
@@ -97,7 +97,7 @@ def plan_joint(
     )
     best = answer.detail.best
     name = print_grid(answer.strategy) if isinstance(answer.strategy, Grid) else ""
-    name = short_text(best.plan) if best is not None else name
+    name = joint_plan_text(best.plan) if best is not None else name
     return with_simulation(request, problem, answer, name=name)
 
 

@@ -8,21 +8,21 @@ from shardwright.api.request_to_problem import require_headroom
 from shardwright.hardware.changed_cluster import reserve_memory_share
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime_registry import options_in_text
-from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
+from shardwright.search.mixed.stages.pinned_values import PinnedValues, pinned_values_of
 from shardwright.search.mixed.stages.stage_meshes import has_experts
-from shardwright.search.mixed.stages.stage_tables import why_alone
+from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
 from shardwright.search.search_request import Request
 
 NAME = "mixed"
 """Name of a mixed plan in its notation."""
 
 
-def choices_for(request: Request, problem: Problem) -> Choices:
+def choices_for(request: Request, problem: Problem) -> PinnedValues:
     """The values that a request fixes in a mixed search: pins, exclusions and runtime options."""
-    choices = choices_of(
+    choices = pinned_values_of(
         request.pins,
         request.excludes,
-        pipelines=not why_alone(problem),
+        pipelines=not why_no_pipelines(problem),
         experts=has_experts(problem),
     )
     return replace(choices, said=tuple(sorted(options_in_text(request.runtime))))

@@ -20,18 +20,19 @@ from shardwright.progress import Progress
 from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.unsearched_options import unsearched
-from shardwright.search.mixed.bounds.cost_bound import cell_holds
-from shardwright.search.mixed.bounds.time_bound import covers, holds
+from shardwright.search.mixed.bounds.cost_bound import interval_holds
+from shardwright.search.mixed.bounds.time_bound import covers_space, dual_holds
 from shardwright.search.mixed.cost_certificate import Goal
 from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.find_cheapest import find_valued
-from shardwright.search.mixed.find_fastest import TOLERANCE, find_mixed
+from shardwright.search.mixed.find_cheapest import find_for_goal
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.price_per_second import price_per_second_of
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
+from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, pool_grid_space
 from shardwright.search.mixed.plans.write_plan import MixedPlan
+from shardwright.search.mixed.searched_space import TOLERANCE
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.mixed_certificate import ValuedPart
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_answer import GeneralAnswer, Unsearched
@@ -74,7 +75,7 @@ def plan_mixed(
     require_any_stages(problem, "a search on a mixed cluster")
     choices = choices_for(request, problem)
     find = (
-        partial(find_valued, goal=goal_of(request))
+        partial(find_for_goal, goal=goal_of(request))
         if has_cost_goal(request)
         else partial(find_mixed, top=request.top)
     )
@@ -101,14 +102,14 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
     request = answer.simulation.request
     problem = with_headroom(request, problem_of(request))
     # The options that are tried are the same in every pool: those of the runtime and of the model.
-    task = AloneSearch(
+    task = PoolGridSearch(
         pool=pools_of(problem.cluster)[0],
         choices=choices_for(request, problem),
         seconds=inf,
         stop=None,
         memory=request.search_memory,
     )
-    space, set_options = space_alone(problem, task)[1], options_in_text(request.runtime)
+    space, set_options = pool_grid_space(problem, task)[1], options_in_text(request.runtime)
     return unsearched(
         problem,
         space,
@@ -132,8 +133,7 @@ def check_prices(
     Every shape of every frame is priced again.
 
     Raises:
-        DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is
-        missing.
+        DataError: prices do not close a subspace at the claimed limit, or one is missing.
     """
     part = certificate.mixed
     assert part is not None
@@ -143,19 +143,20 @@ def check_prices(
         return _check_cells(request, problem, part.valued, progress)
     done = 0
     for closed in part.closed if part.lower_bound_s else ():
-        pipelines = PricedPipelines.of(StageCosts.of(under(problem, closed.options), choices))
-        if not covers(pipelines.stage_costs, [dual.frame for dual in closed.duals]):
+        pipelines = PricedPipelines.of(MixedStageCosts.of(under(problem, closed.options), choices))
+        if not covers_space(pipelines.stage_costs, [dual.frame for dual in closed.duals]):
             raise DataError(
-                "the frames of the certificate leave out a part of the space", hint="plan again"
+                "the subspaces of the certificate leave out a part of the space", hint="plan again"
             )
         for dual in closed.duals:
-            if dual.limit_s < part.lower_bound_s * (1 - 1e-8) or not holds(pipelines, dual):
+            if dual.limit_s < part.lower_bound_s * (1 - 1e-8) or not dual_holds(pipelines, dual):
                 raise DataError(
-                    f"the prices of a frame do not close it: {dual.frame.text()}", hint="plan again"
+                    f"the prices of a subspace do not close it: {dual.frame.text()}",
+                    hint="plan again",
                 )
             done += 1
             if progress is not None:
-                progress("price frames again", done, sum(len(one.duals) for one in part.closed))
+                progress("price subspaces again", done, sum(len(one.duals) for one in part.closed))
     return done
 
 
@@ -167,7 +168,7 @@ def _check_cells(
     Every shape of every frame is priced again.
 
     Raises:
-        DataError: prices do not show what a cell claims, or a frame is missing.
+        DataError: prices do not show what a cell claims, or a subspace is missing.
     """
     choices, price_per_second = (
         choices_for(request, problem),
@@ -175,10 +176,10 @@ def _check_cells(
     )
     options = dict.fromkeys(one.options for cell in part.cells for one in cell.shown)
     pipeline_sets = {
-        row: PricedPipelines.of(StageCosts.of(under(problem, row), choices)) for row in options
+        row: PricedPipelines.of(MixedStageCosts.of(under(problem, row), choices)) for row in options
     }
     for number, cell in enumerate(part.cells, start=1):
-        if cell.shown and not cell_holds(pipeline_sets, price_per_second, cell):
+        if cell.shown and not interval_holds(pipeline_sets, price_per_second, cell):
             raise DataError(
                 "the prices of a cell of times do not show what it claims: up to"
                 f" {cell.limit_s:.6g} s",

@@ -13,7 +13,7 @@ from rich.text import Text
 from shardwright.report.line_breaking import WrappedText
 from shardwright.report.table_style import plain_table
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.serving.simulation.mean_estimate import MeanField
+from shardwright.serving.simulation.mean_estimate import MeanEstimate
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
 from shardwright.serving.simulation.user_metrics import Metrics, MetricSpread
 from shardwright.serving.step_times.iteration_seconds import PARTS
@@ -50,12 +50,12 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
     }
 
 
-def estimate_document(mean_field: MeanField) -> dict[str, float]:
+def estimate_document(mean_field: MeanEstimate) -> dict[str, float]:
     """JSON document of ``serve-simulate --estimate --json``: seconds and rates a second."""
     return {field.name: float(getattr(mean_field, field.name)[0]) for field in fields(mean_field)}
 
 
-def render_estimate(mean_field: MeanField) -> RenderableType:
+def render_estimate(mean_field: MeanEstimate) -> RenderableType:
     """Screen of ``serve-simulate --estimate``: rates and latencies in the mean."""
     seen = estimate_document(mean_field)
     return Group(

@@ -1,6 +1,4 @@
-"""Order search for a joint plan: the order of its actions under the memory that each rank has
-for activations.
-"""
+"""Search the order of a joint plan's actions within each rank's activation memory."""
 
 from __future__ import annotations
 
@@ -25,23 +23,26 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.action_table import ActionTable, I, W
 from shardwright.search.joint.host_share import host_share
-from shardwright.search.joint.joint_member import JointPlan, compose
+from shardwright.search.joint.joint_member import JointPlan, joint_step_costs
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
-from shardwright.search.orders.find_order import find_order, found_order
-from shardwright.search.orders.found_order import codes_of, weigh
+from shardwright.search.orders.find_order import find_order, make_found_order
+from shardwright.search.orders.found_order import codes_of_table, evaluate_order
 from shardwright.search.orders.named_schedules import named_tables
 from shardwright.search.orders.order_bounds import order_bounds
 from shardwright.search.orders.order_longest_path import levels, walk
-from shardwright.search.orders.order_problem import LARGEST, OrderProblem, flat
+from shardwright.search.orders.order_problem import LARGEST, OrderProblem, problem_arrays
 
-SECOND = 10**9
-"""Units of time of an order problem in a second."""
+UNITS_PER_SECOND = 10**9
+"""Time units of an order problem in a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered:
-    """A plan with a found order. Args: estimate_s: of the step, without contention. bound_s: no
-    order of its cut takes less.
+class OrderedPlan:
+    """A joint plan with the action order found for it.
+
+    Args:
+        estimate_s: estimated seconds of a step, without contention.
+        bound_s: lower bound in seconds over all orders of the plan's layer cut.
     """
 
     plan: JointPlan
@@ -49,7 +50,7 @@ class Ordered:
     bound_s: float = 0.0
 
 
-def rank_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
+def activation_room_of_ranks(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
     """(ranks,) bytes of saved activations that fit on a device beside everything else."""
     outside = sum((values for _, values in costs.outside_bytes), np.zeros_like(costs.logits_bytes))
     static = sum((values for _, values in costs.static_bytes), np.zeros_like(costs.logits_bytes))
@@ -69,21 +70,21 @@ def rank_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
 def order_problem(
     problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
 ) -> OrderProblem:
-    """The order problem of a plan: its chunks on their ranks, in nanoseconds and bytes.
+    """Order problem of a plan: its chunks on their ranks, with times in nanoseconds and bytes.
 
-    A chunk that recomputes has whole backwards: what its weight gradients read is made again just
-    before. What is kept stays until the weight gradients are done. A send that blocks kernels is
-    part of the action before it.
+    A chunk that recomputes has whole backwards: the inputs of its weight gradients are recomputed
+    just before. Saved activations stay until the weight gradients are done. A send that blocks
+    kernels is part of the action before it.
 
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
     """
-    held, limit = _held(problem, plan, costs, capacity=capacity)
-    forward_send, backward_send = _sends(problem, plan, costs)
+    held, limit = _held_and_limit_bytes(problem, plan, costs, capacity=capacity)
+    forward_send, backward_send = _send_times(problem, plan, costs)
     again = np.array([chunk.redone + chunk.selective > 0 for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
     forward, inputs = (
-        np.rint(time * SECOND).astype(np.int64)
+        np.rint(time * UNITS_PER_SECOND).astype(np.int64)
         for time in (costs.forward_s, costs.backward_s - weight)
     )
     if problem.runtime.blocks_sends(len(plan.chunks) // plan.ranks):
@@ -94,7 +95,7 @@ def order_problem(
         microbatches=plan.microbatches,
         forward=forward[None],
         input=inputs[None],
-        weight=np.rint(weight * SECOND).astype(np.int64)[None],
+        weight=np.rint(weight * UNITS_PER_SECOND).astype(np.int64)[None],
         send_forward=forward_send[None],
         send_backward=backward_send[None],
         held=held[None],
@@ -103,17 +104,17 @@ def order_problem(
     )
 
 
-def _held(
+def _held_and_limit_bytes(
     problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
 ) -> tuple[IntArray, IntArray]:
-    """(chunks,) bytes that one microbatch keeps, and (ranks,) bytes that fit, limited by device
-    memory and by host memory.
+    """Bytes that a microbatch holds on each chunk, and bytes that fit on each rank.
 
-    A rank of one chunk keeps both for the same time, so host memory for n microbatches is a limit
-    of n times what one keeps on the device. Leaves out that ranks of one node share its host
-    memory, which the simulation of the plan checks.
+    (chunks,) and (ranks,), limited by device memory and by host memory. A rank of one chunk keeps
+    both for the same time, so host memory for n microbatches is a limit of n times the device bytes
+    of one microbatch. Left out: ranks of one node share its host memory, which the simulation of
+    the plan checks.
     """
-    held, room = costs.saved_bytes, rank_room(problem, costs, capacity=capacity)
+    held, room = costs.saved_bytes, activation_room_of_ranks(problem, costs, capacity=capacity)
     host = costs.host_saved_bytes
     grid = plan.grids[0]
     share = host_share(
@@ -129,12 +130,13 @@ def _held(
     return counted, np.where(host == 0, room, np.where(held > 0, np.minimum(room, most), most))
 
 
-def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
-    """(chunks,) nanoseconds of the send from each chunk to the next, and of the gradient to the
-    one before; 0 on one rank.
+def _send_times(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
+    """(chunks,) nanoseconds of the activation send to the next chunk and the gradient send back.
+
+    0 for a send on one rank.
     """
     grid, owners = plan.grids[0], np.array(plan.owners)
-    # Across the border behind a rank, and across the one before it.
+    # Tiers of the border after each rank, and of the border before it.
     crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], problem.cluster.tiers())
     step, sent = np.diff(owners), costs.border_s[:-1]
     forward, backward = np.zeros(len(owners)), np.zeros(len(owners))
@@ -148,14 +150,14 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
         0,
         fastest_tier_picoseconds(sent, crossed[np.where(step == -1, 0, 1), owners[1:]]),
     )
-    units = SECOND / 1e12
+    units = UNITS_PER_SECOND / 1e12
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
 
 
 def _fitting_problem(
     problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
 ) -> OrderProblem | None:
-    """`order_problem`; None if a rank cannot keep one microbatch."""
+    """The order problem of a plan; None if a rank cannot keep one microbatch."""
     try:
         return order_problem(problem, plan, costs, capacity=capacity)
     except InfeasibleError:
@@ -163,10 +165,11 @@ def _fitting_problem(
 
 
 def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
-    """Lower bound of the step in seconds over all orders of `plan` that fit in memory, without
-    reductions; inf if none fits.
+    """Lower bound in seconds on a plan's step over all orders that fit in memory; inf = none fits.
+
+    Gradient reductions are left out.
     """
-    costs = compose(problem, shaped, plan)
+    costs = joint_step_costs(problem, shaped, plan)
     order_question = _fitting_problem(problem, plan, costs, capacity=capacity)
     if order_question is None:
         return inf
@@ -174,45 +177,49 @@ def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capac
 
 
 def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan: int) -> float:
+    """Seconds of a step from its makespan in time units: with the update and jitter."""
     rest = float((costs.optimizer_s + costs.after_s).max())
-    return (makespan / SECOND + rest) * jitter_factor(problem, plan.grids[0].devices)
+    return (makespan / UNITS_PER_SECOND + rest) * jitter_factor(problem, plan.grids[0].devices)
 
 
-def ordered(
+def with_found_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
-) -> Ordered | None:
-    """`plan` with the best order found; None if no order fits in memory.
+) -> OrderedPlan | None:
+    """The plan with the fastest order that a search finds; None if no order fits in memory.
 
     Args:
-        effort: as in `search.orders.find.find_order`.
+        effort: as in `search.orders.find_order.find_order`.
     """
     order_question = _fitting_problem(
-        problem, plan, compose(problem, shaped, plan), capacity=capacity
+        problem, plan, joint_step_costs(problem, shaped, plan), capacity=capacity
     )
     if order_question is None:
         return None
-    return in_order(
+    return with_order(
         problem, shaped, plan, find_order(order_question, effort=effort).table, capacity=capacity
     )
 
 
-def in_order(
+def with_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int
-) -> Ordered | None:
-    """`plan` with the order of `table`, weight gradients moved to where reductions end first;
-    None if it does not fit in memory.
+) -> OrderedPlan | None:
+    """The plan with the order of `table`; None if the order does not fit in memory.
+
+    Weight gradients move to where the gradient reductions end first.
     """
-    costs = compose(problem, shaped, plan)
+    costs = joint_step_costs(problem, shaped, plan)
     order_question = _fitting_problem(problem, plan, costs, capacity=capacity)
     if order_question is None:
         return None
-    columns, candidates = flat(order_question)[0], []
-    for turned in (table, closed_in_turn(table)):
-        codes = codes_of(order_question, turned)
+    columns, candidates = problem_arrays(order_question)[0], []
+    for turned in (table, weight_gradients_by_chunk(table)):
+        codes = codes_of_table(order_question, turned)
         if (levels(columns, *codes) <= order_question.limit).all():
-            done = _reduced(problem, plan, costs, _ends(order_question, columns, *codes))
+            done = _reductions_end(
+                problem, plan, costs, _action_ends(order_question, columns, *codes)
+            )
             candidates.append(
-                Ordered(
+                OrderedPlan(
                     plan=replace(plan, table=turned),
                     estimate_s=_step_seconds(problem, plan, costs, done),
                 )
@@ -220,42 +227,44 @@ def in_order(
     return min(candidates, key=lambda candidate: candidate.estimate_s, default=None)
 
 
-def named_orders(
+def with_named_orders(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int
-) -> Iterator[Ordered]:
-    """`plan` under each named schedule that has its chunks on the same ranks and fits in memory; no
-    estimate is above the longest path.
+) -> Iterator[OrderedPlan]:
+    """The plan under each named schedule with its chunks on the same ranks that fits in memory.
 
-    Left out: schedules that overlap pairs of actions, which the joint space has not.
+    No estimate is above the longest path. Left out: schedules that overlap pairs of actions, which
+    the joint space does not have.
     """
-    costs = compose(problem, shaped, plan)
+    costs = joint_step_costs(problem, shaped, plan)
     order_question = _fitting_problem(problem, plan, costs, capacity=capacity)
     if order_question is None:
         return
     for name, table in named_tables(order_question):
-        order = weigh(
-            order_question, flat(order_question)[0], *codes_of(order_question, table), method=name
+        order = evaluate_order(
+            order_question,
+            problem_arrays(order_question)[0],
+            *codes_of_table(order_question, table),
+            method=name,
         )
         if table.overlapped is None and (order.peak <= order_question.limit).all():
             # Whole backwards stay whole; a chunk that recomputes has no others.
             splits_backward = (order_question.weight == 0).any() and (table.kind == W).any()
             kept_table = (
-                found_order(order_question, order, lower_bound=order.makespan).table
+                make_found_order(order_question, order, lower_bound=order.makespan).table
                 if splits_backward
                 else table
             )
-            yield Ordered(
+            yield OrderedPlan(
                 plan=replace(plan, table=kept_table),
                 estimate_s=_step_seconds(problem, plan, costs, order.makespan),
             )
 
 
-def closed_in_turn(table: ActionTable) -> ActionTable:
-    """`table` with each weight gradient given to the deepest chunk of its rank that still waits for
-    one.
+def weight_gradients_by_chunk(table: ActionTable) -> ActionTable:
+    """Reassign each weight-gradient slot of a rank to its deepest chunk with one waiting.
 
-    So a rank's chunks are done one after another, and the reductions of the first run beside what
-    is left of the others.
+    So a rank completes its chunks one after another, and the reductions of the first chunks overlap
+    the rest of the others.
     """
     kind, chunk, microbatch = table.kind, table.chunk.copy(), table.microbatch.copy()
     for rank in range(table.num_ranks):
@@ -269,9 +278,11 @@ def closed_in_turn(table: ActionTable) -> ActionTable:
     return replace(table, chunk=chunk, microbatch=microbatch)
 
 
-def _ends(asked: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
-    """(kinds, chunks, microbatches) times at which the actions of an order end."""
-    kinds, m, p = 3 * columns.shape[1], asked.microbatches, asked.ranks
+def _action_ends(
+    problem: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray
+) -> IntArray:
+    """(kinds, chunks, microbatches) end times of the actions of an order."""
+    kinds, m, p = 3 * columns.shape[1], problem.microbatches, problem.ranks
     end = np.zeros((kinds, m), np.int64)
     walk(
         columns,
@@ -286,21 +297,24 @@ def _ends(asked: OrderProblem, columns: IntArray, codes: IntArray, row_start: In
     return end.reshape(3, -1, m)
 
 
-def _reduced(problem: Problem, plan: JointPlan, costs: StepCosts, ends: IntArray) -> int:
-    """Nanoseconds until the last rank has reduced its gradients, including the gathers before the
-    first forward.
+def _reductions_end(
+    problem: Problem, plan: JointPlan, costs: StepCosts, action_ends: IntArray
+) -> int:
+    """Nanoseconds until the last rank has reduced its gradients, with the gathers at the start.
 
     Args:
-        ends: (kinds, chunks, microbatches) of actions.
+        action_ends: (kinds, chunks, microbatches) end times of the actions.
     """
-    owners, last = np.array(plan.owners), int(ends.max())
-    closes = ends[1:].max(axis=(0, 2))
-    reduce, begin = costs.reduce_s * SECOND, float(costs.gather_s[0]) * SECOND
+    owners, last = np.array(plan.owners), int(action_ends.max())
+    closes = action_ends[1:].max(axis=(0, 2))
+    reduce, begin = costs.reduce_s * UNITS_PER_SECOND, float(costs.gather_s[0]) * UNITS_PER_SECOND
     for rank in range(plan.ranks):
         mine = np.flatnonzero(owners == rank)
         free = 0.0
         for c in mine[np.argsort(closes[mine], kind="stable")]:
-            closing = costs.weight_s[c] * SECOND if problem.runtime.overlap_grad_reduce else 0.0
+            closing = (
+                costs.weight_s[c] * UNITS_PER_SECOND if problem.runtime.overlap_grad_reduce else 0.0
+            )
             free = max(
                 max(free, closes[c] - closing) + reduce[c], closes[c] + reduce[c] / costs.pieces[c]
             )

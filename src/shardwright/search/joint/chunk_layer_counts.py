@@ -1,4 +1,7 @@
-"""Spreads of a chain's layers over several chunks a rank (shapes), and a lower bound of each."""
+"""Layer counts of chunks for several chunks a rank, and a lower bound on each spread of layers.
+
+A shape here is the number of layers of every chunk.
+"""
 
 from __future__ import annotations
 
@@ -47,39 +50,40 @@ from shardwright.search.joint.label_options import (
 
 @lru_cache(maxsize=1024)
 def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
-    """(shapes, ranks x chunks) layers of each chunk in every spread of the joint space.
+    """(shapes, ranks x chunks) layers of each chunk, in every spread of the joint space.
 
-    The first and the last chunk have any number up to twice the mean, the others are equal up to
-    one, the larger ones before the smaller ones or behind them. Or each rank spreads its layers
+    The first and the last chunk have any number up to twice the mean. The others are equal up to
+    one, with the larger ones before or after the smaller ones. Or each rank spreads its layers
     equally, where the first and the last rank have any number and the others are equal (Megatron's
     first and last pipeline stage).
     """
     number = ranks * chunks
     most = 2 * -(-layers // number)
-    found: dict[tuple[int, ...], None] = {}
+    spreads: dict[tuple[int, ...], None] = {}
     for first in range(most + 1):
         for last in range(most + 1):
             rest = layers - first - last
             if rest >= number - 2:
                 size, more = divmod(rest, number - 2)
                 large, small = (size + 1,) * more, (size,) * (number - 2 - more)
-                found[(first, *large, *small, last)] = None
-                found[(first, *small, *large, last)] = None
+                spreads[(first, *large, *small, last)] = None
+                spreads[(first, *small, *large, last)] = None
             rest = layers - chunks * (first + last)
             if first and last and ranks > 2 and rest > 0 and rest % (chunks * (ranks - 2)) == 0:
-                found[(first, *(rest // (chunks * (ranks - 2)),) * (ranks - 2), last) * chunks] = (
-                    None
-                )
-    return np.array(list(found), dtype=np.int64).reshape(-1, number)
+                spreads[
+                    (first, *(rest // (chunks * (ranks - 2)),) * (ranks - 2), last) * chunks
+                ] = None
+    return np.array(list(spreads), dtype=np.int64).reshape(-1, number)
 
 
 def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArray:
-    """(shapes,) lower bound in seconds of each shape without recompute: the longest of each rank's
-    head, work and tail, its work beside its collectives, and its work from its first backward on;
-    then its update.
+    """(shapes,) lower bound in seconds on a step of each spread, without recomputation.
+
+    The longest over ranks of: head, work and tail; the work beside collectives; the work from the
+    first backward on; each with the update.
 
     Args:
-        splits: of one split, with every position as it is (not the cheapest of all).
+        splits: one split, with every position at its own price (not the cheapest of all).
     """
     p, v, m = pipe.ranks, pipe.chunks, float(pipe.microbatches)
     stops = np.cumsum(shapes, axis=1)
@@ -107,10 +111,10 @@ def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> Floa
         + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * rank_layers
     )
     forward, backward = (
-        _each(sums, FORWARD, ENDS_FORWARD, starts, stops),
-        _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops),
+        _pass_seconds(sums, FORWARD, ENDS_FORWARD, starts, stops),
+        _pass_seconds(sums, BACKWARD, ENDS_BACKWARD, starts, stops),
     )
-    drained = _drained(forward + fixed[SCALES], backward + fixed[SCALES], pipe)
+    drained = _drain_bound(forward + fixed[SCALES], backward + fixed[SCALES], pipe)
     result: FloatArray = (np.maximum(np.maximum(through, slowed), drained) + rank_update).max(
         axis=1
     )
@@ -120,24 +124,23 @@ def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> Floa
 def any_order_bounds(
     splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray
 ) -> FloatArray:
-    """(shapes,) lower bound in seconds of each shape over all static orders; inf where one
-    microbatch does not fit.
+    """(shapes,) lower bound in seconds on each spread over all static orders; inf = no fit.
 
-    Every rank does all its work after the way out to its first chunk; and all but its weight
-    gradients before the way home from there. Before its first backward it does no more forwards
-    than fit. And what it keeps of m microbatches, times how long at least, from F to I of a chunk,
-    fills no more than its room times the time there is (`search.orders.bounds`).
+    Every rank does all its work after the forward path to its first chunk; and all but its weight
+    gradients before the backward path from there. Before its first backward it does no more
+    forwards than fit. And the bytes it keeps of m microbatches, times the least time from F to I of
+    a chunk, are at most its room times the time there is (`search.orders.order_bounds`).
 
     Args:
-        splits: as of `spread_bounds`.
+        splits: as of `layer_count_bounds`.
         owners: (chunks,) rank of each chunk.
     """
     p, m = pipe.ranks, float(pipe.microbatches)
     stops = np.cumsum(shapes, axis=1)
     starts = stops - shapes
     sums, fixed = splits.sums[0], splits.fixed[0]
-    forward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES]
-    backward = _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
+    forward = _pass_seconds(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES]
+    backward = _pass_seconds(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
     weight = sums[WEIGHT][stops] - sums[WEIGHT][starts]
     # Weight gradients of the ends belong to the first and the last chunk also where those have no
     # layer: then none are counted as I.
@@ -146,38 +149,41 @@ def any_order_bounds(
     moves = np.concatenate(([0.0], (np.diff(owners) != 0) * fixed[BORDER]))
     out = np.cumsum(forward, axis=1) - forward + np.cumsum(moves)
     home = np.cumsum(inputs, axis=1) - inputs + np.cumsum(moves)
-    # Row c of `of` says whose chunk c is; the first of a rank's chunks has the shortest way out and
-    # home.
-    of = (owners[:, None] == np.arange(p)).astype(np.float64)
-    first = of.argmax(axis=0)
-    passes = ((moves > 0) + np.append(moves[1:] > 0, [False]).astype(np.int64)) @ of
+    # Row c of `of` marks the rank of chunk c. The first chunk of a rank has the shortest forward
+    # and backward path.
+    is_owner = (owners[:, None] == np.arange(p)).astype(np.float64)
+    first = is_owner.argmax(axis=0)
+    passes = ((moves > 0) + np.append(moves[1:] > 0, [False]).astype(np.int64)) @ is_owner
     sends = np.maximum(m * passes - 1.0, 0.0) * fixed[BORDER] if pipe.blocking else np.zeros(p)
-    work, chain = (m * ((forward + rest) @ of) + sends for rest in (backward, inputs))
-    layers, head, tail = shapes @ of, out[:, first], home[:, first]
+    work, chain = (m * ((forward + rest) @ is_owner) + sends for rest in (backward, inputs))
+    layers, head, tail = shapes @ is_owner, out[:, first], home[:, first]
     slowed = work + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * layers
-    room = _room(splits, pipe, shapes, owners)
+    room = _activation_room(splits, pipe, shapes, owners)
     saved = (sums[SAVED] - sums[ENDS_SAVED])[stops] - (sums[SAVED] - sums[ENDS_SAVED])[starts]
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.where(saved > 0, forward / saved, np.inf)
     fastest = np.stack([rate[:, owners == rank].max(axis=1) for rank in range(p)], axis=1)
     # From the first F of all to the first I of a rank's deepest chunk.
-    deepest = p * pipe.chunks - 1 - of[::-1].argmax(axis=0)
+    deepest = p * pipe.chunks - 1 - is_owner[::-1].argmax(axis=0)
     returns = (forward.sum(axis=1) + moves.sum())[:, None] + (
         inputs.sum(axis=1, keepdims=True) - np.cumsum(inputs, axis=1)
     )[:, deepest]
-    full = np.minimum(np.where(np.isinf(fastest), np.inf, fastest * room), m * (forward @ of))
+    full = np.minimum(np.where(np.isinf(fastest), np.inf, fastest * room), m * (forward @ is_owner))
     trip = np.cumsum((forward + inputs)[:, ::-1], axis=1)[:, ::-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        kept = np.where(room > 0, m * ((saved * trip) @ of) / room, 0.0)
+        kept = np.where(room > 0, m * ((saved * trip) @ is_owner) / room, 0.0)
     remembered = np.maximum(returns + work - full, head + kept)
     ends = np.maximum(np.maximum(head + work, head + chain + tail), np.maximum(slowed, remembered))
     result: FloatArray = (ends + np.diff(sums[UPDATE]).min() * layers).max(axis=1)
-    return np.where((room < (saved @ of) * (1 - 1e-9)).any(axis=1), np.inf, result)
+    return np.where((room < (saved @ is_owner) * (1 - 1e-9)).any(axis=1), np.inf, result)
 
 
-def _room(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
-    """(shapes, ranks) upper bound of the bytes for activations without recompute, as
-    `label_program` has it for one chunk.
+def _activation_room(
+    splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray
+) -> FloatArray:
+    """(shapes, ranks) upper bound on the bytes for activations, without recomputation.
+
+    As `label_options` has it for one chunk.
     """
     stops = np.cumsum(shapes, axis=1)
     sums, fixed = splits.sums[0], splits.fixed[0]
@@ -203,22 +209,23 @@ def _room(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) ->
     return result
 
 
-def _each(sums: FloatArray, row: int, ends: int, starts: IntArray, stops: IntArray) -> FloatArray:
-    """(shapes, chunks) seconds of one pass of each chunk."""
-    layers = sums[row] - sums[ends]
+def _pass_seconds(
+    sums: FloatArray, row: int, ends_row: int, starts: IntArray, stops: IntArray
+) -> FloatArray:
+    """(shapes, chunks) seconds of one forward or backward of each chunk."""
+    layers = sums[row] - sums[ends_row]
     result: FloatArray = layers[stops] - layers[starts]
-    result[:, 0] += sums[ends, 1]
-    result[:, -1] += sums[ends, -1] - sums[ends, -2]
+    result[:, 0] += sums[ends_row, 1]
+    result[:, -1] += sums[ends_row, -1] - sums[ends_row, -2]
     return result
 
 
-def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> FloatArray:
-    """(shapes, ranks) lower bound in seconds from each rank's work after it begins its first
-    backward, that of its last chunk.
+def _drain_bound(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> FloatArray:
+    """(shapes, ranks) lower bound in seconds from each rank's work after its first backward begins.
 
-    Until then one microbatch has been forward through all chunks and back through those behind; the
-    rank has done its warm-up, in rounds of p microbatches a chunk. Behind its last backward come
-    those of the chunks before its first.
+    Before that, one microbatch has been forward through all chunks and back through the later
+    chunks, and the rank has done its warm-up, in rounds of p microbatches a chunk. After its last
+    backward come those of the chunks before its first.
     """
     p, v, m = pipe.ranks, pipe.chunks, pipe.microbatches
     shapes = len(forward)
@@ -236,11 +243,10 @@ def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> Float
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShapeTimes:
-    """Durations of each shape without recompute for the longest path (B1), in picoseconds: (shapes,
-    kinds, chunks) and (shapes, chunks).
+    """Durations of each spread of layers for the longest path, in picoseconds.
 
-    Collectives and the update of the ends are left out: those of the layers, each as the cheapest,
-    bound them.
+    (shapes, kinds, chunks) and (shapes, chunks), without recomputation. Collectives and the update
+    of the ends are left out: those of the layers, each as the cheapest, bound them.
     """
 
     shapes: IntArray
@@ -255,19 +261,21 @@ class ShapeTimes:
 
 
 def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: bool) -> ShapeTimes:
-    """Durations of `shapes` for the longest path through their order.
+    """Durations of spreads of layers for the longest path through their order.
 
     Args:
-        splits: as of `spread_bounds`.
-        pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
+        splits: as of `layer_count_bounds`.
+        pieces: a chunk's reduction is divided into buckets (`pieces_of`).
     """
     stops = np.cumsum(shapes, axis=1)
     starts = stops - shapes
     sums, fixed = splits.sums[0], splits.fixed[0]
     durations = np.zeros((len(shapes), 5, shapes.shape[1]), dtype=np.int64)
-    durations[:, F] = picoseconds(_each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES])
+    durations[:, F] = picoseconds(
+        _pass_seconds(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES]
+    )
     durations[:, B] = picoseconds(
-        _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
+        _pass_seconds(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
     )
     rank_layers = shapes.reshape(len(shapes), pipe.chunks, pipe.ranks).sum(axis=1)
     return ShapeTimes(
@@ -283,10 +291,10 @@ def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: boo
     )
 
 
-def layer_count_path(
+def layer_count_path_s(
     times: ShapeTimes, pipe: Pipeline, table: ActionTable, row: int, redone: IntArray | None = None
 ) -> float:
-    """Lower bound of the step of one shape in seconds: the longest path (B1) through its order.
+    """Lower bound in seconds on the step of one spread: the longest path through its order.
 
     Args:
         table: the order.
@@ -319,9 +327,10 @@ def layer_count_path(
 
 
 @lru_cache(maxsize=256)
-def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, ...]:
-    """For each rank of interleaved 1F1B, (rows, chunks) microbatches of each chunk in memory at
-    once, without rows that another one exceeds everywhere.
+def microbatches_in_memory(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, ...]:
+    """Microbatches of each chunk that a rank of interleaved 1F1B holds at once, by rank.
+
+    For each rank (rows, chunks), without rows that another row exceeds everywhere.
     """
     table = schedule_table(
         "interleaved-1f1b", num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches
@@ -334,17 +343,16 @@ def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, .
     return tuple(result)
 
 
-def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
-    """(chunks,) fewest first layers of each chunk to recompute in full, the same number on all
-    chunks of a rank, so that every rank fits in device memory; None if no number is enough, or if
-    some node then lacks host memory.
+def least_full_recompute(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
+    """(chunks,) fewest first layers to recompute in full so that all ranks fit; None = none.
 
-    By lower bounds of each rank's bytes on a device and in host memory, as `label_program` has them
-    for one chunk. More recompute keeps more in host memory, so the fewest have the least there.
+    The same number on all chunks of a rank. By lower bounds of each rank's bytes on a device and in
+    host memory, as `label_options` has them for one chunk. More recomputation keeps more in host
+    memory, so the fewest layers have the least there.
     """
     p, v = pipe.ranks, pipe.chunks
     sums, fixed, again = splits.sums[0], splits.fixed[0], splits.again[0]
-    held = held_rows(p, v, pipe.microbatches)
+    held = microbatches_in_memory(p, v, pipe.microbatches)
     stops = np.cumsum(shape)
     starts = stops - shape
     saved, full = sums[SAVED] - sums[ENDS_SAVED], sums[SAVED_FULL]

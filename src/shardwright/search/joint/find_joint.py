@@ -1,5 +1,6 @@
-"""The joint search: cut, splits, memory choices, microbatches and order together, best first over
-pipelines, certified.
+"""Joint search: layer cut, splits, memory choices, microbatches and order together, certified.
+
+Pipelines are searched best first.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from shardwright.search.grid.find_best_grid import find, problem_text
 from shardwright.search.grid.members.declared_space import Space, parts_of
 from shardwright.search.grid.search_by_mesh import fastest_first
 from shardwright.search.joint.chunk_layer_counts import layer_counts
-from shardwright.search.joint.named_order_pipelines import search_named
+from shardwright.search.joint.named_order_pipelines import search_named_orders
 from shardwright.search.joint.pipeline_shapes import (
     JointSpace,
     PipelineShape,
     joint_space,
     shaped_space,
 )
-from shardwright.search.joint.score_member import Scored
-from shardwright.search.joint.search_progress import OPEN_LIMIT, Footing, Search
+from shardwright.search.joint.score_member import ScoredPlan
+from shardwright.search.joint.search_progress import OPEN_LIMIT, JointInputs, JointSearchState
 from shardwright.search.joint.searched_order_pipelines import (
     CHUNKS,
     any_order_pipelines,
-    search_orders,
+    search_any_orders,
 )
 from shardwright.search.joint.solve_pipeline import load_label_kernels
 from shardwright.search.joint.write_plan import general_plan
@@ -47,38 +48,40 @@ from shardwright.strategy.plan.plan import Plan
 
 NAMED_ORDERS, FOUND_ORDERS = "named", "found"
 LATER = 0.25
-"""Share of the order searches that each part of the options has behind the first, under whose
-options the best grid is the fastest."""
+"""Share of the order searches for each part of the options after the first part.
+
+The first part has the options under which the best grid is the fastest.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointDetail:
-    """The best plan of a joint search in its own terms.
+    """The best plan of a joint search in the terms of the joint space.
 
     Args:
-        best: with the costs of its stages; None where a grid stays the best plan.
-        grid: the answer of the search of the grid space, None if none of it fits.
+        best: the plan with the costs of its stages; None where a grid is the best plan.
+        grid: the answer of the search of the grid space, None if no grid fits.
     """
 
-    best: Scored | None
+    best: ScoredPlan | None
     grid: Answer | None
 
 
 @dataclass(slots=True)
-class _Found:
+class _JointResults:
     """Results of the pipelines of all parts of the options so far.
 
     Args:
         best_s: seconds of the best plan, grids included.
-        complete: no time limit cut in.
-        lower_s: no member of a pipeline ends before.
-        infeasible, scored, simulated: members; see `_certified`.
-        sizes: members of each pipeline.
+        complete: no time limit was reached.
+        lower_s: lower bound in seconds on every member of a pipeline.
+        infeasible, scored, simulated: numbers of members; see `_build_certificate`.
+        sizes: number of members of each pipeline.
     """
 
     best_s: float
     complete: bool
-    best: Scored | None = None
+    best: ScoredPlan | None = None
     lower_s: float = inf
     infeasible: int = 0
     scored: int = 0
@@ -87,8 +90,8 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _JointSearch:
-    """The question of one joint search, shared by all its parts; see `find_joint`."""
+class _JointRequest:
+    """Inputs of one joint search, shared by all its parts; see `find_joint`."""
 
     problem: Problem
     facts: GridFacts
@@ -116,23 +119,25 @@ def find_joint(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[JointDetail]:
-    """The best plan of the joint space over `space`, certified; the grid space is searched first
-    and is part of it.
+    """Find the fastest plan of the joint space over a grid space, with a certificate.
+
+    The grid space is searched first and is part of the joint space.
 
     Args:
         capacity: bytes of a device.
-        orders: "named" for 1F1B and interleaved 1F1B, "found" for any static order of one chunk a
-            rank too.
-        effort: of the order searches (`search.orders.find.find_order`).
-        tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is
-            unseen.
-        time_limit_s: past it the best so far stands with its proven gap.
-        stops: of an earlier search, to repeat it.
+        orders: "named" for 1F1B and interleaved 1F1B; "found" to also search any static order of
+            one chunk a rank.
+        effort: effort of the order searches (`search.orders.find_order.find_order`).
+        tolerance: relative gap at which the search stops; 0 = search until the bounds leave
+            nothing.
+        time_limit_s: seconds after which the best plan so far and its proven gap are returned.
+        stops: stops of an earlier search, to repeat it.
         memory: bytes for the members of the grid space.
-        engine: where pipelines are looked at, one after another without; the answer is the same.
+        engine: runs the tasks; None = one task after another. The answer is the same.
 
     Raises:
-        OutOfTimeError: the limit cut in, and there is no plan yet. InfeasibleError: nothing fits.
+        OutOfTimeError: the limit was reached, and there is no plan yet. InfeasibleError: no plan
+            fits.
     """
     load_label_kernels()
     begun = time.monotonic()
@@ -157,7 +162,7 @@ def find_joint(
     # Devices that the best grid leaves idle are idle in every pipeline.
     devices = grid.grid.devices if grid else space.devices
     joint = joint_space(space, devices=devices, any_order=orders == FOUND_ORDERS)
-    question = _JointSearch(
+    question = _JointRequest(
         problem=problem,
         facts=facts,
         capacity=capacity,
@@ -174,27 +179,25 @@ def find_joint(
         raise out_of_time() if limit.stopped_at else refusal
     return GeneralAnswer(
         strategy=_strategy(problem, results.best, grid),
-        certificate=_certified(question, grid, results, devices=space.devices),
+        certificate=_build_certificate(question, grid, results, devices=space.devices),
         detail=JointDetail(best=results.best, grid=grid),
         search_time_s=time.monotonic() - begun,
         waited=waited,
     )
 
 
-def _strategy(problem: Problem, best: Scored | None, grid: Answer | None) -> Grid | Plan:
-    """The best plan, or the best grid where no plan is faster."""
+def _strategy(problem: Problem, best: ScoredPlan | None, grid: Answer | None) -> Grid | Plan:
+    """The best joint plan, or the best grid where no plan is faster."""
     if best is not None:
         return general_plan(problem, best.plan)
     assert grid is not None
     return grid.grid
 
 
-def _search_pipelines(question: _JointSearch, grid: Answer | None) -> _Found:
-    """Search the pipelines under each value of the options, those first under which the best grid
-    is fastest.
-    """
+def _search_pipelines(question: _JointRequest, grid: Answer | None) -> _JointResults:
+    """Search the pipelines under each value of the options, the best grid's options first."""
     problem, joint = question.problem, question.joint
-    results = _Found(
+    results = _JointResults(
         best_s=grid.certificate.best_s if grid else OPEN_LIMIT,
         complete=grid is None or grid.certificate.optimal,
     )
@@ -203,12 +206,18 @@ def _search_pipelines(question: _JointSearch, grid: Answer | None) -> _Found:
         parts = fastest_first(problem, parts, grid.grid)
     for part in parts:
         under_options = under(problem, in_vocabulary_order((*part.chosen, *part.modules[0])))
-        with_stages, first = joint.of(part, zero_stages=under_options.runtime.zero_stages), parts[0]
+        with_stages, first = (
+            joint.with_options(part, zero_stages=under_options.runtime.zero_stages),
+            parts[0],
+        )
         shaped = shaped_space(
-            under_options, with_stages, question.facts, behind=None if part is first else first
+            under_options,
+            with_stages,
+            question.facts,
+            searched_first=None if part is first else first,
         )
         if shaped is not None:
-            footing = Footing(
+            inputs = JointInputs(
                 problem=under_options,
                 shaped=shaped,
                 facts=facts_of(
@@ -218,22 +227,21 @@ def _search_pipelines(question: _JointSearch, grid: Answer | None) -> _Found:
                 tolerance=question.tolerance,
                 effort=question.effort,
             )
-            _search_part(question, footing, results, share=1.0 if part is first else LATER)
+            _search_part(question, inputs, results, share=1.0 if part is first else LATER)
     return results
 
 
 def _search_part(
-    question: _JointSearch, footing: Footing, results: _Found, *, share: float
+    question: _JointRequest, inputs: JointInputs, results: _JointResults, *, share: float
 ) -> None:
-    """Search the pipelines under one value of each option against the best plan so far, and add the
-    results to `found`.
+    """Search the pipelines under one value of each option, and add to the results in place.
 
     Args:
-        share: of the order searches.
+        share: share of the order searches.
     """
     joint, shaped, layers, limit = (
         question.joint,
-        footing.shaped,
+        inputs.shaped,
         question.facts.layers,
         question.limit,
     )
@@ -245,20 +253,20 @@ def _search_part(
         _num_members(pipeline, layers) for pipeline in (*shaped.pipelines, *any_order)
     ]
     if limit.stopped_at and share < 1.0:
-        # Nobody looks at these pipelines: the bound of any plan whatever is theirs.
-        lower_s = universal_bound(footing.problem, joint.base.devices)
+        # These pipelines are not searched: the bound that holds for every plan is theirs.
+        lower_s = universal_bound(inputs.problem, joint.base.devices)
         results.complete, results.lower_s = False, min(results.lower_s, lower_s)
         return
-    search = Search(
-        footing=footing,
+    search = JointSearchState(
+        inputs=inputs,
         best_s=results.best_s,
         limit=limit,
         engine=question.engine,
         progress=question.progress,
     )
-    results.complete &= search_named(search)
+    results.complete &= search_named_orders(search)
     if any_order:
-        results.complete &= search_orders(search, any_order, share=share)
+        results.complete &= search_any_orders(search, any_order, share=share)
     results.lower_s = min(results.lower_s, search.lower_s)
     results.infeasible += search.infeasible
     results.scored += search.scored
@@ -267,10 +275,10 @@ def _search_part(
         results.best, results.best_s = search.best, search.best_s
 
 
-def _certified(
-    question: _JointSearch, grid: Answer | None, results: _Found, *, devices: int
+def _build_certificate(
+    question: _JointRequest, grid: Answer | None, results: _JointResults, *, devices: int
 ) -> Certificate:
-    """The certificate of a joint search: the fate of every member, and a lower bound of all.
+    """The certificate of a joint search: member counts by outcome, and a lower bound on all.
 
     Infeasible: no option of a pipeline's ranks fits in memory, or the exact peak does not.
     bounded_b1: their longest path is not below the best. bounded_b0: the others that were not
@@ -278,7 +286,7 @@ def _certified(
     certificate's. A member with any order has its best one: orders are not counted.
 
     Args:
-        devices: of the cluster.
+        devices: number of devices of the cluster.
     """
     problem, joint, step = question.problem, question.joint, results.best_s
     grid_lower = grid.certificate.lower_bound_s if grid else inf
@@ -316,11 +324,10 @@ def _certified(
 
 
 def _num_members(pipeline: PipelineShape, layers: int) -> int:
-    """Number of members of a pipeline: cuts x splits of each rank x selective recompute or none of
-    the layers that are not recomputed in full.
+    """Number of members of a pipeline: layer cuts, splits and selective recomputation.
 
-    How many layers a rank recomputes in full is not counted: the fewest that fit stand for the
-    others, which are slower.
+    The number of layers that a rank recomputes in full is not counted: the fewest that fit stand
+    for the others, which are slower.
     """
     if pipeline.chunks == 1:
         return comb(layers - 1, pipeline.ranks - 1) * int(

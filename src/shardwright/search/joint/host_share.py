@@ -1,4 +1,4 @@
-"""The share of a node's host memory that one device of a pipeline rank may fill."""
+"""Share of a node's host memory that one device of a pipeline rank may fill."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shardwright.hardware.cluster import Cluster
 
 
 class HostShare(NamedTuple):
-    """The host memory for one device of each rank.
+    """Host memory in bytes for one device of each pipeline rank.
 
     Args:
-        room: bytes of the device's node for each of the devices that one rank has there; inf =
-            nobody says how much the node has.
-        sharing: consecutive ranks whose devices lie in the same node, so that their bytes add up;
-            ranks are counted off in groups of so many.
+        room: bytes of the node for each of the devices that one rank has there; inf = the cluster
+            does not state the node's memory.
+        sharing: number of consecutive ranks whose devices are in the same node, so that their
+            bytes add up.
     """
 
     room: float
@@ -26,7 +26,7 @@ class HostShare(NamedTuple):
 
 
 def host_share(cluster: Cluster, *, devices: int, ranks: int, stride: int) -> HostShare:
-    """The share of each device where rank (d // stride) mod ranks has device d.
+    """Host memory share of each device, where rank (d // stride) mod ranks has device d.
 
     Where nodes hold the ranks unequally, the share is an upper bound: each rank is held alone
     against the node that has most of its devices, and the share is that of the rank for which these
@@ -40,7 +40,7 @@ def host_share(cluster: Cluster, *, devices: int, ranks: int, stride: int) -> Ho
 
 @lru_cache(maxsize=256)
 def _devices_of_a_rank(devices: int, ranks: int, stride: int, node: int) -> tuple[int, int]:
-    """Devices that a rank has in one node, and ranks that share the node; see `host_share`."""
+    """Devices of a rank in one node, and number of ranks that share the node; see `host_share`."""
     device = np.arange(min(devices, lcm(stride * ranks, node)))
     counts = np.zeros((int(device[-1]) // node + 1, ranks), dtype=np.int64)
     np.add.at(counts, (device // node, device // stride % ranks), 1)

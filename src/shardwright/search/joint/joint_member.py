@@ -1,5 +1,6 @@
-"""A plan of the joint space: stages of the chain, each with its own layers, split and recompute;
-and the costs of its step from the tables.
+"""Plans of the joint space and the costs of their step.
+
+A plan has stages of the layer chain, each with its own layers, split and recomputation.
 """
 
 from __future__ import annotations
@@ -35,8 +36,12 @@ from shardwright.strategy.grid.grid import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkChoice:
-    """One chunk: its number of positions, of its first layers recomputed in full, and of the
-    next ones recomputed selectively.
+    """Layers of one pipeline chunk and their recomputation.
+
+    Args:
+        layers: number of layers.
+        redone: number of first layers that are recomputed in full.
+        selective: number of the next layers that are recomputed selectively.
     """
 
     layers: int
@@ -49,11 +54,11 @@ class JointPlan:
     """A plan of the joint space.
 
     Args:
-        grids: of each rank, what it would be if all ranks were like it (no recompute, no cut).
-        chunks: in order of the chain.
-        outers: (ranks,) rows of the splits.
+        grids: grid of each rank, as if all ranks were like it (without recomputation and cut).
+        outers: (ranks,) split of each rank, as a row of the splits.
+        chunks: chunks in order of the chain.
         schedule: registry name.
-        table: the order, where it is a found one.
+        table: the action order, where a search found it.
         folded: chunks run over the ranks and back (V).
     """
 
@@ -67,7 +72,7 @@ class JointPlan:
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """(chunks,) rank of each chunk."""
+        """(chunks,) pipeline rank of each chunk."""
         p = self.ranks
         return tuple(
             p - 1 - c % p if self.folded and c // p % 2 else c % p for c in range(len(self.chunks))
@@ -75,7 +80,7 @@ class JointPlan:
 
     @property
     def is_general(self) -> bool:
-        """True if the plan is priced as a general plan, as it is no grid with another cut."""
+        """True if the plan is priced as a general plan, being no grid with another layer cut."""
         return self.table is not None or not self.is_uniform
 
     @property
@@ -95,7 +100,7 @@ class JointPlan:
 
 
 def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Grid:
-    """The grid in which every rank has the split `outer`."""
+    """The grid in which every rank has the split in row `outer`."""
     c = {name: int(column[outer]) for name, column in shaped.columns.items()}
     return Grid(
         tp=c["tp"],
@@ -119,7 +124,7 @@ def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Gr
 
 
 def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> JointPlan:
-    """The plan with one chunk a rank of a cut of `pipeline`."""
+    """Joint plan of a layer cut of a pipeline, with one chunk a rank."""
     outers = tuple(pipeline.outers[choice.split] for choice in cut)
     grids = {
         outer: split_grid(shaped, outer, chunks=pipeline.chunks, zero=pipeline.zero)
@@ -138,7 +143,7 @@ def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> Joint
 def plan_of_sizes(
     shaped: ShapedSpace, pipeline: PipelineShape, sizes: IntArray, redone: IntArray | None = None
 ) -> JointPlan:
-    """The plan whose chunks have `sizes` layers and recompute `redone` of them in full, or none."""
+    """Joint plan whose chunks have `sizes` layers, of which `redone` are recomputed in full."""
     first = np.zeros_like(sizes) if redone is None else np.minimum(redone, sizes)
     grid = split_grid(shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
     p = pipeline.ranks
@@ -156,6 +161,7 @@ def plan_of_sizes(
 
 
 def _chunk(layers: int, choice: RankChoice) -> ChunkChoice:
+    """The chunk of a rank's choice, with recomputation of at most its layers."""
     redone = min(choice.redone, layers)
     return ChunkChoice(
         layers=layers, redone=redone, selective=min(choice.selective, layers - redone)
@@ -163,7 +169,7 @@ def _chunk(layers: int, choice: RankChoice) -> ChunkChoice:
 
 
 def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
-    """Blocks of every chunk of the plan."""
+    """Model blocks of every chunk of the plan."""
     chain = chain_of(problem.model)
     contents, at = [], 0
     for c, chunk in enumerate(plan.chunks):
@@ -195,7 +201,7 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
     )
 
 
-def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
+def recomputed_block_counts(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
     """(chunks, blocks) numbers of blocks that are recomputed in full, and selectively."""
     full, selective, at = [], [], 0
     for chunk in plan.chunks:
@@ -207,24 +213,27 @@ def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
     return np.array(full), np.array(selective)
 
 
-def compose(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> StepCosts:
-    """Costs of a step of `plan`: each rank's columns from the step in which all ranks have its
-    split, with the rank's own recompute.
+def joint_step_costs(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> StepCosts:
+    """Costs of a step of a joint plan, composed from each rank's split and recomputation.
+
+    Each rank's columns come from the step in which all ranks have its split.
     """
     layout = layout_of_plan(problem, plan)
     by_outer = {
-        outer: _plain(problem, shaped, plan, layout, outer) for outer in dict.fromkeys(plan.outers)
+        outer: _one_split_costs(problem, shaped, plan, layout, outer)
+        for outer in dict.fromkeys(plan.outers)
     }
     if len(by_outer) == 1:
         merged = next(iter(by_outer.values()))
     else:
-        merged = _merged(plan, by_outer, least_border(problem, shaped, tuple(by_outer)))
+        merged = _merge_splits(plan, by_outer, least_border(problem, shaped, tuple(by_outer)))
     return _with_recompute(problem, shaped, plan, layout, merged)
 
 
-def _plain(
+def _one_split_costs(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int
 ) -> StepCosts:
+    """Step costs without recomputation where all ranks have one split."""
     prepared = shaped.prepared
     priced = TableRows(
         layers=prepared.layers,
@@ -257,16 +266,15 @@ _OF_RANKS = (
 )
 
 
-def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
-    """Costs of a step whose ranks have different splits: each rank's columns from its own split,
-    and the shortest sends between any of them.
-    """
+def _merge_splits(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
+    """Step costs whose ranks have different splits: each rank's columns, and the shortest sends."""
     p = plan.ranks
     any_step = by_outer[plan.outers[0]]
     of_chunk = [by_outer[plan.outers[c % p]] for c in range(len(plan.chunks))]
     of_rank = [by_outer[outer] for outer in plan.outers]
 
     def items(listed: list[tuple[tuple[str, IntArray], ...]]) -> tuple[tuple[str, IntArray], ...]:
+        """Named byte columns, with each rank's value from its own split."""
         named = [dict(entry) for entry in listed]
         return tuple(
             (name, np.array([named[r][name][r] for r in range(p)], dtype=np.int64))
@@ -295,12 +303,10 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
 def _with_recompute(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts
 ) -> StepCosts:
-    """Costs of the step with the recompute of each chunk: seconds, saved bytes on the device and
-    on the host, and the largest temporary.
-    """
+    """Step costs with the recomputation of each chunk: seconds, saved bytes and temporaries."""
     if not any(chunk.redone or chunk.selective for chunk in plan.chunks):
         return step
-    full, selective = redone_of(chain_of(problem.model), plan)
+    full, selective = recomputed_block_counts(chain_of(problem.model), plan)
     layers, p = shaped.prepared.layers, plan.ranks
     parts, saved, host = step.parts.copy(), step.saved_bytes.copy(), step.host_saved_bytes.copy()
     again = np.zeros(p, dtype=np.int64)
@@ -318,7 +324,7 @@ def _with_recompute(
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
             again[rank] = max(again[rank], made)
     return replace(
-        with_made_again(shaped, plan, layout, step, again),
+        with_recompute_temporaries(shaped, plan, layout, step, again),
         parts=parts,
         backward_s=parts[1].sum(axis=1),
         saved_bytes=saved,
@@ -326,13 +332,12 @@ def _with_recompute(
     )
 
 
-def with_made_again(
+def with_recompute_temporaries(
     shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts, again: IntArray
 ) -> StepCosts:
-    """Costs of a step without recompute, with temporaries of `again` (ranks,) bytes in backward."""
+    """Step costs with backward temporaries of `again` (ranks,) recomputed bytes."""
     layers = shaped.prepared.layers
-    # Without recompute nothing is made again, so the blocks are those of the logits and of the
-    # ends' gradients.
+    # Without recomputation, the blocks are those of the logits and of the ends' gradients.
     heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
     blocks_of_logits = np.array(
         [

@@ -1,6 +1,4 @@
-"""Arrays of the label program from the price tables: seconds and bytes of each position of the
-chain under each split.
-"""
+"""Input arrays of the label program: seconds and bytes of each layer under each split."""
 
 from __future__ import annotations
 
@@ -9,33 +7,62 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
 from shardwright.program.problem import Problem
-from shardwright.search.joint import label_options
 from shardwright.search.joint.host_share import host_share
-from shardwright.search.joint.label_options import Pipeline, Splits
+from shardwright.search.joint.label_options import (
+    BACKWARD,
+    BORDER,
+    COPIED,
+    END_BYTES,
+    ENDS_BACKWARD,
+    ENDS_FORWARD,
+    ENDS_SAVED,
+    ENDS_STATIC,
+    FORWARD,
+    FULL,
+    GATHER,
+    HOST_FULL,
+    HOST_SELECTIVE,
+    LOGITS,
+    LOGITS_BLOCKS,
+    OUTSIDE,
+    REDUCE,
+    SAVED,
+    SAVED_FULL,
+    SAVED_SELECTIVE,
+    SCALES,
+    SELECTIVE,
+    SLOWER,
+    STATIC,
+    TIED,
+    UPDATE,
+    WEIGHT,
+    Pipeline,
+    Splits,
+)
 from shardwright.search.joint.layer_chain import Chain, chain_of
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 
-ROWS = label_options.HOST_FULL + 1
-COLUMNS = label_options.SLOWER + 1
+ROWS = HOST_FULL + 1
+COLUMNS = SLOWER + 1
 
 
-def is_alike(chain: Chain) -> bool:
+def has_equal_layers(chain: Chain) -> bool:
     """True if all positions of the chain hold the same blocks, apart from the two ends."""
     return bool((chain.inner == chain.inner[0]).all())
 
 
 def border_tier(problem: Problem, stride: int) -> int:
-    """Lowest network tier that a border between pipeline ranks `stride` devices apart can cross."""
+    """Lowest network tier that a send between pipeline ranks `stride` devices apart can cross."""
     tiers = problem.cluster.tiers()
     return next(
         (index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1
     )
 
 
-def pipeline_of(
+def label_pipeline_of(
     problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: Facts
 ) -> Pipeline:
-    """Numbers of a pipeline that the label program reads beside its splits."""
+    """Numbers of a pipeline that the label program reads, beside its splits."""
     share = host_share(
         problem.cluster,
         devices=shaped.members.space.devices,
@@ -61,31 +88,31 @@ def pipeline_of(
 def splits_of(
     problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts
 ) -> Splits:
-    """Seconds and bytes of every position of the chain under each split of a pipeline.
+    """Seconds and bytes of every layer position under each split of a pipeline.
 
     With several chunks a rank holds positions from all over the chain: every position is then
-    priced as the cheapest, in each quantity.
+    priced as the cheapest one, in each quantity.
     """
     rows = np.array(pipeline.outers, dtype=np.int64)
     layer, mesh = shaped.prepared.layer_row[rows], shaped.prepared.mesh_row[rows]
     blocks = _per_block(problem, shaped, layer, mesh, pipeline.zero, facts)
     if pipeline.is_general and shaped.costs.tied[:, mesh].any():
-        # A general plan shares the states of tied weights among all that hold them, as many as
-        # there may be.
+        # A general plan shares the states of tied weights among all their holders, whose number is
+        # not known here.
         held = np.array([not b.is_layer for b in problem.model.blocks])
-        blocks[label_options.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
-        blocks[label_options.UPDATE][held] = 0.0
+        blocks[STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
+        blocks[UPDATE][held] = 0.0
     inner = np.einsum("jb,qbs->sqj", chain.inner.astype(np.float64), blocks)
     ends = np.einsum("jb,qbs->sqj", (chain.counts - chain.inner).astype(np.float64), blocks)
     if pipeline.chunks > 1:
         inner = np.broadcast_to(inner.min(axis=2, keepdims=True), inner.shape).copy()
-    ends[:, label_options.ENDS_FORWARD], ends[:, label_options.ENDS_BACKWARD] = (
-        ends[:, label_options.FORWARD],
-        ends[:, label_options.BACKWARD],
+    ends[:, ENDS_FORWARD], ends[:, ENDS_BACKWARD] = (
+        ends[:, FORWARD],
+        ends[:, BACKWARD],
     )
-    ends[:, label_options.ENDS_STATIC], ends[:, label_options.ENDS_SAVED] = (
-        ends[:, label_options.STATIC],
-        ends[:, label_options.SAVED],
+    ends[:, ENDS_STATIC], ends[:, ENDS_SAVED] = (
+        ends[:, STATIC],
+        ends[:, SAVED],
     )
     sums = np.zeros((len(rows), ROWS, len(chain) + 1))
     np.cumsum(inner + ends, axis=2, out=sums[:, :, 1:])
@@ -97,32 +124,30 @@ def splits_of(
         each = np.where(held[:, :, None], more[None], 0.0).max(axis=1)
         again[:, mode - 1] = each.T if pipeline.chunks == 1 else each.min(axis=0)[:, None]
     return Splits(
-        sums=sums, again=again, fixed=_fixed(problem, shaped, layer, mesh, pipeline, facts)
+        sums=sums, again=again, fixed=_fixed_columns(problem, shaped, layer, mesh, pipeline, facts)
     )
 
 
 def _per_block(
     problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts
 ) -> FloatArray:
-    """(rows, blocks, splits): every row of `Splits.sums` for one block."""
+    """(rows, blocks, splits) every row of `Splits.sums` for one block."""
     costs = shaped.costs
     is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
-    result[label_options.FORWARD], result[label_options.BACKWARD] = (
+    result[FORWARD], result[BACKWARD] = (
         costs.forward[:, layer],
         costs.backward[:, layer],
     )
-    result[label_options.SELECTIVE] = costs.selective[:, layer]
-    result[label_options.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
-    result[label_options.WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
+    result[SELECTIVE] = costs.selective[:, layer]
+    result[FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
+    result[WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
     saved = costs.saved[:, :, layer]
-    result[label_options.SAVED], result[label_options.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
-    result[label_options.SAVED_FULL] = np.where(
-        is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1])
-    )
+    result[SAVED], result[SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
+    result[SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
     is_redone: IntArray = chain_of(problem.model).redone.max(axis=0)
     host = np.where(is_redone[:, None, None] > 0, shaped.prepared.layers.host_bytes[:, :, layer], 0)
-    result[label_options.HOST_SELECTIVE], result[label_options.HOST_FULL] = host[:, 1], host[:, 2]
+    result[HOST_SELECTIVE], result[HOST_FULL] = host[:, 1], host[:, 2]
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
     cut, cut_experts = (
@@ -132,16 +157,14 @@ def _per_block(
     )
     local = dense / cut + experts / cut_experts
     whole = dense + experts
-    result[label_options.STATIC] = (
+    result[STATIC] = (
         (whole + frozen) * facts.parameter_bytes
         + whole * (facts.gradient_bytes + facts.own_gradient_bytes)
         + local * facts.state_bytes
     )
-    result[label_options.UPDATE] = (
-        local * facts.update_bytes + whole * costs.passes[mesh]
-    ) / facts.bandwidth
-    result[label_options.GATHER] = costs.gather[:, mesh] if zero else 0.0
-    result[label_options.REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
+    result[UPDATE] = (local * facts.update_bytes + whole * costs.passes[mesh]) / facts.bandwidth
+    result[GATHER] = costs.gather[:, mesh] if zero else 0.0
+    result[REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
     return result
 
 
@@ -157,8 +180,9 @@ def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray
 
 
 def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
-    """(layer rows, tiers) lower bound in seconds of a send of the model's narrowest stream
-    across each tier or a farther one.
+    """(layer rows, tiers) lower bound in seconds on a send of the narrowest stream, by tier.
+
+    Across the tier or a farther one.
     """
     border = shaped.costs.border
     least: FloatArray = border.reshape(len(border), 2, -1, len(problem.cluster.tiers()))[:, 0].min(
@@ -168,28 +192,28 @@ def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
 
 
 def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...]) -> float:
-    """Lower bound in seconds of a send between any two of these splits: all activations once, over
-    all devices of a rank.
+    """Lower bound in seconds on a send between any two of these splits.
 
-    A split without sequence parallelism may send each of tp copies, which a receiver with another
-    split need not have.
+    The send has all activations once, over all devices of a rank. A split without sequence
+    parallelism may send each of tp copies, which a receiver with another split may not need.
     """
-    found = []
+    seconds = []
     for row in outers:
         columns, devices = shaped.columns, shaped.columns["s_pp"][row]
         tier = (
             0 if devices % problem.cluster.node.num_devices else border_tier(problem, int(devices))
         )
         copies = int(columns["tp"][row]) if not columns["sp"][row] else 1
-        found.append(
+        seconds.append(
             float(least_sends(problem, shaped)[shaped.prepared.layer_row[row], tier]) / copies
         )
-    return min(found)
+    return min(seconds)
 
 
 def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
-    """(h,) lower bound in bytes of the gradient of an embedding or output table on the first and
-    the last device.
+    """(meshes,) lower bound in bytes on the gradient of the first and the last rank's table.
+
+    An embedding or output table.
     """
     chain = chain_of(problem.model)
     first, last = (
@@ -199,7 +223,7 @@ def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
     return least
 
 
-def _fixed(
+def _fixed_columns(
     problem: Problem,
     shaped: ShapedSpace,
     layer: IntArray,
@@ -207,28 +231,27 @@ def _fixed(
     pipeline: PipelineShape,
     facts: Facts,
 ) -> FloatArray:
+    """(splits, columns) quantities of a rank that do not depend on its positions."""
     costs = shaped.costs
     fixed = np.zeros((len(layer), COLUMNS))
     tiers = np.array(
         [border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers],
         dtype=np.int64,
     )
-    fixed[:, label_options.BORDER] = least_sends(problem, shaped)[layer, tiers]
-    fixed[:, label_options.SCALES] = costs.scales[mesh]
-    fixed[:, label_options.LOGITS], fixed[:, label_options.LOGITS_BLOCKS] = (
+    fixed[:, BORDER] = least_sends(problem, shaped)[layer, tiers]
+    fixed[:, SCALES] = costs.scales[mesh]
+    fixed[:, LOGITS], fixed[:, LOGITS_BLOCKS] = (
         costs.logits[layer],
         costs.logits_blocks[layer],
     )
-    fixed[:, label_options.END_BYTES] = _end_bytes(problem, costs)[mesh]
-    fixed[:, label_options.OUTSIDE] = (
-        costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
-    )
-    fixed[:, label_options.TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
-    fixed[:, label_options.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
+    fixed[:, END_BYTES] = _end_bytes(problem, costs)[mesh]
+    fixed[:, OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
+    fixed[:, TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
+    fixed[:, SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
     if len(pipeline.outers) > 1:
-        fixed[:, label_options.BORDER] = least_border(problem, shaped, pipeline.outers)
+        fixed[:, BORDER] = least_border(problem, shaped, pipeline.outers)
     if pipeline.is_general:
-        fixed[:, label_options.TIED] = 0.0
+        fixed[:, TIED] = 0.0
     cut = costs.shard[mesh] if pipeline.zero else 1.0
     each = (
         facts.parameter_bytes
@@ -236,5 +259,5 @@ def _fixed(
         + facts.own_gradient_bytes
         + facts.state_bytes / cut
     )
-    fixed[:, label_options.COPIED] = costs.copied[:, mesh].max(axis=0) * each
+    fixed[:, COPIED] = costs.copied[:, mesh].max(axis=0) * each
     return fixed

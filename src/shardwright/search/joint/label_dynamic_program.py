@@ -1,9 +1,8 @@
-"""The dynamic program over (rank, position) labels: the least time that the bounds of the stages
-allow, and the cut that reaches it.
+"""Dynamic program over (rank, position) labels: the least step time that stage bounds allow.
 
-A label is a time of the ranks before k, out and back, and the bytes in host memory of those of them
-that share a node with rank k; what one microbatch takes from there on is known from the other end.
-Of two labels at one place only those stay of which neither is better in both.
+A label has the seconds of the ranks before k, out and back, and the bytes in host memory of those
+that share a node with rank k; the least seconds of one microbatch from there on are known from the
+other end. Of two labels at one place, one that is worse in both is dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from shardwright.search.joint.label_options import (
 )
 
 LABELS = 8
-"""Labels kept at one place; further ones are merged into a bound of them."""
+"""Labels kept at one place; further labels are merged into a lower bound of them."""
 
 
 class _Rank(NamedTuple):
@@ -38,12 +37,11 @@ class _Rank(NamedTuple):
 
     Args:
         flying: microbatches between its first forward and its first backward.
-        apart: seconds that a send back holds it up.
-        less: of one microbatch's way what is no work of the rank, with sends that hold it up.
-        base: of a microbatch's way through any pipeline.
-        steep: out and back for each second of the way, where that is the way out alone.
-        first: gathers of the first rank at most, which stand before the way out once, however long
-            the way back is.
+        apart: seconds for which a gradient send blocks it.
+        less: seconds of one microbatch's path that are not the rank's work or blocking sends.
+        base: least seconds of a microbatch through any pipeline of the space.
+        steep: seconds out and back for each second of the path, if that is the path out alone.
+        first: most seconds of the first rank's gathers, which come once before the path out.
     """
 
     k: int
@@ -58,8 +56,9 @@ class _Rank(NamedTuple):
 @compiled
 def ways_on(cells: Cells, rest: FloatArray) -> float:
     """Least seconds of one microbatch out and back through all ranks; inf if no member fits.
-    Fills `rest` (ranks + 1, positions + 1) with the same from rank k on, for the positions from
-    i on.
+
+    Fills `rest` (ranks + 1, positions + 1) with the same from rank k on, for the positions from i
+    on.
     """
     p, length = rest.shape[0] - 1, rest.shape[1] - 1
     rest[:] = np.inf
@@ -80,6 +79,7 @@ def ways_on(cells: Cells, rest: FloatArray) -> float:
 
 @inner
 def _rank_of(cells: Cells, pipe: Pipeline, k: int, border: float, way: float) -> _Rank:
+    """Numbers of rank k that the stage bounds of all its options share."""
     held_forward, held_backward = held_by_sends(pipe, k, border)
     less = (2.0 * border if k < pipe.ranks - 1 else 0.0) - held_forward - held_backward
     flying = min(pipe.ranks - k, pipe.microbatches)
@@ -104,12 +104,13 @@ def _ends(
     behind: float,
     limit: float,
 ) -> bool:
-    """True if the stage bounds of option o of a rank, for w + 1 positions from i on, are at most
-    `limit`.
+    """True if an option of a rank, for w + 1 positions from i on, may end by `limit` seconds.
+
+    All stage bounds of the option must be at most the limit.
 
     Args:
-        at: seconds before the rank, at least.
-        behind: way of a microbatch through the ranks behind it, at least.
+        at: least seconds before the rank.
+        behind: least seconds of a microbatch through the later ranks.
     """
     numbers = cells.numbers[rank.k, i, w, o]
     way, chain = numbers[WAY], numbers[CHAIN]
@@ -134,8 +135,9 @@ def _ends(
 def _keep(
     label: FloatArray, back: IntArray, k: int, j: int, through: float, host: float, code: int
 ) -> None:
-    """Keep a label unless another is no worse in time and host memory; beyond LABELS the last one
-    becomes a bound of both.
+    """Keep a label unless another is at least as good in seconds and host memory.
+
+    Beyond LABELS labels, the last one becomes a lower bound of both.
     """
     place = -1
     for n in range(LABELS):
@@ -169,18 +171,18 @@ def reach(
     label: FloatArray,
     back: IntArray,
 ) -> float:
-    """The least way through all ranks that ends by `limit` and leaves no node without host memory;
-    inf if none does.
+    """Least seconds of a microbatch through all ranks, for a step by `limit`; inf = none.
 
-    A lower bound of every member of the pipeline: times and host bytes of an option are no more
-    than its members', and a label stands for all that are no better than it in both.
+    No node lacks host memory. The limit at which it becomes inf is a lower bound on every member of
+    the pipeline: times and host bytes of an option are no more than its members', and a label
+    stands for all labels that are no better in both.
 
     Args:
         border: seconds of a send.
         rest: see `ways_on`.
         label: (ranks + 1, positions + 1, labels, 2) filled: seconds, host bytes.
-        back: (ranks + 1, positions + 1, labels) filled: how each label was reached (`solve._cut_of`
-            reads it).
+        back: (ranks + 1, positions + 1, labels) filled: the option and label from which each label
+            was reached (`solve_pipeline._cut_of` reads it).
     """
     p, length = label.shape[0] - 1, label.shape[1] - 1
     label[:] = np.inf

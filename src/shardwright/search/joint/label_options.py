@@ -1,7 +1,7 @@
-"""Options of each pipeline rank for the dynamic program over (rank, position) labels: seconds and
-bytes of every run of positions, split and recompute (`reach` is the program).
+"""Options of each pipeline rank for the dynamic program over (rank, position) labels.
 
-Compiled, over plain arrays: it knows no model. One microbatch passes the ranks 0..p-1 and comes
+Seconds and bytes of every run of positions, split and recomputation (`reach` is the program).
+Compiled, over plain arrays, without the model. One microbatch passes the ranks 0..p-1 and comes
 back; rank k holds some run of positions under one of several options.
 """
 
@@ -37,28 +37,28 @@ from shardwright.cost.step.scalar_terms import temporary_bytes
 """Columns of `Cells.numbers`, of one option of a rank.
 
 WAY: seconds of one microbatch, out and back, sends included; under any order out alone.
-WORK: of all microbatches, with the update.
-DRAIN: of the rank's work from its first backward on, with the update.
-HOST: bytes in host memory of one of its devices, at its fullest.
+WORK: seconds of all microbatches, with the update.
+DRAIN: seconds of the rank's work from its first backward on, with the update.
+HOST: peak bytes in host memory of one of its devices.
 BEGIN: seconds before and after everything (gather, reduction), of the first rank; 0 of others.
 ALONE: seconds of its work with the slowdown by its collectives.
-CHAIN: of the update; under any order of the work without weight gradients, behind which the ranks
-    before have their input gradients left.
+CHAIN: seconds of the update; under any order seconds of the work without weight gradients, after
+    which the ranks before have their input gradients left.
 """
 OPTIONS = 8
-"""Options kept of one rank and run; further ones are merged into a bound of them."""
+"""Options kept of one rank and run; further options are merged into a lower bound of them."""
 PIECES = 4.0
 
 
 class Splits(NamedTuple):
     """Seconds and bytes of the splits that a rank may have; s = split, j = position.
 
-    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes. HOST_SELECTIVE and
-        HOST_FULL are bytes that one microbatch keeps in host memory under that recompute; without
-        recompute nothing is there.
-    again: (s, 2, positions) bytes that a position's backward makes again under selective and full
-        recompute.
-    fixed: (s, columns) of a rank whatever it holds.
+    sums: (s, rows, positions + 1) prefix sums over positions, in seconds and bytes. HOST_SELECTIVE
+        and HOST_FULL are bytes that one microbatch keeps in host memory under that recomputation;
+        without recomputation there are none.
+    again: (s, 2, positions) bytes that a position's backward recomputes under selective and full
+        recomputation.
+    fixed: (s, columns) quantities of a rank that do not depend on its positions.
     """
 
     sums: FloatArray
@@ -102,9 +102,9 @@ class Cells(NamedTuple):
     """Options of rank k for the run that starts at i and has w + 1 positions.
 
     numbers: (k, i, w, option, column), see the columns; inf = no option.
-    code: (k, i, w, option) split and positions of a chunk recomputed selectively and in full, as
-        one number (`code_of`); -1 = no option.
-    back: (1,) the least time back for a second out.
+    code: (k, i, w, option) the split and the positions of a chunk recomputed selectively and in
+        full, as one number (`code_of`); -1 = no option.
+    back: (1,) least seconds back for a second out.
     """
 
     numbers: FloatArray
@@ -114,16 +114,18 @@ class Cells(NamedTuple):
 
 @compiled
 def code_of(split: int, selective: int, redone: int) -> int:
-    """An option as one number: split, positions recomputed selectively and in full, below 2**12
-    each (`solve.choice_of` reads it).
+    """Encode an option as one number: split, selectively and fully recomputed positions.
+
+    Positions are below 2**12 each (`solve_pipeline.decode_choice` decodes the number).
     """
     return (split * 4096 + selective) * 4096 + redone
 
 
 @compiled
 def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Lower bound of the chunk microbatches that a rank holds at its peak under 1F1B, or
-    interleaved 1F1B for several chunks.
+    """Lower bound on the chunk microbatches that a rank holds at its peak under 1F1B.
+
+    Under interleaved 1F1B for several chunks a rank.
     """
     if chunks == 1:
         return float(min(microbatches, ranks - rank))
@@ -149,11 +151,10 @@ def _room(
     redone: int,
     again: float,
 ) -> float:
-    """Upper bound of the microbatches of a rank's chunks that rank k has device memory for; exact
-    up to whole elements for one chunk a rank, negative if not even the states fit.
+    """Upper bound on the chunk microbatches that rank k has device memory for.
 
-    The largest number whose `cost.terms.reserved_bytes` are within the capacity; negative if not
-    even the rest fits.
+    Exact up to whole elements for one chunk a rank; the largest number whose `reserved_bytes` are
+    within the capacity; negative if not even the states fit.
     """
     sums, fixed = splits.sums, splits.fixed
     n, v = j - i, pipe.chunks
@@ -162,7 +163,7 @@ def _room(
         saved = _of(sums, s, SAVED_FULL, i, a) + _of(sums, s, SAVED_SELECTIVE, a, b)
         saved += _of(sums, s, SAVED, b, j)
     else:
-        # Inner positions are alike then; a chunk at an end may hold no layer.
+        # Inner positions are equal then; a chunk at an end may hold no layer.
         least = n // v if 0 < k < pipe.ranks - 1 else 0
         few = min(redone, least)
         rest = sums[s, SAVED_SELECTIVE if selective else SAVED]
@@ -194,8 +195,9 @@ def _room(
 def _host_bytes(
     splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int
 ) -> float:
-    """Bytes in host memory of one microbatch of a rank's chunk on one device; with several chunks a
-    rank a lower bound.
+    """Bytes in host memory of one microbatch of a rank's chunk on one device.
+
+    A lower bound with several chunks a rank.
     """
     sums = splits.sums
     if pipe.chunks == 1:
@@ -217,8 +219,9 @@ def _insert(
     numbers: tuple[float, float, float, float, float, float, float],
     code: int,
 ) -> None:
-    """Keep an option unless another is no worse in any column; beyond OPTIONS the last one becomes
-    a lower bound of both.
+    """Keep an option of a rank unless another is at least as good in every column.
+
+    Beyond OPTIONS options, the last one becomes a lower bound of both.
     """
     place = -1
     for o in range(OPTIONS):
@@ -266,9 +269,9 @@ def _price_any(
 ) -> bool:
     """Price one option under any static order and keep it; False if its bound is above `limit`.
 
-    A rank that recomputes runs whole backwards: what its weight gradients read is made again for
-    them. Before the first backward there are at most `room` forwards; weight gradients may wait
-    until the ranks before have theirs, but those of the first rank stand before its end.
+    A rank that recomputes runs whole backwards: the inputs of its weight gradients are recomputed
+    for them. Before the first backward there are at most `room` forwards; weight gradients may wait
+    until the ranks before have theirs, but those of the first rank come before its end.
     """
     sums, fixed = splits.sums, splits.fixed
     p, m = pipe.ranks, float(pipe.microbatches)
@@ -325,8 +328,9 @@ def _price_any(
 
 @inner
 def held_by_sends(pipe: Pipeline, k: int, border: float) -> tuple[float, float]:
-    """Seconds for which the sends of a microbatch block rank k, forward and backward, with one
-    chunk a rank.
+    """Seconds for which the sends of a microbatch block rank k, forward and backward.
+
+    With one chunk a rank.
     """
     if not pipe.blocking:
         return 0.0, 0.0
@@ -420,11 +424,13 @@ def _price(
 
 @compiled
 def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
-    """Fill `cells` with the options of every rank and run that fit in memory and may end before
-    `limit`: for each split the least recompute that fits; under any order every recompute from one
+    """Fill `cells` with the options of every rank and run that fit and may end before `limit`.
+
+    For each split the least recomputation that fits; under any order every recomputation from one
     microbatch in flight up to all (`_fill_run`).
 
-    `alike`: all positions but the ends are the same.
+    Args:
+        alike: all positions but the ends are equal.
     """
     length = splits.sums.shape[2] - 1
     p, v = pipe.ranks, pipe.chunks
@@ -461,13 +467,13 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
 def _fill_run(
     splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float
 ) -> None:
-    """Fill in the options of rank k with positions i to j under split s, the first `redone`
-    recomputed in full and the next `selective` selectively.
+    """Fill in the options of rank k with positions i to j under split s.
 
-    More recompute takes longer and leaves no more room in host memory, so for each `redone` one
-    stops at the fewest selective ones that leave room for all that the order holds. With several
-    chunks a rank all the others are recomputed selectively, or none. Of host memory an option may
-    take all that its node has: `reach` adds up the ranks of a node.
+    The first `redone` positions are recomputed in full and the next `selective` selectively. More
+    recomputation takes longer and leaves no more room in host memory, so for each `redone` the loop
+    stops at the fewest selective ones that leave room for all microbatches of the order. With
+    several chunks a rank all the others are recomputed selectively, or none. Of host memory an
+    option may take all that its node has: `reach` adds up the ranks of a node.
     """
     v, m = pipe.chunks, pipe.microbatches
     top = j - i if v == 1 else -(-(j - i) // v)

@@ -1,4 +1,4 @@
-"""The model as a chain of positions of one layer each; a pipeline may be cut between any two."""
+"""The model as a chain of one-layer positions, between any two of which a pipeline may be cut."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from shardwright.strategy.grid.model_counts import layer_runs
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chain:
-    """The model's blocks in order.
+    """Layer chain of a model: its blocks in order, as positions of one layer each.
 
     Args:
-        before, layers, after: blocks that come before the first layer and at its device, of every
-            position, and behind the last layer: (position -> indices into the model's blocks; a
-            block between two layers goes with the second).
-        counts: (positions, blocks) of each position, ends included.
-        inner: (positions, blocks) without them.
-        redone: (positions, blocks) those that recompute applies to.
+        before: indices of the blocks before the first layer, on its device.
+        layers: indices of the blocks of every position; a block between two layers belongs to the
+            second.
+        after: indices of the blocks after the last layer.
+        counts: (positions, blocks) blocks of each position, ends included.
+        inner: (positions, blocks) the same without the ends.
+        redone: (positions, blocks) blocks that recomputation applies to.
     """
 
     before: tuple[int, ...]
@@ -35,11 +36,13 @@ class Chain:
     redone: IntArray
 
     def __len__(self) -> int:
+        """Number of positions."""
         return len(self.layers)
 
     def content(self, start: int, stop: int, *, first: bool, last: bool) -> Content:
-        """Blocks of a chunk with the positions start to stop, in order as (block, count); the
-        first and the last chunk also have the model's ends.
+        """Blocks of a chunk with the positions start to stop, in order as (block, count).
+
+        The first and the last chunk also have the model's ends.
         """
         blocks = [
             *(self.before if first else ()),
@@ -51,9 +54,7 @@ class Chain:
 
 @lru_cache(maxsize=64)
 def chain_of(model: Model) -> Chain:
-    """The chain of `model`, with its blocks in the positions in which `program.stages.chunks`
-    spreads them.
-    """
+    """The layer chain of a model, with the positions over which its layers are spread."""
     names = {run.name for run in layer_runs(model)}
     before: list[int] = []
     layers: list[tuple[int, ...]] = []

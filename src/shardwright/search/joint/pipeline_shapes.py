@@ -1,5 +1,6 @@
-"""The joint space as data: pipelines (choices that all ranks share) and the splits that each
-rank may have.
+"""The joint space as data: pipelines, and the splits that each rank may have.
+
+A pipeline holds the choices that all ranks share.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ class PipelineShape:
     """Choices that all ranks of a joint plan share, and the splits that each rank may have.
 
     Args:
-        outers: rows of the members' outers: the splits that each rank may have.
-        ranks, chunks: a rank.
-        microbatches: of a step.
+        outers: splits that each rank may have, as rows of `Members.outers`.
+        ranks: number of pipeline ranks.
+        chunks: number of chunks of a rank.
+        microbatches: number of microbatches of a step.
         zero: ZeRO stage.
-        any_order: the order is any static one, not the named one.
-        folded: of two chunks, the second one's ranks run backwards (V).
+        any_order: the order is any static order, not the named schedule.
+        folded: of two chunks, the second one runs over the ranks backwards (V).
     """
 
     outers: tuple[int, ...]
@@ -45,24 +47,20 @@ class PipelineShape:
 
     @property
     def is_general(self) -> bool:
-        """True if some members are no grids with another cut, so that all are priced as general
-        plans.
-        """
+        """True if all members are priced as general plans: any order, or several splits."""
         return self.any_order or len(self.outers) > 1
 
     @property
     def schedule(self) -> str:
-        """Registry name of the pipeline's named order."""
+        """Registry name of the pipeline's named schedule."""
         return "1f1b" if self.chunks == 1 else "interleaved-1f1b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointSpace:
-    """The joint space over a grid space.
+    """Search space of pipelines whose ranks may differ in layers, split and recomputation.
 
-    A member is a pipeline, a cut of the chain of layers, a split for each rank, and the recompute
-    of each rank: see `text`. How much a rank recomputes is the least that fits, which no larger
-    amount beats.
+    The space includes every member of a grid space.
     """
 
     grids: Space
@@ -73,9 +71,7 @@ class JointSpace:
 
     @property
     def fixed(self) -> tuple[tuple[str, str], ...]:
-        """(axis, value) of the axes and options of which grids have several values and pipelines
-        have one.
-        """
+        """(axis, value) of axes and options with one value in pipelines and several in grids."""
         if not self.base.of("pp"):
             return ()
         values = {"shard": (0,), "offload": (0,), "zero": self.zeros}
@@ -87,10 +83,8 @@ class JointSpace:
         several = [name for name in LADDER if len(self.grids.option_values(name)) > 1]
         return (*axes, *((name, self.base.option_values(name)[0]) for name in several))
 
-    def of(self, part: Space, *, zero_stages: tuple[int, ...]) -> JointSpace:
-        """The space with the options of `part` and the ZeRO stages that the runtime has under
-        them.
-        """
+    def with_options(self, part: Space, *, zero_stages: tuple[int, ...]) -> JointSpace:
+        """The space with the options of `part` and the ZeRO stages that the runtime then has."""
         zeros = tuple(zero for zero in self.zeros if zero in zero_stages)
         # Members of the base stand for pipelines of each stage.
         values = tuple(
@@ -124,16 +118,18 @@ class JointSpace:
         )
 
     def digest(self, problem: str) -> str:
-        """SHA-256 of the space and the problem's text."""
+        """SHA-256 of the description of the space and the problem's text."""
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
 def joint_space(space: Space, *, devices: int | None = None, any_order: bool = False) -> JointSpace:
-    """The joint space over the grids of `space`; without pipelines where the grids have no 1F1B or
-    no pipeline, or are pinned to a value that no pipeline has.
+    """The joint space over the grids of `space`.
+
+    It has no pipelines where the grids have no 1F1B or no pipeline, or are pinned to a value that
+    no pipeline has.
 
     Args:
-        devices: that its pipelines use; all of the space if None.
+        devices: number of devices that its pipelines use; None = all devices of the space.
     """
     schedules = space.of("schedule")
     values: dict[str, tuple[Value, ...]] = dict(space.values)
@@ -172,10 +168,10 @@ def joint_space(space: Space, *, devices: int | None = None, any_order: bool = F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapedSpace:
-    """All pipelines of a space, with the price tables of their splits.
+    """All pipelines of a joint space, with the price tables of their splits.
 
     Args:
-        contiguous: (outers,) each rank's devices are consecutive.
+        columns: values of each split, by axis.
     """
 
     members: Members
@@ -186,14 +182,14 @@ class ShapedSpace:
 
 
 def shaped_space(
-    problem: Problem, space: JointSpace, facts: GridFacts, *, behind: Space | None = None
+    problem: Problem, space: JointSpace, facts: GridFacts, *, searched_first: Space | None = None
 ) -> ShapedSpace | None:
-    """Price the splits of the space and group them into pipelines; None if there are none.
+    """Price the splits of a joint space and group them into pipelines; None if there are none.
 
     Args:
-        problem: under the options of the space, which has one value of each.
-        behind: the part that is searched first; pipelines whose splits do not tell the space's
-            options from its are left out.
+        problem: the problem under the options of the space, which has one value of each.
+        searched_first: the part of the options that is searched first; pipelines whose splits cost
+            the same under both parts are left out.
     """
     if not space.base.of("pp") or not space.zeros:
         return None
@@ -206,8 +202,8 @@ def shaped_space(
     columns = {name: mesh[name][at] for name in mesh} | dict(outer)
     contiguous = columns["s_pp"] * columns["pp"] == space.base.devices
     told = (
-        where_options_differ(columns, space.base, behind)
-        if behind is not None
+        where_options_differ(columns, space.base, searched_first)
+        if searched_first is not None
         else np.ones(len(contiguous), dtype=np.bool_)
     )
     pipelines: list[PipelineShape] = []

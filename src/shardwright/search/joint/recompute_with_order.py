@@ -1,4 +1,4 @@
-"""Search for the recompute of each rank of a joint plan together with its order."""
+"""Search for the recomputation of each rank of a joint plan together with its action order."""
 
 from __future__ import annotations
 
@@ -11,80 +11,83 @@ from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.joint.action_order import (
-    SECOND,
-    Ordered,
-    in_order,
+    UNITS_PER_SECOND,
+    OrderedPlan,
+    activation_room_of_ranks,
     order_problem,
-    rank_room,
+    with_order,
 )
 from shardwright.search.joint.joint_member import (
     ChunkChoice,
     JointPlan,
-    compose,
+    joint_step_costs,
     layout_of_plan,
-    with_made_again,
+    with_recompute_temporaries,
 )
 from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
-from shardwright.search.orders.find_order_and_memory import order_with_memory
+from shardwright.search.orders.find_order_and_memory import find_order_with_memory
 from shardwright.search.orders.memory_option import MemoryOption
 
 MOST_OPTIONS = 16
-"""Options of one chunk that a search chooses from."""
+"""Most recomputation options of one chunk in a search."""
 
 
-def recomputed_in_order(
+def search_recompute_and_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
-) -> Ordered | None:
-    """`plan` with the recompute of each rank and the order found together; None where nothing fits,
-    or where everything fits without recompute.
+) -> OrderedPlan | None:
+    """The plan with each rank's recomputation and the action order found together.
+
+    None where nothing fits, or where everything fits without recomputation.
 
     A rank recomputes any number of its first layers in full and any number of the next ones
-    selectively. Which of these it takes decides how many microbatches are in flight, so order and
-    recompute are one search (`search.orders.with_memory`), which begins from what the plan says.
+    selectively. The choice decides how many microbatches are in flight, so order and recomputation
+    are one search (`search.orders.find_order_and_memory`), which begins from the plan's choice.
 
     Args:
         plan: one chunk a rank.
-        effort: as in `search.orders.with_memory.order_with_memory`.
+        effort: as in `find_order_with_memory`.
     """
     if plan.chunks_per_rank > 1:
         return None
     bare = replace(
         plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks), table=None
     )
-    costs = compose(problem, shaped, bare)
-    room = rank_room(problem, costs, capacity=capacity)
+    costs = joint_step_costs(problem, shaped, bare)
+    room = activation_room_of_ranks(problem, costs, capacity=capacity)
     if (room >= plan.microbatches * costs.saved_bytes).all():
         return None
     choices = [
-        _choices(problem, shaped, bare, costs, rank, capacity=capacity)
+        _pareto_options(problem, shaped, bare, costs, rank, capacity=capacity)
         for rank in range(plan.ranks)
     ]
     for rank, chunk in enumerate(plan.chunks):
         if chunk not in choices[rank]:
-            choices[rank] |= options_of_rank(
+            choices[rank] |= memory_options_of_rank(
                 problem, shaped, bare, costs, rank, [chunk], capacity=capacity
             )
     options = [tuple(each.values()) for each in choices]
     begun_with = [list(each).index(chunk) for each, chunk in zip(choices, plan.chunks, strict=True)]
     try:
-        # What is kept is the options' to say.
+        # The options state the saved bytes.
         order_question = order_problem(
             problem,
             bare,
             replace(costs, saved_bytes=np.zeros_like(costs.saved_bytes)),
             capacity=capacity,
         )
-        found = order_with_memory(order_question, options, starts=[begun_with], effort=effort)
+        solution = find_order_with_memory(
+            order_question, options, starts=[begun_with], effort=effort
+        )
     except InfeasibleError:
         return None
-    chosen = tuple(list(each)[place] for each, place in zip(choices, found.choice, strict=True))
-    return in_order(
-        problem, shaped, replace(bare, chunks=chosen), found.order.table, capacity=capacity
+    chosen = tuple(list(each)[place] for each, place in zip(choices, solution.choice, strict=True))
+    return with_order(
+        problem, shaped, replace(bare, chunks=chosen), solution.order.table, capacity=capacity
     )
 
 
-def _choices(
+def _pareto_options(
     problem: Problem,
     shaped: ShapedSpace,
     plan: JointPlan,
@@ -93,8 +96,9 @@ def _choices(
     *,
     capacity: int,
 ) -> dict[ChunkChoice, MemoryOption]:
-    """Recompute choices of a rank of which none beats another in both time and memory, at most
-    `MOST_OPTIONS`, evenly selected.
+    """Pareto-optimal recomputation choices of a rank in time and memory, as memory options.
+
+    At most `MOST_OPTIONS`, evenly selected.
     """
     layers = plan.chunks[rank].layers
     choices = [
@@ -102,7 +106,7 @@ def _choices(
         for x in range(layers + 1)
         for y in range(layers - x + 1)
     ]
-    priced = options_of_rank(problem, shaped, plan, costs, rank, choices, capacity=capacity)
+    priced = memory_options_of_rank(problem, shaped, plan, costs, rank, choices, capacity=capacity)
     useful: list[ChunkChoice] = []
     least_bytes = 2**62
     for chunk, option in sorted(
@@ -115,7 +119,7 @@ def _choices(
     return {useful[place]: priced[useful[place]] for place in places}
 
 
-def options_of_rank(
+def memory_options_of_rank(
     problem: Problem,
     shaped: ShapedSpace,
     plan: JointPlan,
@@ -125,13 +129,14 @@ def options_of_rank(
     *,
     capacity: int,
 ) -> dict[ChunkChoice, MemoryOption]:
-    """Each of `chunks` as a memory option of the rank in an order search: nanoseconds and bytes.
+    """Recomputation choices of a rank as memory options of an order search: nanoseconds and bytes.
 
-    Recompute restores what weight gradients read, so a chunk that recomputes has whole backwards.
+    Recomputation restores the inputs of weight gradients, so a chunk that recomputes has whole
+    backwards.
 
     Args:
-        plan: without recompute.
-        costs: its step.
+        plan: the plan without recomputation.
+        costs: the costs of its step.
     """
     chain, layout = chain_of(problem.model), layout_of_plan(problem, plan)
     begin = sum(chunk.layers for chunk in plan.chunks[:rank])
@@ -140,8 +145,8 @@ def options_of_rank(
     seconds = shaped.prepared.layers.seconds[:, 3:5, :, row].sum(axis=2)
     held = shaped.prepared.layers.saved_bytes[:, :, row]
     counts = dict.fromkeys((1, 2), chain.redone[positions])
-    # Sums over positions of what mode 1 (selective) and 2 (full) take and save, and what each
-    # position makes again.
+    # Prefix sums over positions of the seconds and saved bytes of mode 1 (selective) and 2 (full),
+    # and the bytes that each position recomputes.
     longer = {
         mode: np.concatenate(([0.0], np.cumsum(each @ seconds[:, mode - 1])))
         for mode, each in counts.items()
@@ -157,9 +162,12 @@ def options_of_rank(
     rooms: dict[int, int] = {}
 
     def room(again: int) -> int:
+        """Activation room of the rank in bytes, with `again` recomputed bytes; cached."""
         if again not in rooms:
-            step = with_made_again(shaped, plan, layout, costs, np.full(plan.ranks, again))
-            rooms[again] = int(rank_room(problem, step, capacity=capacity)[rank])
+            step = with_recompute_temporaries(
+                shaped, plan, layout, costs, np.full(plan.ranks, again)
+            )
+            rooms[again] = int(activation_room_of_ranks(problem, step, capacity=capacity)[rank])
         return rooms[again]
 
     options: dict[ChunkChoice, MemoryOption] = {}
@@ -168,7 +176,7 @@ def options_of_rank(
         kept = int(costs.saved_bytes[rank] + saved[2][a] + saved[1][b] - saved[1][a])
         again = max(int(remade[2][:a].max(initial=0)), int(remade[1][a:b].max(initial=0)))
         options[chunk] = MemoryOption(
-            extra=round((longer[2][a] + longer[1][b] - longer[1][a]) * SECOND),
+            extra=round((longer[2][a] + longer[1][b] - longer[1][a]) * UNITS_PER_SECOND),
             held=kept,
             stash=0 if b else kept,
             working=max(room(0) - room(again), 0),

@@ -1,6 +1,4 @@
-"""Score of a joint plan: the longest path of its order, a lower bound of its peak memory, and
-its simulation.
-"""
+"""Score of a joint plan: longest path of its order, lower bound on peak memory, and simulation."""
 
 from __future__ import annotations
 
@@ -14,19 +12,21 @@ from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.action_table import ActionTable
-from shardwright.search.joint.joint_member import JointPlan, compose
+from shardwright.search.joint.joint_member import JointPlan, joint_step_costs
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """A plan with its costs, its step and its memory.
+class ScoredPlan:
+    """A joint plan with its costs, step seconds and memory.
 
     Args:
-        seconds: of a step; of the longest path (a lower bound) while `result` is None.
-        need: (ranks,) bytes at the peak at least; of a simulated plan, (classes of devices,).
+        seconds: step time of the simulation; the longest path (a lower bound) while `result` is
+            None.
+        need: (ranks,) lower bound in bytes on the peak; of a simulated plan (device classes,)
+            bytes.
         result: the simulation.
     """
 
@@ -37,8 +37,8 @@ class Scored:
     result: SimulatedPlan | None = None
 
 
-def order_of(plan: JointPlan) -> ActionTable:
-    """The action table of the plan."""
+def action_table_of(plan: JointPlan) -> ActionTable:
+    """Action table of the plan: its own, or that of its named schedule."""
     return (
         plan.table
         if plan.table is not None
@@ -46,25 +46,24 @@ def order_of(plan: JointPlan) -> ActionTable:
     )
 
 
-def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> Scored:
-    """The plan with the longest path through its order (B1) and a lower bound of each rank's peak
-    memory.
+def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> ScoredPlan:
+    """Score a plan by the longest path through its order and each rank's least peak memory.
 
-    Borders between unlike splits take the least they can.
+    Sends between different splits take the least seconds they can.
     """
-    costs = compose(problem, shaped, plan)
-    need = reserved_bytes(problem, order_of(plan), costs)
+    costs = joint_step_costs(problem, shaped, plan)
+    need = reserved_bytes(problem, action_table_of(plan), costs)
     seconds = min(
-        path_seconds(problem, grid, costs, table=order_of(plan))
+        path_seconds(problem, grid, costs, table=action_table_of(plan))
         for grid in dict.fromkeys(plan.grids)
     )
-    return Scored(plan=plan, costs=costs, seconds=seconds, need=tuple(np.asarray(need).tolist()))
+    return ScoredPlan(
+        plan=plan, costs=costs, seconds=seconds, need=tuple(np.asarray(need).tolist())
+    )
 
 
-def evaluate(problem: Problem, scored: Scored) -> Scored:
-    """`scored` with the simulation (S) of its plan; without one, and with infinite seconds,
-    where its nodes lack host memory for what it offloads.
-    """
+def simulate_scored(problem: Problem, scored: ScoredPlan) -> ScoredPlan:
+    """Simulate a scored plan; infinite seconds where its nodes lack host memory for offloading."""
     plan = general_plan(problem, scored.plan)
     if not fits_hosts(problem, plan):
         return replace(scored, seconds=float("inf"))

@@ -1,5 +1,7 @@
-"""Search of pipelines with any static order: a lower bound over all orders of every pipeline,
-then an order for each of the most promising cuts.
+"""Joint search of pipelines with any static action order.
+
+Every pipeline gets a lower bound over all orders; then orders are searched for the most promising
+cuts.
 """
 
 from __future__ import annotations
@@ -11,45 +13,61 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.joint.action_order import Ordered, named_orders, order_bound, ordered
+from shardwright.search.joint.action_order import (
+    OrderedPlan,
+    order_bound,
+    with_found_order,
+    with_named_orders,
+)
 from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
-from shardwright.search.joint.joint_member import JointPlan, compose, plan_of_cut, plan_of_sizes
-from shardwright.search.joint.label_arrays import is_alike
+from shardwright.search.joint.joint_member import (
+    JointPlan,
+    joint_step_costs,
+    plan_of_cut,
+    plan_of_sizes,
+)
+from shardwright.search.joint.label_arrays import has_equal_layers
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
-from shardwright.search.joint.recompute_with_order import recomputed_in_order
-from shardwright.search.joint.score_member import Scored, path_score
-from shardwright.search.joint.search_progress import BOUNDED, Bounding, Footing, Search
-from shardwright.search.joint.solve_pipeline import solve
-from shardwright.search.joint.work_bounds import shape_bounds
+from shardwright.search.joint.recompute_with_order import search_recompute_and_order
+from shardwright.search.joint.score_member import ScoredPlan, path_score
+from shardwright.search.joint.search_progress import (
+    BOUNDED,
+    BoundTask,
+    JointInputs,
+    JointSearchState,
+)
+from shardwright.search.joint.solve_pipeline import bound_pipeline
+from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.search.parallel.engine_protocol import rounds
 
 CHUNKS = (2, 4, 8)
-"""Chunks a rank of the pipelines with several."""
+"""Chunks a rank of the pipelines with several chunks."""
 SHAPES = 2
-"""Shapes of a pipeline that are looked at."""
+"""Layer spreads that are kept of a pipeline with several chunks a rank."""
 WEIGHED = 400
-"""Cuts and shapes that are bounded with regard to memory, the least bounds first."""
+"""Plans that are bounded under the memory limit, the least bounds first."""
 SKETCHED = 20
-"""Cuts that an order is sketched for, the least bounds first."""
+"""Plans that get a short order search, the least bounds first."""
 SKETCH = 0.05
-"""Share of an order search's changes that a sketch takes."""
+"""Share of a full order search's changes in a short one."""
 REFINED = 4
-"""Cuts that an order is searched for in full."""
+"""Plans that get a full order search."""
 MEMORY = 0.2
-"""Share of an order search's changes that the search of order and recompute together takes."""
+"""Share of a full order search's changes in the search of order and recomputation together."""
 SKETCHES, SEARCHES = 8, 2
-"""Cuts that orders are sketched for and searched for between two looks at the clock."""
+"""Short and full order searches between two checks of the clock."""
 FINISHED = 3
-"""Found orders that are simulated."""
+"""Plans with found orders that are simulated."""
 CLOSE = 1.01
-"""Largest ratio of an estimate to the best known time that is worth a full search."""
+"""Largest ratio of an estimate to the best known time for a full order search."""
 
 
 def any_order_pipelines(
     shaped: ShapedSpace, layers: int, *, chunks_per_rank: Sequence[int] = CHUNKS
 ) -> tuple[PipelineShape, ...]:
-    """Pipelines with any static order: those of `shaped` with one chunk a rank, and for each
-    split alone several chunks a rank, in a loop or (two) on a V.
+    """Pipelines with any static order: one chunk a rank, and several for each split alone.
+
+    The chunks run over the ranks in a loop or, for two chunks, on a V.
     """
     single = [pipeline for pipeline in shaped.pipelines if pipeline.chunks == 1]
     pipelines = [replace(pipeline, any_order=True) for pipeline in single]
@@ -76,17 +94,20 @@ def any_order_pipelines(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A plan and a lower bound of its step in seconds over all orders."""
+class BoundedPlan:
+    """A joint plan with a lower bound on its step in seconds over all orders."""
 
     bound_s: float
     plan: JointPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ordering:
-    """A task of the order search: a plan, the share of the search effort, and whether recompute
-    is chosen with the order.
+class OrderTask:
+    """A task: search the action order of a plan.
+
+    Args:
+        share: share of the search effort.
+        with_recompute: choose the recomputation together with the order.
     """
 
     plan: JointPlan
@@ -94,60 +115,62 @@ class Ordering:
     with_recompute: bool = False
 
 
-def search_orders(
-    search: Search, pipelines: tuple[PipelineShape, ...], *, share: float = 1.0
+def search_any_orders(
+    search: JointSearchState, pipelines: tuple[PipelineShape, ...], *, share: float = 1.0
 ) -> bool:
-    """Bound every pipeline with any order, then search orders for the cuts with the least bounds;
-    True if the time limit did not pass.
+    """Bound every pipeline over all orders, then search orders for the plans with least bounds.
 
-    Bounds go into `search.lower` behind those of the pipelines with named orders.
+    Returns True if the time limit did not pass. Bounds go into `search.lower` after those of the
+    pipelines with named schedules.
 
     Args:
-        share: of the cuts that orders are sketched and searched for.
+        share: share of the plans that get order searches.
     """
-    footing = search.footing
+    inputs = search.inputs
     quick = (
-        shape_bounds(
-            footing.problem,
-            replace(footing.shaped, pipelines=pipelines),
-            footing.chain,
-            footing.facts,
+        pipeline_work_bounds(
+            inputs.problem,
+            replace(inputs.shaped, pipelines=pipelines),
+            inputs.chain,
+            inputs.facts,
         )
-        * footing.jitter
+        * inputs.jitter
     )
     order = np.argsort(quick, kind="stable").tolist()
-    waiting = _bounded(search, pipelines, [(float(quick[place]), place) for place in order])
+    waiting = _bound_pipelines(search, pipelines, [(float(quick[place]), place) for place in order])
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
-        waiting.append(Candidate(bound_s=0.0, plan=search.best.plan))
+        waiting.append(BoundedPlan(bound_s=0.0, plan=search.best.plan))
     waiting.sort(key=lambda candidate: candidate.bound_s)
     sketched, refined = (max(round(count * share), 1) for count in (SKETCHED, REFINED))
-    sketches = _sketched(search, _promising(search, waiting)[:sketched])
-    _refine(search, sketches[:refined])
+    sketches = _search_orders_briefly(search, _promising(search, waiting)[:sketched])
+    _search_orders_fully(search, sketches[:refined])
     return not search.limit.passed()
 
 
-def _bounded(
-    search: Search,
+def _bound_pipelines(
+    search: JointSearchState,
     pipelines: tuple[PipelineShape, ...],
     order: Sequence[tuple[float, int]],
-) -> list[Candidate]:
+) -> list[BoundedPlan]:
     """Plans with the least lower bounds of every pipeline whose bound is below the best plan.
 
     Args:
-        order: pipelines with what their work alone takes, the least first.
+        order: (lower bound in seconds by work alone, index) of the pipelines, the least first.
     """
     # Every pipeline stays at its bound over all orders, as the orders found for a few of its cuts
     # prove nothing of the others; those behind the loop's end are not below the first of them.
-    offset, waiting = len(search.shaped.pipelines), list[Candidate]()
+    offset, waiting = len(search.shaped.pipelines), list[BoundedPlan]()
     left = sum(bound_s < search.enough_s for bound_s, _ in order)
     for number, batch in enumerate(rounds(order, size=BOUNDED)):
         close = [place for bound_s, place in batch if bound_s < search.enough_s]
         if close and number and search.limit.passed():
             close = []
-        tasks = [Bounding(pipeline=pipelines[place], enough_s=search.enough_s) for place in close]
+        tasks = [BoundTask(pipeline=pipelines[place], enough_s=search.enough_s) for place in close]
         left -= len(close)
         for place, (lower, plans) in zip(
-            close, search.engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
+            close,
+            search.engine.map(run_any_order_bound_task, tasks, shared=search.inputs, more=left),
+            strict=True,
         ):
             search.lower[offset + place] = min(lower, search.enough_s)
             waiting += plans
@@ -159,46 +182,52 @@ def _bounded(
     return waiting
 
 
-def bounded(footing: Footing, task: Bounding) -> tuple[float, list[Candidate]]:
-    """Lower bound of a pipeline in seconds, and its plans that may be faster than the best."""
-    return (_cuts if task.pipeline.chunks == 1 else _shapes)(footing, task.pipeline, task.enough_s)
-
-
-def _cuts(
-    footing: Footing, pipeline: PipelineShape, enough_s: float
-) -> tuple[float, list[Candidate]]:
-    """Lower bound of a pipeline with one chunk a rank, and the cuts that reach it or come near."""
-    norm = footing.norm(pipeline)
-    limit = enough_s / footing.jitter - norm
-    solved = solve(
-        footing.splits(pipeline), footing.pipe(pipeline), limit=limit, alike=is_alike(footing.chain)
+def run_any_order_bound_task(
+    inputs: JointInputs, task: BoundTask
+) -> tuple[float, list[BoundedPlan]]:
+    """Lower bound of a pipeline in seconds over all orders, and its plans that may be the best."""
+    return (_bound_cuts if task.pipeline.chunks == 1 else _bound_layer_counts)(
+        inputs, task.pipeline, task.enough_s
     )
-    lower = (solved.lower_s + norm) * footing.jitter
+
+
+def _bound_cuts(
+    inputs: JointInputs, pipeline: PipelineShape, enough_s: float
+) -> tuple[float, list[BoundedPlan]]:
+    """Lower bound of a pipeline with one chunk a rank, and plans with the cuts near the bound."""
+    norm = inputs.gradient_norm_s(pipeline)
+    limit = enough_s / inputs.jitter - norm
+    solved = bound_pipeline(
+        inputs.splits(pipeline),
+        inputs.label_pipeline(pipeline),
+        limit=limit,
+        alike=has_equal_layers(inputs.chain),
+    )
+    lower = (solved.lower_s + norm) * inputs.jitter
     return lower, [
-        Candidate(bound_s=lower, plan=plan_of_cut(footing.shaped, pipeline, cut))
+        BoundedPlan(bound_s=lower, plan=plan_of_cut(inputs.shaped, pipeline, cut))
         for cut in solved.cuts
     ]
 
 
-def _shapes(
-    footing: Footing, pipeline: PipelineShape, enough_s: float
-) -> tuple[float, list[Candidate]]:
-    """Lower bound of a pipeline with several chunks a rank, and the shapes with the least
-    bounds.
-    """
-    shaped = footing.shaped
-    shapes = layer_counts(len(footing.chain), pipeline.ranks, pipeline.chunks)
+def _bound_layer_counts(
+    inputs: JointInputs, pipeline: PipelineShape, enough_s: float
+) -> tuple[float, list[BoundedPlan]]:
+    """Lower bound of a pipeline with several chunks a rank, and the plans with the least bounds."""
+    shaped = inputs.shaped
+    shapes = layer_counts(len(inputs.chain), pipeline.ranks, pipeline.chunks)
     if not len(shapes):
         return float("inf"), []
-    exact = footing.kept_splits(pipeline)
+    exact = inputs.cached_splits(pipeline)
     owners = np.array(plan_of_sizes(shaped, pipeline, shapes[0]).owners)
     bounds = (
-        any_order_bounds(exact, footing.pipe(pipeline), shapes, owners) + footing.norm(pipeline)
-    ) * footing.jitter
+        any_order_bounds(exact, inputs.label_pipeline(pipeline), shapes, owners)
+        + inputs.gradient_norm_s(pipeline)
+    ) * inputs.jitter
     best = np.argsort(bounds, kind="stable")[:SHAPES]
     plans = [plan_of_sizes(shaped, pipeline, shapes[row]) for row in best]
     candidates = [
-        Candidate(bound_s=float(bounds[row]), plan=plan)
+        BoundedPlan(bound_s=float(bounds[row]), plan=plan)
         for row, plan in zip(best, plans, strict=True)
     ]
     return float(bounds.min()), [
@@ -206,41 +235,37 @@ def _shapes(
     ]
 
 
-def _promising(search: Search, waiting: list[Candidate]) -> list[Candidate]:
-    """Candidates whose lower bound under the memory limit is below the best plan, the least
-    bound first.
-    """
+def _promising(search: JointSearchState, waiting: list[BoundedPlan]) -> list[BoundedPlan]:
+    """Plans whose bound under the memory limit is below the best plan, the least bound first."""
     bounded_places: list[tuple[float, int]] = []
     for number, batch in enumerate(rounds(waiting[:WEIGHED], size=BOUNDED)):
         if search.limit.passed():
             break
         bounds = search.engine.map(
-            weighed, [candidate.plan for candidate in batch], shared=search.footing
+            bound_over_orders, [candidate.plan for candidate in batch], shared=search.inputs
         )
         bounded_places += [
             (bound, number * BOUNDED + place)
             for place, bound in enumerate(bounds)
             if bound < search.enough_s
         ]
-    # Splits that differ only in where a step's gradients go have the same orders.
-    distinct: dict[object, Candidate] = {}
+    # Splits that differ only in the gradient reductions have the same orders.
+    distinct: dict[object, BoundedPlan] = {}
     for bound, place in sorted(bounded_places):
         plan = waiting[place].plan
         distinct.setdefault(
             (round(bound, 9), plan.chunks, plan.folded, plan.microbatches), waiting[place]
         )
-    return _in_turn(list(distinct.values()))
+    return _interleave_kinds(list(distinct.values()))
 
 
-def weighed(footing: Footing, plan: JointPlan) -> float:
-    """Lower bound in seconds of a plan over the orders that fit in memory."""
-    return order_bound(footing.problem, footing.shaped, plan, capacity=footing.capacity)
+def bound_over_orders(inputs: JointInputs, plan: JointPlan) -> float:
+    """Lower bound in seconds on a plan over the orders that fit in memory."""
+    return order_bound(inputs.problem, inputs.shaped, plan, capacity=inputs.capacity)
 
 
-def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
-    """Candidates interleaved by kind: the first of each number of chunks a rank and direction,
-    then the second of each, and so on.
-    """
+def _interleave_kinds(candidates: list[BoundedPlan]) -> list[BoundedPlan]:
+    """Interleave plans by kind: the first of each chunk count and direction, then the second."""
     turns: Counter[tuple[int, bool]] = Counter()
     keys: list[int] = []
     for candidate in candidates:
@@ -253,26 +278,28 @@ def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
     ]
 
 
-def order_found(footing: Footing, task: Ordering) -> Ordered | None:
+def run_order_task(inputs: JointInputs, task: OrderTask) -> OrderedPlan | None:
     """The plan of a task with the best order found for it; None where no order fits in memory."""
-    find = recomputed_in_order if task.with_recompute else ordered
+    find = search_recompute_and_order if task.with_recompute else with_found_order
     return find(
-        footing.problem,
-        footing.shaped,
+        inputs.problem,
+        inputs.shaped,
         task.plan,
-        capacity=footing.capacity,
-        effort=task.share * footing.effort,
+        capacity=inputs.capacity,
+        effort=task.share * inputs.effort,
     )
 
 
-def _sketched(search: Search, candidates: list[Candidate]) -> list[Ordered]:
-    """Candidates with the orders of a short search, the least estimated step first."""
-    sketches: list[Ordered] = []
+def _search_orders_briefly(
+    search: JointSearchState, candidates: list[BoundedPlan]
+) -> list[OrderedPlan]:
+    """Run short order searches for plans; return them ordered, the least estimated step first."""
+    sketches: list[OrderedPlan] = []
     for number, batch in enumerate(rounds(candidates, size=SKETCHES)):
         if search.limit.passed():
             break
-        tasks = [Ordering(plan=candidate.plan, share=SKETCH) for candidate in batch]
-        orders = search.engine.map(order_found, tasks, shared=search.footing)
+        tasks = [OrderTask(plan=candidate.plan, share=SKETCH) for candidate in batch]
+        orders = search.engine.map(run_order_task, tasks, shared=search.inputs)
         sketches += [
             replace(sketch, bound_s=candidate.bound_s)
             for candidate, sketch in zip(batch, orders, strict=True)
@@ -287,19 +314,19 @@ def _sketched(search: Search, candidates: list[Candidate]) -> list[Ordered]:
     return sorted(sketches, key=lambda sketch: sketch.estimate_s)
 
 
-def _refine(search: Search, sketches: list[Ordered]) -> None:
-    """Run full order searches for the best sketches, and simulate the best results."""
-    refined: list[Ordered] = []
+def _search_orders_fully(search: JointSearchState, sketches: list[OrderedPlan]) -> None:
+    """Run full order searches for the best sketched plans, and simulate the best results."""
+    refined: list[OrderedPlan] = []
     for number, batch in enumerate(rounds(sketches, size=SEARCHES)):
         if search.limit.passed():
             refined.append(batch[0])
             break
         bare = [replace(sketch.plan, table=None) for sketch in batch]
         tasks = [
-            *(Ordering(plan=plan, share=1.0) for plan in bare),
-            *(Ordering(plan=plan, share=MEMORY, with_recompute=True) for plan in bare),
+            *(OrderTask(plan=plan, share=1.0) for plan in bare),
+            *(OrderTask(plan=plan, share=MEMORY, with_recompute=True) for plan in bare),
         ]
-        orders = search.engine.map(order_found, tasks, shared=search.footing)
+        orders = search.engine.map(run_order_task, tasks, shared=search.inputs)
         for sketch, in_full, with_recompute in zip(
             batch, orders[: len(batch)], orders[len(batch) :], strict=True
         ):
@@ -315,27 +342,27 @@ def _refine(search: Search, sketches: list[Ordered]) -> None:
         if best.estimate_s >= search.best_s:
             search.scored += 1
             continue
-        _finish(search, best)
+        _simulate_ordered(search, best)
         counted = search.infeasible, search.simulated
-        # What orders are found for leaves out transfers that queue: a named order may be faster by
-        # its simulation.
-        for named in named_orders(
-            search.problem, search.shaped, best.plan, capacity=search.footing.capacity
+        # Order searches leave out the queueing of transfers: a named order may be faster by its
+        # simulation.
+        for named in with_named_orders(
+            search.problem, search.shaped, best.plan, capacity=search.inputs.capacity
         ):
             if named.estimate_s < search.best_s:
-                _finish(search, replace(named, bound_s=best.bound_s))
+                _simulate_ordered(search, replace(named, bound_s=best.bound_s))
         search.infeasible, search.simulated = counted
 
 
-def _finish(search: Search, found_order: Ordered) -> None:
+def _simulate_ordered(search: JointSearchState, found_order: OrderedPlan) -> None:
     """Simulate a plan with its order, and keep it if it is the best."""
     if len(found_order.plan.chunks) == found_order.plan.ranks:
         search.simulate(path_score(search.problem, search.shaped, found_order.plan))
     else:
         search.simulate(
-            Scored(
+            ScoredPlan(
                 plan=found_order.plan,
-                costs=compose(search.problem, search.shaped, found_order.plan),
+                costs=joint_step_costs(search.problem, search.shaped, found_order.plan),
                 seconds=found_order.bound_s,
                 need=(),
             )

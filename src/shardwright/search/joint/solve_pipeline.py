@@ -1,4 +1,4 @@
-"""Lower bound of all members of one pipeline by labels, and the cuts that reach it or come near."""
+"""Lower bound on all members of one pipeline by dynamic programming, with its layer cuts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from shardwright.search.joint.label_options import OPTIONS, Cells, Pipeline, Spl
 PRECISION = 1e-4
 """Relative distance of the lower bound from the least time that the labels allow."""
 LOOSER = (1.0, 1.003, 1.01, 1.03)
-"""Multiples of the bound for which a cut is made."""
+"""Multiples of the least time for which a cut is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankChoice:
-    """The run of positions, the split and the recompute of one rank.
+    """Layers, split and recomputation of one pipeline rank.
 
     Args:
         layers: positions of the chain.
-        split: place among the pipeline's splits.
+        split: index in the pipeline's splits.
         redone: first layers of each chunk that are recomputed in full.
-        selective: layers behind those that are recomputed selectively.
+        selective: the next layers, recomputed selectively.
     """
 
     layers: int
@@ -37,26 +37,29 @@ Cut = tuple[RankChoice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
-    """Args: lower_s: no member of the pipeline ends earlier. cuts: those that the labels found,
-    distinct, best first; empty = no member fits or none ends by the limit.
+class PipelineBound:
+    """Lower bound on the members of a pipeline, with layer cuts that reach it or come near.
+
+    Args:
+        lower_s: lower bound in seconds on every member.
+        cuts: distinct cuts, the best first; empty = no member fits or none ends by the limit.
     """
 
     lower_s: float
     cuts: tuple[Cut, ...]
 
 
-def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Cells:
+def fill_cells(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Cells:
     """All options of every rank and run whose bound is at most `limit` seconds."""
     length = splits.sums.shape[2] - 1
     position_seconds = (splits.sums[:, 0] + splits.sums[:, 1]).min(axis=0)
-    # Positions that fit into the limit wherever the run starts: runs are short where the time is.
+    # Longest run of positions that fits into the limit from any start.
     width, longest = 1, length - pipe.ranks + 1
     for size in range(1, longest + 1):
         shortest = (
             (position_seconds[size:] - position_seconds[:-size]).min()
             if len(splits.sums) == 1
-            else _shortest(splits, size)
+            else _least_run_seconds(splits, size)
         )
         if pipe.microbatches * shortest > limit:
             break
@@ -72,7 +75,8 @@ def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Ce
     return cells
 
 
-def _shortest(splits: Splits, size: int) -> float:
+def _least_run_seconds(splits: Splits, size: int) -> float:
+    """Least seconds of `size` consecutive positions over all splits and starts."""
     time = splits.sums[:, 0] + splits.sums[:, 1]
     return float((time[:, size:] - time[:, :-size]).min())
 
@@ -82,9 +86,11 @@ def border_of(splits: Splits) -> float:
     return float(splits.fixed[:, label_options.BORDER].min())
 
 
-def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
-    """Lower bound in seconds of all members of a pipeline, before jitter and clipping, with the
-    cuts that reach it; `limit` if no member is below it.
+def bound_pipeline(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> PipelineBound:
+    """Lower bound in seconds on all members of a pipeline by dynamic programming, with cuts.
+
+    Before jitter and clipping; `limit` if no member is below it. The cuts reach the bound or come
+    near.
 
     Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update,
     and way + (m - 1) B + (m - p + k) F + update; way = P and the trip of a microbatch from the rank
@@ -94,15 +100,15 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
     Under any order (`Pipeline.any_order`), with P the ranks before out alone: gather + P + m (F + I
     + W) + update; P (1 + b) + m (F + I) + update, b = least (I + send) / (F + send); and way + (m -
     1) I + max(m - c, 0) F + update, c = microbatches that fit. Those are head, work and tail of
-    `search.orders.bounds`.
+    `search.orders.order_bounds`.
     """
     length, p = splits.sums.shape[2] - 1, pipe.ranks
     label, rest = np.empty((p + 1, length + 1, LABELS, 2)), np.empty((p + 1, length + 1))
     back = np.zeros((p + 1, length + 1, LABELS), dtype=np.int64)
-    cells = cells_of(splits, pipe, limit=limit, alike=alike)
+    cells = fill_cells(splits, pipe, limit=limit, alike=alike)
     way = ways_on(cells, rest)
     if way == np.inf:
-        return Solved(lower_s=limit, cuts=())
+        return PipelineBound(lower_s=limit, cuts=())
     border = border_of(splits)
     low = 0.0
     if pipe.chunks == 1:
@@ -112,7 +118,7 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
             else way * ((pipe.microbatches - 1) // p + 1)
         )
     if low > limit or reach(cells, pipe, border, rest, limit, label, back) == np.inf:
-        return Solved(lower_s=limit, cuts=())
+        return PipelineBound(lower_s=limit, cuts=())
     # `low` bounds every member from below: with a limit of `low` no label reaches the end. The
     # tests of `reach` are lower bounds of a member's time that never fall when the limit falls, so
     # the least limit that some label meets can be found by halving.
@@ -129,11 +135,11 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
             cut = _cut_of(cells, label, back)
             if cut not in cuts:
                 cuts.append(cut)
-    return Solved(lower_s=low, cuts=tuple(cuts))
+    return PipelineBound(lower_s=low, cuts=tuple(cuts))
 
 
 def _cut_of(cells: Cells, label: FloatArray, back: IntArray) -> Cut:
-    """The cut that the fastest label with all positions stands for."""
+    """The layer cut that the fastest label with all positions stands for."""
     choices: list[RankChoice] = []
     ranks, j = label.shape[0] - 1, label.shape[1] - 1
     place = int(label[ranks, j, :, 0].argmin())
@@ -141,22 +147,20 @@ def _cut_of(cells: Cells, label: FloatArray, back: IntArray) -> Cut:
         run, place = divmod(int(back[k, j, place]), LABELS)
         w, option = divmod(run, OPTIONS)
         i = j - w - 1
-        choices.append(choice_of(int(cells.code[k - 1, i, w, option]), layers=w + 1))
+        choices.append(decode_choice(int(cells.code[k - 1, i, w, option]), layers=w + 1))
         j = i
     return tuple(reversed(choices))
 
 
-def choice_of(code: int, *, layers: int) -> RankChoice:
-    """The rank's choice in a cell's code (`label_program.code_of`)."""
+def decode_choice(code: int, *, layers: int) -> RankChoice:
+    """The rank's choice from an option's code (`label_options.code_of`)."""
     rest, redone = divmod(code, 4096)
     split, selective = divmod(rest, 4096)
     return RankChoice(layers=layers, split=split, selective=selective, redone=redone)
 
 
 def load_label_kernels() -> None:
-    """Load the compiled kernels of the joint search by solving a chain of two positions that
-    take no time.
-    """
+    """Load the compiled kernels of the joint search, by solving a chain of two empty positions."""
     splits = Splits(
         sums=np.zeros((1, label_options.HOST_FULL + 1, 3)),
         again=np.zeros((1, 2, 2)),
@@ -173,4 +177,4 @@ def load_label_kernels() -> None:
         gathers_first=False,
         reduces_last=False,
     )
-    solve(splits, pipe, limit=1.0, alike=False)
+    bound_pipeline(splits, pipe, limit=1.0, alike=False)

@@ -1,4 +1,4 @@
-"""Lower bounds of all pipelines at once, from their work alone."""
+"""Lower bounds on all pipelines of a joint space at once, from their work alone."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from shardwright.search.joint.layer_chain import Chain
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 
 
-def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Facts) -> FloatArray:
-    """(pipelines,) lower bound in seconds of all members of each pipeline, before jitter; inf where
-    the states of no member fit in memory.
+def pipeline_work_bounds(
+    problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Facts
+) -> FloatArray:
+    """(pipelines,) lower bound in seconds on all members of each pipeline, before jitter.
+
+    Inf where the states of no member fit in memory.
 
     The busiest of p ranks computes for m W / p, W = one microbatch through all blocks. One chunk a
     rank: the cut that makes P + m w the same on all ranks (P the ranks before, w the rank's own
     time) ends after W / (1 - (1 - 1/m)^p); and from its first backward on a rank has all others
     left: W + ((m - 1) B + max(m - p, 0) F) / p. With different splits each block takes the fastest.
-    Several chunks: the mean over ranks of what is before each, m of its work and its sends.
+    Several chunks: the mean over ranks of the time before each, m of its work and its sends.
 
-    Under any order only forwards stand before a rank: with f the least share of forwards in a
-    block's time, W f / (1 - (1 - f/m)^p), and with several chunks a rank nothing that is the same
-    for all shapes.
+    Under any order only forwards come before a rank: with f the least share of forwards in a
+    block's time, W f / (1 - (1 - f/m)^p), and with several chunks a rank no time that is the same
+    for all spreads.
     """
     counts = chain.counts.sum(axis=0).astype(np.float64)
     row, mesh, costs = shaped.prepared.layer_row, shaped.prepared.mesh_row, shaped.costs
@@ -60,9 +63,9 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
         if not fits:
             result[place] = np.inf
         elif pipeline.any_order:
-            result[place] = _any_order(w, share[rows].min(), p, m)
+            result[place] = _any_order_bound(w, share[rows].min(), p, m)
         else:
-            result[place] = _one_chunk(w, b, p, m)
+            result[place] = _one_chunk_bound(w, b, p, m)
     some = np.flatnonzero(lone)
     outers = np.array([shaped.pipelines[i].outers[0] for i in some], dtype=np.int64)
     shape = np.array(
@@ -79,11 +82,11 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
     ordered = np.array([shaped.pipelines[i].any_order for i in some], dtype=np.bool_)
     head = np.where(ordered, 0.0, head)
     sends = np.where(ordered, 0.0, sends)
-    several = m * whole[outers] / p + np.where(_rules_out_ends(p), head, 0.0) + sends
+    several = m * whole[outers] / p + np.where(_has_inner_chunks(p), head, 0.0) + sends
     single = np.where(
         ordered,
-        _any_order(whole[outers], share[outers], p, m),
-        _one_chunk(whole[outers], back[outers], p, m),
+        _any_order_bound(whole[outers], share[outers], p, m),
+        _one_chunk_bound(whole[outers], back[outers], p, m),
     )
     time = np.where(v == 1, single, several)
     held = np.where(shape[:, 3] == 1, static[1][outers], static[0][outers]) / p
@@ -91,23 +94,30 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
     return result * (1 - 1e-9)
 
 
-def _rules_out_ends(ranks: FloatArray) -> BoolArray:
-    """True if some chunk with layers is before the last rank: of two ranks only the first chunk
-    is, and it may have no layer.
+def _has_inner_chunks(ranks: FloatArray) -> BoolArray:
+    """True if some chunk with layers must be before the last rank.
+
+    Of two ranks only the first chunk is before it, and that chunk may have no layer.
     """
     return ranks > 2
 
 
-def _one_chunk(whole: FloatArray, back: FloatArray, p: FloatArray, m: FloatArray) -> FloatArray:
+def _one_chunk_bound(
+    work_s: FloatArray, backward_s: FloatArray, p: FloatArray, m: FloatArray
+) -> FloatArray:
+    """Lower bound in seconds on 1F1B with one chunk a rank."""
     with np.errstate(divide="ignore"):
-        even = whole / -np.expm1(p * np.log1p(-1.0 / m))
-    drain = whole + ((m - 1) * back + np.maximum(m - p, 0) * (whole - back)) / p
+        even = work_s / -np.expm1(p * np.log1p(-1.0 / m))
+    drain = work_s + ((m - 1) * backward_s + np.maximum(m - p, 0) * (work_s - backward_s)) / p
     result: FloatArray = np.maximum(even, drain)
     return result
 
 
-def _any_order(whole: FloatArray, share: FloatArray, p: FloatArray, m: FloatArray) -> FloatArray:
-    result: FloatArray = whole * share / -np.expm1(p * np.log1p(-share / m))
+def _any_order_bound(
+    work_s: FloatArray, forward_share: FloatArray, p: FloatArray, m: FloatArray
+) -> FloatArray:
+    """Lower bound in seconds over any order with one chunk a rank."""
+    result: FloatArray = work_s * forward_share / -np.expm1(p * np.log1p(-forward_share / m))
     return result
 
 

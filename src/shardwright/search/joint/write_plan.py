@@ -1,4 +1,4 @@
-"""A joint plan as a general plan, and as one line of text."""
+"""Conversion of a joint plan to a general plan, and to one line of text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwright.strategy.plan.stages import ActivationPolicy, Keep, Stage
 
 
 def general_plan(problem: Problem, plan: JointPlan) -> Plan:
-    """`plan` as one lane of stages, each with the trees of its split and what it recomputes."""
+    """Write a joint plan as a general plan: one lane of stages with their placements."""
     model, job = problem.model, problem.job
     grid = plan.grids[0]
     facts = grid_facts(
@@ -34,7 +34,10 @@ def general_plan(problem: Problem, plan: JointPlan) -> Plan:
     stride = grid.strides()["pp"]
     stages = tuple(
         Stage(
-            items=item, base=rank * stride, placements=trees[plan.grids[rank]], keeps=_keeps(chunk)
+            items=item,
+            base=rank * stride,
+            placements=trees[plan.grids[rank]],
+            keeps=_recompute_rules(chunk),
         )
         for item, chunk, rank in zip(items, plan.chunks, plan.owners, strict=True)
     )
@@ -52,15 +55,18 @@ def general_plan(problem: Problem, plan: JointPlan) -> Plan:
 
 
 def _order(plan: JointPlan, stride: int) -> NamedOrder | Table:
-    """The plan's order; rows of a found order are named by the lowest device of their rank."""
+    """The plan's order as a named schedule, or as a table with a row for each rank.
+
+    A row is named by the lowest device of its rank.
+    """
     if plan.table is None:
         return NamedOrder(schedule=plan.schedule, lanes=(MAIN,))
     rows = tuple((rank * stride, row_entries(plan.table, rank=rank)) for rank in range(plan.ranks))
     return Table(lanes=(MAIN,), rows=rows)
 
 
-def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
-    """Recompute rules of a chunk: its first layers in full, the next ones selectively."""
+def _recompute_rules(chunk: ChunkChoice) -> tuple[Keep, ...]:
+    """Recomputation rules of a chunk: its first layers in full, the next ones selectively."""
     ranges = ((0, chunk.redone, FULL), (chunk.redone, chunk.redone + chunk.selective, "core"))
     return tuple(
         Keep(blocks=(a, b - 1), how=ActivationPolicy.RECOMPUTE, operators=(what,))
@@ -69,9 +75,10 @@ def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
     )
 
 
-def short_text(plan: JointPlan) -> str:
-    """The plan in one line: the degrees of each split and the layers of each chunk (``x2s3``:
-    two recomputed in full, then three selectively).
+def joint_plan_text(plan: JointPlan) -> str:
+    """Describe a joint plan in one line: the degrees of each split and the layers of each chunk.
+
+    ``x2s3``: two layers recomputed in full, then three selectively.
     """
     runs: list[list[str | int]] = []
     for chunk in plan.chunks:

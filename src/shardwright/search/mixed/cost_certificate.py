@@ -12,78 +12,86 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.mixed.bounds.cost_bound import least_value
 from shardwright.search.mixed.pipelines.price_per_second import PARETO, TIME
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.certificate import certified
-from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, Point
-from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
+from shardwright.search.mixed.plans.certificate import build_certificate
+from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
+from shardwright.search.mixed.plans.pool_grids_by_nodes import PoolGrids
 from shardwright.search.mixed.plans.write_plan import pipelines_text
 from shardwright.search.mixed.searched_space import pipelines_space
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.stage_tables import why_alone
-from shardwright.search.mixed_certificate import Cell, FrontPoint, MixedPart, ValuedPart
+from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
+from shardwright.search.mixed_certificate import FrontPoint, MixedPart, TimeInterval, ValuedPart
 from shardwright.search.universal_bound import universal_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """The goal of a search: an objective of `request.OBJECTIVES`, and dollars an hour that plans
-    may rent for (inf = any).
+    """Goal of a search: the objective, and an upper limit in dollars an hour on the rent of a plan.
+
+    Args:
+        objective: one of `search_request.OBJECTIVES`.
+        budget: dollars an hour; inf = no limit.
     """
 
     objective: str = TIME
     budget: float = inf
 
 
-def valued_certificate(
+def build_cost_certificate(
     goal: Goal,
-    own: OwnGrids,
+    pool_grids: PoolGrids,
     pipeline_sets: Mapping[Options, PricedPipelines],
-    best: Point,
-    cells: tuple[Cell, ...],
+    best: ValuedPlan,
+    cells: tuple[TimeInterval, ...],
     *,
     tolerance: float,
     stopped_at: int,
 ) -> Certificate:
-    """The certificate: all plans that were examined, the bounds of time and of the objective, and
-    the front.
+    """Build the certificate of a goal search: counts of examined plans, the bounds, and the front.
 
     Args:
-        pipeline_sets: none where pipelines of the model are not searched.
+        pipeline_sets: empty where pipelines of the model are not searched.
         stopped_at: as of `Certificate`.
     """
-    record = own.record
-    standing = record.standing
+    record = pool_grids.record
+    state = record.state
     shown_s = max(
         (cell.limit_s for cell in cells if cell.empty), default=0.0 if pipeline_sets else inf
     )
     part = MixedPart(
         shapes=sum(len(pipelines.shapes) for pipelines in pipeline_sets.values()),
-        alone=tuple(one.for_certificate for one in own.searched),
+        alone=tuple(one.for_certificate for one in pool_grids.searched),
         closed=(),
         tests=sum(len(one.floors) for cell in cells for one in cell.shown),
         lower_bound_s=shown_s if isfinite(shown_s) else 0.0,
         tolerance=tolerance,
-        pipelines=_words(best, pipeline_sets),
-        composed_stopped_at=standing.limit.stopped_at,
-        valued=_valued(goal, own, pipeline_sets, best, cells),
-        why_alone=why_alone(standing.problem),
+        pipelines=_plan_text(best, pipeline_sets),
+        composed_stopped_at=state.limit.stopped_at,
+        valued=_valued(goal, pool_grids, pipeline_sets, best, cells),
+        why_alone=why_no_pipelines(state.problem),
     )
-    return certified(
-        standing,
+    return build_certificate(
+        state,
         part,
-        _space(goal, own, pipeline_sets),
+        _space(goal, pool_grids, pipeline_sets),
         best_s=best.seconds,
-        shown_s=min(shown_s, own.lower_bound_s),
+        shown_s=min(shown_s, pool_grids.lower_bound_s),
         stopped_at=stopped_at,
     )
 
 
-def _space(goal: Goal, own: OwnGrids, pipeline_sets: Mapping[Options, PricedPipelines]) -> str:
-    """The space in words and values."""
-    problem, choices = own.record.standing.problem, own.choices
-    said = pipelines_space(problem, tuple(pipeline_sets), choices)
-    pipelines = f"{said}; and " if pipeline_sets or not problem.cluster.is_uniform else ""
+def _space(
+    goal: Goal, pool_grids: PoolGrids, pipeline_sets: Mapping[Options, PricedPipelines]
+) -> str:
+    """Describe the space of a goal search in words and values."""
+    problem, choices = pool_grids.record.state.problem, pool_grids.choices
+    pipelines_text = pipelines_space(problem, tuple(pipeline_sets), choices)
+    pipelines = f"{pipelines_text}; and " if pipeline_sets or not problem.cluster.is_uniform else ""
     ranges = ", ".join(
-        one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest))
+        device_range.text()
+        for device_range in sorted(
+            pool_grids.ranges,
+            key=lambda device_range: (device_range.pool.group, device_range.fewest),
+        )
     )
     pinned = f"; {choices.text()}" if choices.text() else ""
     budget = f"; for at most {goal.budget:g} dollars an hour" if isfinite(goal.budget) else ""
@@ -91,8 +99,8 @@ def _space(goal: Goal, own: OwnGrids, pipeline_sets: Mapping[Options, PricedPipe
     return f"{pipelines}every grid of the standard space on {ranges}{pinned}; least {least}{budget}"
 
 
-def _words(point: Point, pipeline_sets: Mapping[Options, PricedPipelines]) -> str:
-    """A plan in a line."""
+def _plan_text(point: ValuedPlan, pipeline_sets: Mapping[Options, PricedPipelines]) -> str:
+    """Describe a plan in one line."""
     return (
         pipelines_text(next(iter(pipeline_sets.values())).stage_costs.table, point.mixed)
         if point.mixed is not None
@@ -102,30 +110,35 @@ def _words(point: Point, pipeline_sets: Mapping[Options, PricedPipelines]) -> st
 
 def _valued(
     goal: Goal,
-    own: OwnGrids,
+    pool_grids: PoolGrids,
     pipeline_sets: Mapping[Options, PricedPipelines],
-    best: Point,
-    cells: tuple[Cell, ...],
+    best: ValuedPlan,
+    cells: tuple[TimeInterval, ...],
 ) -> ValuedPart:
-    record, whatever = own.record, least_of_any(own.record)
+    """Build the part of the certificate with the plan's value, its bound and the front."""
+    record, universal_bound = pool_grids.record, universal_value_bound(pool_grids.record)
 
     def lower(by: float, value: float) -> float:
-        shown = (
-            whatever
+        """Proven lower bound on the value of plans that end by a time, at most `value`."""
+        proven = (
+            universal_bound
             if goal.objective == TIME
-            else max(min(least_value(cells, by=by), own.bound(by=by)), whatever)
+            else max(
+                min(least_value(cells, limit_s=by), pool_grids.value_bound(limit_s=by)),
+                universal_bound,
+            )
         )
-        assert shown <= value * (1 + 1e-9) or shown == inf, (
-            f"{shown} {record.price_per_second.unit} are called a bound of {value}"
+        assert proven <= value * (1 + 1e-9) or proven == inf, (
+            f"{proven} {record.price_per_second.unit} are called a bound of {value}"
         )
-        return min(shown, value)
+        return min(proven, value)
 
     front = tuple(
         FrontPoint(
             step_time_s=point.seconds,
             value=point.value,
             lower_bound=lower(point.seconds, point.value),
-            pipelines=_words(point, pipeline_sets),
+            pipelines=_plan_text(point, pipeline_sets),
             plan=point.plan,
         )
         for point in record.front()
@@ -141,11 +154,9 @@ def _valued(
     )
 
 
-def least_of_any(record: PlanRecord) -> float:
-    """Units that no plan whatever can do a step for: all its work at the best rate of the kind that
-    takes least for it.
-    """
-    problem = record.standing.problem
+def universal_value_bound(record: PlanRecord) -> float:
+    """Lower bound in dollars or joules a step on every plan: all work on the cheapest kind."""
+    problem = record.state.problem
     rates: list[float] = record.price_per_second.rates.tolist()
     pools = pools_of(problem.cluster)
     return min(

@@ -1,5 +1,7 @@
-"""Limits on the work of a search over mixed clusters. They decide how near its plan and its bound
-come to the best ones, and never what a bound claims.
+"""Limits on the work of a search over mixed clusters.
+
+They decide how near the plan and the bound come to the best ones, but never the validity of a
+bound.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ class Effort:
         shapes_refined_at_once: shapes made exact before the best of them join the linear program.
         columns_joined_at_once: shapes that join a linear program at a time.
         shapes_refined_near_prices: shapes nearest to their price made exact for compositions.
-        limit_rise: share by which the limit of a frame rises from one composition to the next.
-        largest_limit_rise: the same where prices close the frame again and again.
+        limit_rise: share by which the limit of a subspace rises from one composition to the next.
+        largest_limit_rise: the same where prices close the subspace again and again.
         latest_limit_ratio: limits above this ratio of the best step time are not tried.
-        limits_per_frame: limits at which plans of a frame are composed.
-        first_limit_precision: share to which a frame's first open limit is found.
+        limits_per_subspace: limits at which plans of a subspace are composed.
+        first_limit_precision: share to which a subspace's first open limit is found.
         limits_at_once: limits of a set of pipelines under way at once.
-        early_limit_rises: shares by which limits of undivided frames lie above the first open one.
+        early_limit_rises: shares by which limits of undivided subspaces lie above the first open
+            one.
         early_simulations: plans of each kind of lanes simulated after each of these.
         rounds: (limits of a set of pipelines, simulations) of each later round.
         proof_rounds: numbers of the rounds after which the bound is proved.
@@ -42,7 +45,7 @@ class Effort:
             there are plans without one.
         shapes_with_all_limits: shapes up to which a round tries all its limits; with twice as many
             it tries half of them.
-        compositions_per_frame: compositions of pairs of shapes, of a frame and a limit.
+        compositions_per_subspace: compositions of pairs of shapes, of a subspace and a limit.
         lanes_on_two_pools: shapes of a composition on two pools; one more for each further pool.
         paired_shapes: shapes of which every pair is tried.
         program_shapes: shapes that an integer program chooses from.
@@ -56,18 +59,18 @@ class Effort:
         changes_per_plan: small changes tried of each.
         changes_at_once: small changes under simulation at once.
         moved_microbatches: microbatches that one lane gives another in a change.
-        bound_tests: frames tested at a limit, before the limit is lowered, at most.
+        bound_tests: subspaces tested at a limit, before the limit is lowered, at most.
         least_bound_tests: the same at least.
         bound_test_shapes: shapes of all these tests together, between the two.
         first_gaps: gaps that are shown before the tolerance; each takes a fraction of the work of
             the next.
         first_lowered_steps: steps of the grid of limits by which a limit is lowered first.
-        tests_at_once: frames under test at once.
+        tests_at_once: subspaces under test at once.
         cost_limit_ratio: times a limit that the next is, from the fastest to the cheapest plan.
         near_cost_limit_ratio: the same near the best plan.
         near_cost_limits: limits on each side of the best plan.
         front_rounds: rounds for time that a front of time and cost begins with.
-        cost_frames: frames of a limit for which low-cost plans are composed.
+        cost_subspaces: subspaces of a limit for which low-cost plans are composed.
         cost_simulations: low-cost plans simulated for a limit.
         least_interval_ratio: times its begin that an interval of step times ends, at least.
         largest_interval_ratio: the same at most.
@@ -86,7 +89,7 @@ class Effort:
     limit_rise: float = 0.01
     largest_limit_rise: float = 0.04
     latest_limit_ratio: float = 0.995
-    limits_per_frame: int = 3
+    limits_per_subspace: int = 3
     first_limit_precision: float = 0.01
     limits_at_once: int = 4
     early_limit_rises: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -95,7 +98,7 @@ class Effort:
     proof_rounds: tuple[int, ...] = (0, 3)
     sharding_share: int = 4
     shapes_with_all_limits: int = 150_000
-    compositions_per_frame: int = 60
+    compositions_per_subspace: int = 60
     lanes_on_two_pools: int = 2
     paired_shapes: int = 400
     program_shapes: int = 160
@@ -118,7 +121,7 @@ class Effort:
     near_cost_limit_ratio: float = 1.03
     near_cost_limits: int = 4
     front_rounds: int = 2
-    cost_frames: int = 2
+    cost_subspaces: int = 2
     cost_simulations: int = 3
     least_interval_ratio: float = 1.02
     largest_interval_ratio: float = 4.0
@@ -127,4 +130,4 @@ class Effort:
 
 
 USUAL: Final = Effort()
-"""The limits of the command line."""
+"""The limits that the command line uses."""

@@ -1,6 +1,4 @@
-"""Search of the pipelines of a cluster for cost, energy or a front of time and cost, or for time
-within a budget.
-"""
+"""Search for the cheapest plan, least energy, a time-cost front, or the fastest in a budget."""
 
 from __future__ import annotations
 
@@ -12,12 +10,16 @@ from math import inf
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.errors import InfeasibleError
-from shardwright.program.problem import Problem, under
+from shardwright.program.problem import Problem
 from shardwright.progress import Progress
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.bounds.cost_bound import cell_of, cells_of_all_times, earliest_within
-from shardwright.search.mixed.bounds.cost_rate_bound import Known
-from shardwright.search.mixed.cost_certificate import Goal, valued_certificate
+from shardwright.search.mixed.bounds.cost_bound import (
+    earliest_within,
+    interval_up_to,
+    intervals_of_all_times,
+)
+from shardwright.search.mixed.bounds.cost_rate_bound import ValuesCache
+from shardwright.search.mixed.cost_certificate import Goal, build_cost_certificate
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.price_per_second import (
     COST,
@@ -30,35 +32,38 @@ from shardwright.search.mixed.pipelines.price_per_second import (
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
 from shardwright.search.mixed.plans.composition_search import (
+    all_queues,
     compose_by_limits,
-    composing_of,
     first_limit,
 )
 from shardwright.search.mixed.plans.local_changes import improve_best_plans, improve_plan
 from shardwright.search.mixed.plans.low_cost_plans import (
     PlanRecord,
-    Point,
+    ValuedPlan,
     compose_low_cost,
     limits_between,
 )
-from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
-from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
+from shardwright.search.mixed.plans.pool_grids_by_nodes import PoolGrids
+from shardwright.search.mixed.plans.simulated_plans import SearchState, simulate_best
 from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
 from shardwright.search.mixed.plans.write_plan import MixedPlan
-from shardwright.search.mixed.searched_space import option_rows
+from shardwright.search.mixed.searched_space import (
+    TOLERANCE,
+    no_plan_fits,
+    option_rows,
+    price_pipelines,
+    stage_costs_by_options,
+)
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames
-from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.search.mixed.stages.stage_tables import why_alone
-from shardwright.search.mixed_certificate import Cell
+from shardwright.search.mixed.stages.frame_terms import root_subspaces
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
+from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
+from shardwright.search.mixed_certificate import TimeInterval
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_limit import Limit, Stops, limit_of
 from shardwright.search.search_request import SEARCH_MEMORY
-
-TOLERANCE = 0.03
-"""Gap that is good enough."""
 
 
 @dataclass(kw_only=True)
@@ -66,10 +71,17 @@ class GoalSearch:
     """State that all steps of a search for a goal share.
 
     Args:
+        pipeline_sets: pipelines of each set of options; empty where the model's pipelines are not
+            searched.
+        own: grids of each pool.
+        values_cache: shape values of the subspaces of each set of pipelines, for the bound.
+        say: called with a description of each step of the search.
+
+    Args:
         pipeline_sets: of each set of options; none where the model's pipelines are not searched.
         own: grids of each pool.
-        known: values of the frames of each set of pipelines, for the bound.
-        say: tells what is done.
+        values_cache: values of the subspaces of each set of pipelines, for the bound.
+        say: called with a description of each step of the search.
     """
 
     goal: Goal
@@ -77,8 +89,8 @@ class GoalSearch:
     tolerance: float
     pipeline_sets: dict[Options, PricedPipelines]
     record: PlanRecord
-    own: OwnGrids
-    known: dict[Options, Known]
+    own: PoolGrids
+    values_cache: dict[Options, ValuesCache]
     say: Callable[[str], None]
 
     @property
@@ -88,26 +100,26 @@ class GoalSearch:
 
     @property
     def per_second(self) -> float:
-        """Dollars or joules a second that plans may take."""
+        """Upper limit on the dollars or joules a second of a plan; infinity = no limit."""
         return inf if self.goal.objective == ENERGY else self.goal.budget / SECONDS_PER_HOUR
 
     @property
-    def best(self) -> Point | None:
-        """The best plan so far; None = there is none."""
+    def best(self) -> ValuedPlan | None:
+        """Best plan so far for the goal; None = there is no plan yet."""
         return self.record.fastest() if self.goal.objective == TIME else self.record.cheapest()
 
     def target(self, limit_s: float) -> float:
-        """The value that is to be shown of plans that end by a limit."""
-        least = self.record.least(by=limit_s if self.goal.objective == PARETO else inf)
+        """Dollars or joules a step to prove as a lower bound for plans that end by a limit."""
+        least = self.record.least(limit_s=limit_s if self.goal.objective == PARETO else inf)
         fastest = self.record.fastest()
         return (1.0 - self.tolerance) * (least if least < inf or fastest is None else fastest.value)
 
 
-def find_valued(
+def find_for_goal(
     problem: Problem,
     goal: Goal,
     *,
-    choices: Choices | None = None,
+    choices: PinnedValues | None = None,
     tolerance: float = TOLERANCE,
     time_limit_s: float = inf,
     stops: Stops | None = None,
@@ -116,56 +128,63 @@ def find_valued(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[MixedPlan | None]:
-    """The best plan found for a goal among the pipelines of a cluster's pools and each pool's own
-    grids, with a bound; a cluster of one kind is one pool. Models whose pipelines are not searched
-    (`tables.why_alone`) have the grids alone.
+    """Find the best plan for a cost, energy, time-cost front or budget goal, with a lower bound.
+
+    The space: pipelines over the cluster's pools, and each pool's own grids. A uniform cluster is
+    one pool. Models whose pipelines are not searched (`stage_tables.why_no_pipelines`) have the
+    grids alone.
 
     Args:
-        choices, tolerance, time_limit_s, stops, memory, effort, engine: as of `find.find_mixed`.
+        choices, tolerance, time_limit_s, stops, memory, effort, engine: as of
+            `find_fastest.find_mixed`.
 
     Raises:
-        UsageError: as `find_mixed`; or a price, or a power limit, is missing. InfeasibleError:
-        nothing fits, or nothing within the budget. OutOfTimeError: long past the limit there is no
-        plan yet.
+        UsageError: as `find_mixed`; or a price or a power limit is missing.
+        InfeasibleError: no plan fits, or no plan within the budget.
+        OutOfTimeError: there is no plan long after the time limit.
     """
     begun = time.monotonic()
 
     def left_s() -> float:
+        """Seconds left until the time limit."""
         return max(begun + time_limit_s - time.monotonic(), 0.0)
 
     def say(text: str, done: int = 0, total: int = 0) -> None:
+        """Report progress, if a progress function is given."""
         if progress is not None:
             progress(text, done, total)
 
-    own = _own_grids(
+    own = _create_pool_grids(
         problem,
         goal,
-        choices or Choices(),
+        choices or PinnedValues(),
         engine or Serial(),
         effort=effort,
         seconds=effort.pool_grid_time_share * time_limit_s,
         stops=stops,
         memory=memory,
     )
-    own.begin(pools_of(problem.cluster), lambda count: say("plan each kind of device alone", count))
-    search = _search(own, goal, tolerance, say, searched=not why_alone(problem))
-    standing = own.record.standing
-    standing.limit = limit_of(
+    own.search_halves(
+        pools_of(problem.cluster), lambda count: say("plan each kind of device alone", count)
+    )
+    search = _goal_search(own, goal, tolerance, say, searched=not why_no_pipelines(problem))
+    state = own.record.state
+    state.limit = limit_of(
         effort.composition_time_share * left_s(), stop_at=stops.composed if stops else None
     )
     last = _compose_plans(search) if search.pipeline_sets else None
     if search.best is None:
-        raise _nothing(search, last)
+        raise _infeasible_error(search, last)
     proof = limit_of(left_s(), stop_at=stops.search if stops else None)
     if goal.objective != TIME:
-        own.refine(search.target, proof, say)
+        own.split_weak_ranges(search.target, proof, say)
     best = search.best
     assert best is not None
-    cells = _cells(search, last, best, proof) if last is not None else ()
+    cells = _proof_intervals(search, last, best, proof) if last is not None else ()
     return GeneralAnswer(
         strategy=best.plan,
         detail=best.mixed,
-        certificate=valued_certificate(
+        certificate=build_cost_certificate(
             goal,
             own,
             search.pipeline_sets,
@@ -174,32 +193,32 @@ def find_valued(
             tolerance=tolerance,
             stopped_at=proof.stopped_at,
         ),
-        waited=standing.limit.waited,
+        waited=state.limit.waited,
         search_time_s=time.monotonic() - begun,
     )
 
 
-def _own_grids(
+def _create_pool_grids(
     problem: Problem,
     goal: Goal,
-    choices: Choices,
+    choices: PinnedValues,
     engine: Engine,
     *,
     effort: Effort,
     seconds: float,
     stops: Stops | None,
     memory: int,
-) -> OwnGrids:
-    """Grids of each pool, none searched yet, and no simulated plans."""
-    pools, standing = pools_of(problem.cluster), Standing(problem=problem)
+) -> PoolGrids:
+    """Create the record of each pool's grids; no grid is searched yet."""
+    pools, state = pools_of(problem.cluster), SearchState(problem=problem)
     price_per_second = price_per_second_of(problem.cluster, pools, goal.objective)
     if goal.budget < inf:
         price_per_second_of(problem.cluster, pools, COST)
     record = PlanRecord(
-        standing=standing, price_per_second=price_per_second, budget=goal.budget, effort=effort
+        state=state, price_per_second=price_per_second, budget=goal.budget, effort=effort
     )
-    standing.after = record.add
-    return OwnGrids(
+    state.after = record.add
+    return PoolGrids(
         record=record,
         engine=engine,
         choices=choices,
@@ -210,61 +229,70 @@ def _own_grids(
     )
 
 
-def _search(
-    own: OwnGrids, goal: Goal, tolerance: float, say: Callable[[str], None], *, searched: bool
+def _goal_search(
+    pool_grids: PoolGrids,
+    goal: Goal,
+    tolerance: float,
+    say: Callable[[str], None],
+    *,
+    searched: bool,
 ) -> GoalSearch:
-    """The state of a search: the pipelines under the options of each grid."""
-    largest = {one.pool.group: one.found for one in reversed(own.ranges)}
-    rows = (
-        option_rows([largest[group] for group in sorted(largest)], own.choices) if searched else ()
-    )
-    problem = own.record.standing.problem
-    pipeline_sets = {
-        options: PricedPipelines.of(
-            StageCosts.of(under(problem, options), own.choices), effort=own.effort
-        )
-        for options in rows
+    """Create the state of a goal search, with the pipelines under each pool's best options."""
+    largest = {
+        device_range.pool.group: device_range.found for device_range in reversed(pool_grids.ranges)
     }
+    rows = (
+        option_rows([largest[group] for group in sorted(largest)], pool_grids.choices)
+        if searched
+        else ()
+    )
+    problem = pool_grids.record.state.problem
+    pipeline_sets = price_pipelines(problem, rows, pool_grids.choices, effort=pool_grids.effort)
     return GoalSearch(
         goal=goal,
-        price_per_second=own.record.price_per_second,
+        price_per_second=pool_grids.record.price_per_second,
         tolerance=tolerance,
         pipeline_sets=pipeline_sets,
-        record=own.record,
-        own=own,
-        known={options: {} for options in rows},
+        record=pool_grids.record,
+        own=pool_grids,
+        values_cache={options: {} for options in rows},
         say=say,
     )
 
 
-def _compose_plans(search: GoalSearch) -> Cell:
-    """Simulate plans from the fastest to the cheapest; what plans take a second whatever their
-    time.
+def _compose_plans(search: GoalSearch) -> TimeInterval:
+    """Compose and simulate plans from the fastest to the cheapest; return the last interval.
+
+    The interval covers all step times and holds a lower bound on the dollars or joules a second of
+    a plan.
 
     Raises:
         OutOfTimeError: there is no time for a first plan.
     """
     record = search.record
     search.say("find what plans take at least")
-    last = cell_of(
+    last = interval_up_to(
         search.pipeline_sets,
         search.price_per_second,
         LONGEST_STEP_S,
-        search.known,
+        search.values_cache,
         budget=search.per_second,
         enough=inf,
     )
     if last.empty or last.rate is None:
         return last
-    known: dict[Options, Known] = {options: {} for options in search.pipeline_sets}
+    values_cache: dict[Options, ValuesCache] = {options: {} for options in search.pipeline_sets}
     timed = search.goal.objective == TIME
 
     def compose(limit_s: float, *, timed: bool = timed) -> None:
+        """Compose and simulate plans for one step-time limit, unless the search ends."""
         if not record.ends():
             search.say(f"compose plans of about {limit_s:.4g} s")
-            compose_low_cost(record, search.pipeline_sets, limit_s, known=known, timed=timed)
+            compose_low_cost(
+                record, search.pipeline_sets, limit_s, values_cache=values_cache, timed=timed
+            )
 
-    first = limit = _first(search)
+    first = limit = _first_open_limit_s(search)
     if search.goal.objective == PARETO:
         _compose_fast_plans(search)
     while not record.points and limit <= LONGEST_STEP_S:
@@ -288,41 +316,41 @@ def _compose_plans(search: GoalSearch) -> Cell:
         near = search.effort.near_cost_limits
         for step in range(-near, near + 1):
             compose(best.seconds * search.effort.near_cost_limit_ratio**step)
-    _polish(search)
+    _improve_best_plans(search)
     return last
 
 
 def _compose_fast_plans(search: GoalSearch) -> None:
-    """Plans that end early, whatever they take: those of a search for time."""
-    standing, pipeline_sets = search.record.standing, search.pipeline_sets
+    """Compose and simulate the fastest plans, at any cost, as a search for time does."""
+    state, pipeline_sets = search.record.state, search.pipeline_sets
     search.say("compose the fastest plans")
     tasks = SearchTasks.of(
-        search.own.engine, standing.problem, tuple(pipeline_sets.values()), effort=search.effort
+        search.own.engine, state.problem, tuple(pipeline_sets.values()), effort=search.effort
     )
-    stage_costs_of = {
-        options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()
-    }
+    stage_costs_of = stage_costs_by_options(pipeline_sets)
     for options, pipelines in pipeline_sets.items():
-        compose_one_shape(standing, tasks, pipelines, options)
-    composing = composing_of(standing, tasks, tuple(pipeline_sets.items()))
+        compose_one_shape(state, tasks, pipelines, options)
+    composing = all_queues(state, tasks, tuple(pipeline_sets.items()))
     for limits, most in search.effort.rounds[: search.effort.front_rounds]:
-        compose_by_limits(standing, tasks, composing, most=limits)
-        simulate_best(standing, tasks, stage_costs_of, most=most)
+        compose_by_limits(state, tasks, composing, max_limits=limits)
+        simulate_best(state, tasks, stage_costs_of, max_simulations=most)
         simulate_best(
-            standing, tasks, stage_costs_of, most=most // search.effort.sharding_share, sharded=True
+            state,
+            tasks,
+            stage_costs_of,
+            max_simulations=most // search.effort.sharding_share,
+            sharded=True,
         )
-    improve_best_plans(standing, tasks, stage_costs_of)
-    standing.waiting = []
+    improve_best_plans(state, tasks, stage_costs_of)
+    state.waiting = []
 
 
-def _polish(search: GoalSearch) -> None:
-    """Change the best plan, or those of the front, step by step: on the same nodes what ends
-    earlier takes less.
-    """
+def _improve_best_plans(search: GoalSearch) -> None:
+    """Improve the best plan, or each plan of the front, by small changes on the same devices."""
     record = search.record
     tasks = SearchTasks.of(
         Serial(),
-        record.standing.problem,
+        record.state.problem,
         tuple(search.pipeline_sets.values()),
         effort=search.effort,
     )
@@ -330,7 +358,7 @@ def _polish(search: GoalSearch) -> None:
         if point is not None and point.mixed is not None and not record.ends():
             options = point.plan.options
             improve_plan(
-                record.standing,
+                record.state,
                 tasks,
                 search.pipeline_sets[options].stage_costs,
                 point.seconds,
@@ -339,25 +367,26 @@ def _polish(search: GoalSearch) -> None:
             )
 
 
-def _first(search: GoalSearch) -> float:
-    """The limit, nearly, at which prices no longer show that no plan, or none within the budget,
-    ends by it.
+def _first_open_limit_s(search: GoalSearch) -> float:
+    """Smallest step-time limit, in seconds, that the dual prices do not rule out, to a tolerance.
+
+    A budget rules out the limits by which no plan within it ends.
     """
     first = min(
-        first_limit(pipelines, frame, most=LONGEST_STEP_S)[0]
+        first_limit(pipelines, subspace, latest_limit_s=LONGEST_STEP_S)[0]
         for pipelines in search.pipeline_sets.values()
-        for frame in first_frames(pipelines.stage_costs)
+        for subspace in root_subspaces(pipelines.stage_costs)
     )
     if search.per_second == inf:
         return first
-    clock = search.record.standing.limit
+    clock = search.record.state.limit
     high = first
     while high < LONGEST_STEP_S and not clock.passed():
-        cell = cell_of(
+        cell = interval_up_to(
             search.pipeline_sets,
             search.price_per_second,
             high,
-            search.known,
+            search.values_cache,
             budget=search.per_second,
             enough=search.per_second * 1.001,
         )
@@ -367,15 +396,17 @@ def _first(search: GoalSearch) -> float:
     return high / search.effort.cost_limit_ratio if high > first else first
 
 
-def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[Cell, ...]:
-    """Intervals of step times that prove the bound of pipelines, of the best plan and the front."""
-    pipeline_sets, price_per_second, known = (
+def _proof_intervals(
+    search: GoalSearch, longest_interval: TimeInterval, best: ValuedPlan, clock: Limit
+) -> tuple[TimeInterval, ...]:
+    """Intervals of step times that prove the bound of the best plan, or of the front."""
+    pipeline_sets, price_per_second, values_cache = (
         search.pipeline_sets,
         search.price_per_second,
-        search.known,
+        search.values_cache,
     )
-    if last.empty or not last.rate:
-        return (last,)
+    if longest_interval.empty or not longest_interval.rate:
+        return (longest_interval,)
     if search.goal.objective == TIME:
         search.say("prove that nothing within the budget is faster")
         high = best.seconds * (1.0 - search.tolerance)
@@ -384,10 +415,10 @@ def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[C
                 pipeline_sets,
                 price_per_second,
                 budget=search.per_second,
-                high=high,
+                latest_limit_s=high,
                 effort=search.effort,
                 clock=clock,
-                known=known,
+                values_cache=values_cache,
             ),
         )
     edges = (
@@ -395,30 +426,32 @@ def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[C
         if search.goal.objective == PARETO
         else ()
     )
-    return cells_of_all_times(
+    return intervals_of_all_times(
         pipeline_sets,
         price_per_second,
         budget=search.per_second,
-        last=replace(last, begin_s=min(best.value / last.rate, LONGEST_STEP_S)),
+        longest_interval=replace(
+            longest_interval, begin_s=min(best.value / longest_interval.rate, LONGEST_STEP_S)
+        ),
         target=search.target,
         edges=edges,
         effort=search.effort,
         clock=clock,
-        known=known,
+        values_cache=values_cache,
         say=lambda limit_s: search.say(f"prove that no plan of up to {limit_s:.4g} s takes less"),
     )
 
 
-def _nothing(search: GoalSearch, last: Cell | None) -> InfeasibleError:
-    """Nothing fits, or nothing that fits is paid by the budget."""
-    if search.goal.budget == inf or (last is not None and last.rate is None):
-        return InfeasibleError(
-            "no plan fits in memory on any pool or on all together",
-            hint="more or larger devices, or a smaller model",
-        )
+def _infeasible_error(search: GoalSearch, longest_interval: TimeInterval | None) -> InfeasibleError:
+    """Create the error that no plan fits, or that no plan that fits is within the budget."""
+    if search.goal.budget == inf or (
+        longest_interval is not None and longest_interval.rate is None
+    ):
+        return no_plan_fits()
     hint = (
-        f"the least that any may do is {last.rate * SECONDS_PER_HOUR:.4g}: --budget"
-        if last is not None and last.rate
+        f"the cheapest plan rents for at least {longest_interval.rate * SECONDS_PER_HOUR:.4g}:"
+        " --budget"
+        if longest_interval is not None and longest_interval.rate
         else "a larger one"
     )
     return InfeasibleError(

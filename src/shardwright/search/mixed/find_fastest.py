@@ -1,5 +1,7 @@
-"""Search over a mixed cluster: each pool alone, then pipelines over all of them; the best simulated
-plan, and a bound.
+"""Search a mixed cluster for the fastest training plan, with a lower bound on the step time.
+
+Every device pool is first planned alone; then pipelines over several pools are composed and
+simulated.
 """
 
 from __future__ import annotations
@@ -10,62 +12,69 @@ from math import inf
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem, under
+from shardwright.program.problem import Problem
 from shardwright.progress import Progress
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.bounds.time_bound import Closing, aimed_at, lower_bound
+from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap, lower_bound
 from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.pipelines.pipeline_subsets import parts_of
+from shardwright.search.mixed.pipelines.pipeline_subsets import pool_subsets
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
-from shardwright.search.mixed.plans.certificate import certified
+from shardwright.search.mixed.plans.certificate import build_certificate
 from shardwright.search.mixed.plans.composition_search import (
-    Composing,
+    CompositionQueue,
     compose_by_limits,
     compose_undivided,
-    composing_in_turn,
     in_task_order,
+    queues_by_sharding,
 )
 from shardwright.search.mixed.plans.fewer_nodes import search_fewer_nodes
 from shardwright.search.mixed.plans.local_changes import improve_best_plans
-from shardwright.search.mixed.plans.next_best_plans import runners_of, simulate_behind
-from shardwright.search.mixed.plans.pool_grids import Known, PoolResult, search_each_pool
-from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
+from shardwright.search.mixed.plans.next_best_plans import runners_up, simulate_slower_candidates
+from shardwright.search.mixed.plans.pool_grids import GridAnswerCache, PoolResult, search_each_pool
+from shardwright.search.mixed.plans.simulated_plans import SearchState, simulate_best
 from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
 from shardwright.search.mixed.plans.write_plan import MixedPlan, pipelines_text
-from shardwright.search.mixed.searched_space import option_rows, space_text
+from shardwright.search.mixed.searched_space import (
+    TOLERANCE,
+    no_plan_fits,
+    option_rows,
+    price_pipelines,
+    space_text,
+    stage_costs_by_options,
+)
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.search.mixed.stages.stage_tables import why_alone
-from shardwright.search.mixed_certificate import GIVEN_UP, Closed, MixedPart, worth_of
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
+from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
+from shardwright.search.mixed_certificate import (
+    GIVEN_UP,
+    ClosedSubspaces,
+    MixedPart,
+    device_worth_seconds,
+)
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_limit import Limit, Stops, limit_of, out_of_time, progress_text
 from shardwright.search.search_request import SEARCH_MEMORY
 
-TOLERANCE = 0.03
-"""Gap that is good enough."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """The result of a search on some nodes: the best plan, the grids of each pool, and the prices
-    that close the frames under each set of options.
-    """
+class _SearchResult:
+    """Result of one search: the best plan, each pool's own grids, and the proof of the bound."""
 
-    standing: Standing
+    state: SearchState
     singles: list[PoolResult]
     pipeline_sets: dict[Options, PricedPipelines]
-    closings: tuple[Closing, ...]
+    closings: tuple[BranchAndBound, ...]
     lower_s: float
 
 
 def find_mixed(
     problem: Problem,
     *,
-    choices: Choices | None = None,
+    choices: PinnedValues | None = None,
     top: int = 0,
     tolerance: float = TOLERANCE,
     time_limit_s: float = inf,
@@ -75,54 +84,57 @@ def find_mixed(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[MixedPlan | None]:
-    """The best plan found on a mixed cluster, with a bound of its whole space: pipelines over all
-    pools and grids of each, or grids alone where pipelines of the model are not searched
-    (`tables.why_alone`).
+    """Find the fastest plan of a mixed cluster, and a lower bound in seconds on every plan.
+
+    The space: pipelines over all pools, and the parallelism grids of each pool alone. Where
+    pipelines of the model are not searched (`stage_tables.why_no_pipelines`), only the grids.
 
     Args:
         problem: its devices have the memory that plans may fill.
-        choices: what is pinned; None = nothing.
-        top: next best compositions that are told.
-        tolerance: gap that is good enough.
-        time_limit_s: past it the best so far stands with what is proven by then.
-        stops: at which checks of the clock a search was stopped, to repeat it (see
-            `search.limit.limit_of`).
+        choices: pinned values; None = nothing is pinned.
+        top: number of next best compositions in the answer.
+        tolerance: relative gap to the bound at which the search stops.
+        time_limit_s: seconds after which the best plan so far and its proven bound are returned.
+        stops: checks of the clock at which an earlier search stopped, to repeat that search (see
+            `search.search_limit.limit_of`).
         memory: bytes for the members of all pools' grids.
         effort: limits on the work of the search.
-        engine: where tasks are worked out, one after another without; the answer is the same.
+        engine: runs the tasks; None = one task after another. The answer is the same.
 
     Raises:
-        UsageError: nothing has what is pinned.
-        InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
+        UsageError: no plan has the pinned values.
+        InfeasibleError: no plan fits. OutOfTimeError: there is no plan long after the time limit.
     """
     begun = time.monotonic()
 
     def left_s() -> float:
+        """Seconds left until the time limit."""
         return max(begun + time_limit_s - time.monotonic(), 0.0)
 
-    choices, known = choices or Choices(), Known()
+    choices, answer_cache = choices or PinnedValues(), GridAnswerCache()
     clocks: list[Limit] = []
 
-    def search(own: Problem) -> _Found:
+    def search_cluster(problem_on_nodes: Problem) -> _SearchResult:
+        """Search one cluster, with all or fewer nodes: each pool alone, then pipelines."""
         singles = search_each_pool(
-            standing := Standing(problem=own),
-            pools_of(own.cluster),
+            state := SearchState(problem=problem_on_nodes),
+            pools_of(problem_on_nodes.cluster),
             engine or Serial(),
             choices=choices,
             seconds=effort.pool_grid_time_share * time_limit_s,
-            stops=stops if own is problem else None,
+            stops=stops if problem_on_nodes is problem else None,
             memory=memory,
-            known=known,
+            answer_cache=answer_cache,
             effort=effort,
             done=lambda count: _say(
-                progress, "plan each kind of device alone", count, len(own.cluster.groups)
+                progress,
+                "plan each kind of device alone",
+                count,
+                len(problem_on_nodes.cluster.groups),
             ),
         )
-        rows = () if why_alone(own) else option_rows(singles, choices)
-        pipeline_sets = {
-            options: PricedPipelines.of(StageCosts.of(under(own, options), choices), effort=effort)
-            for options in rows
-        }
+        rows = () if why_no_pipelines(problem_on_nodes) else option_rows(singles, choices)
+        pipeline_sets = price_pipelines(problem_on_nodes, rows, choices, effort=effort)
         if not clocks:
             clocks.append(
                 limit_of(
@@ -131,73 +143,70 @@ def find_mixed(
                 )
             )
             clocks.append(limit_of(left_s(), stop_at=stops.search if stops else None))
-        standing.limit = clocks[0]
-        if not pipeline_sets:
-            _require_grid(singles)
-            return _Found(
-                standing=standing,
-                singles=singles,
-                pipeline_sets=pipeline_sets,
-                closings=(),
-                lower_s=inf,
+        state.limit = clocks[0]
+        if pipeline_sets:
+            lower_s, closings = _search_in_rounds(
+                state,
+                pipeline_sets,
+                clocks[1],
+                engine or Serial(),
+                effort=effort,
+                tolerance=tolerance,
+                progress=progress,
             )
-        lower_s, closings = _narrowed(
-            standing,
-            pipeline_sets,
-            clocks[1],
-            engine or Serial(),
-            effort=effort,
-            tolerance=tolerance,
-            progress=progress,
-        )
-        return _Found(
-            standing=standing,
+        else:
+            _require_grid(singles)
+            lower_s, closings = inf, ()
+        return _SearchResult(
+            state=state,
             singles=singles,
             pipeline_sets=pipeline_sets,
             closings=closings,
             lower_s=lower_s,
         )
 
-    def on_fewer(own: Problem) -> tuple[Standing, dict[Options, StageCosts]]:
-        found = search(own)
-        return found.standing, {
-            options: pipelines.stage_costs for options, pipelines in found.pipeline_sets.items()
-        }
+    def on_fewer(smaller_problem: Problem) -> tuple[SearchState, dict[Options, MixedStageCosts]]:
+        """Search a cluster with fewer nodes; return its state and stage costs."""
+        found = search_cluster(smaller_problem)
+        return found.state, stage_costs_by_options(found.pipeline_sets)
 
-    found = search(problem)
-    standing, pipeline_sets, proof = found.standing, found.pipeline_sets, clocks[1]
-    search_fewer_nodes(standing, pipeline_sets, on_fewer, effort)
-    simulate_behind(standing, pipeline_sets, top=top)
+    found = search_cluster(problem)
+    state, pipeline_sets, proof = found.state, found.pipeline_sets, clocks[1]
+    search_fewer_nodes(state, pipeline_sets, on_fewer, effort)
+    simulate_slower_candidates(state, pipeline_sets, top=top)
     part = _part(found, top=top, tolerance=tolerance)
-    assert standing.best is not None
+    assert state.best is not None
     return GeneralAnswer(
-        strategy=standing.best,
-        detail=standing.mixed,
-        certificate=certified(
-            standing,
+        strategy=state.best,
+        detail=state.mixed,
+        certificate=build_certificate(
+            state,
             part,
             space_text(problem, tuple(pipeline_sets), choices),
-            best_s=standing.best_s,
+            best_s=state.best_s,
             shown_s=min(
                 [
                     part.lower_bound_s if pipeline_sets else inf,
-                    *(one.lower_bound_s for one in found.singles),
+                    *(pool_result.lower_bound_s for pool_result in found.singles),
                 ]
             ),
             stopped_at=proof.stopped_at,
         ),
-        waited=standing.limit.waited or proof.waited,
+        waited=state.limit.waited or proof.waited,
         search_time_s=time.monotonic() - begun,
     )
 
 
 def _require_grid(singles: list[PoolResult]) -> None:
-    """Raises: InfeasibleError: no grid fits on any pool. OutOfTimeError: none was found in time on
-    some.
+    """Raise an error where no pool has a grid that fits.
+
+    Raises:
+        InfeasibleError: no grid fits on any pool.
+        OutOfTimeError: the time ended before a grid was found on some pool.
     """
-    if any(one.answer is not None for one in singles):
+    if any(pool_result.answer is not None for pool_result in singles):
         return
-    if any(one.stopped_at == GIVEN_UP for one in singles):
+    if any(pool_result.stopped_at == GIVEN_UP for pool_result in singles):
         raise out_of_time()
     raise InfeasibleError(
         "no grid fits in memory on any pool alone",
@@ -205,8 +214,8 @@ def _require_grid(singles: list[PoolResult]) -> None:
     )
 
 
-def _narrowed(
-    standing: Standing,
+def _search_in_rounds(
+    state: SearchState,
     pipeline_sets: dict[Options, PricedPipelines],
     proof: Limit,
     engine: Engine,
@@ -214,18 +223,23 @@ def _narrowed(
     effort: Effort,
     tolerance: float,
     progress: Progress | None,
-) -> tuple[float, tuple[Closing, ...]]:
-    """The bound of all pipelines, after as many rounds of compositions and simulations as bring the
-    best within `tolerance` of it.
+) -> tuple[float, tuple[BranchAndBound, ...]]:
+    """Compose, simulate and prove in rounds until the bound is within `tolerance` of the best plan.
+
+    Returns the lower bound in seconds on every pipeline plan, and its proof for each set of
+    options.
 
     Raises:
-        InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
+        InfeasibleError: no plan fits. OutOfTimeError: there is no plan long after the time limit.
     """
 
     def say(what: str, number: int) -> None:
+        """Report progress, with the best plan so far and its bound."""
         _say(
             progress,
-            progress_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit),
+            progress_text(
+                what, best_s=state.best_s, lower_s=bound_and_proofs[0], limit=state.limit
+            ),
             number,
             len(tasks.effort.rounds),
         )
@@ -233,57 +247,59 @@ def _narrowed(
     parts = [
         (options, part)
         for options, pipelines in pipeline_sets.items()
-        for part in parts_of(pipelines)
+        for part in pool_subsets(pipelines)
     ]
-    tasks = SearchTasks.of(engine, standing.problem, [part for _, part in parts], effort=effort)
-    stage_costs_of = {
-        options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()
-    }
-    every = tuple(pipeline_sets.values())
-    found: tuple[float, tuple[Closing, ...]] = (
+    tasks = SearchTasks.of(engine, state.problem, [part for _, part in parts], effort=effort)
+    stage_costs_of = stage_costs_by_options(pipeline_sets)
+    all_pipelines = tuple(pipeline_sets.values())
+    bound_and_proofs: tuple[float, tuple[BranchAndBound, ...]] = (
         0.0,
-        tuple(Closing(pipelines=one, tasks=tasks) for one in every),
+        tuple(BranchAndBound(pipelines=one, tasks=tasks) for one in all_pipelines),
     )
     proved_s = inf
 
     def within_tolerance() -> bool:
-        return standing.best is not None and found[0] >= aimed_at(standing.best_s, tolerance)
+        """True if the bound is within `tolerance` of the best plan."""
+        return state.best is not None and bound_and_proofs[0] >= limit_for_gap(
+            state.best_s, tolerance
+        )
 
     def prove(number: int) -> None:
-        nonlocal found, proved_s
+        """Improve the best plans, and prove a lower bound if the best plan has changed."""
+        nonlocal bound_and_proofs, proved_s
         say("polish the best", number)
-        improve_best_plans(standing, tasks, stage_costs_of)
-        if standing.best_s < proved_s:
+        improve_best_plans(state, tasks, stage_costs_of)
+        if state.best_s < proved_s:
             say("prove that nothing is faster", number)
-            found = lower_bound(tasks, every, standing.best_s, tolerance=tolerance, clock=proof)
-            proved_s = standing.best_s
+            bound_and_proofs = lower_bound(
+                tasks, all_pipelines, state.best_s, tolerance=tolerance, clock=proof
+            )
+            proved_s = state.best_s
 
-    composing = _early_plans(
-        standing, tasks, stage_costs_of, parts, proof, lambda what: say(what, 0)
-    )
+    composing = _early_plans(state, tasks, stage_costs_of, parts, proof, lambda what: say(what, 0))
     all_sharded = all(one.share == 1 and one.pipelines.shapes.sharded.all() for one in composing)
-    if standing.best is not None:
+    if state.best is not None:
         prove(0)
     if within_tolerance():
-        return found
+        return bound_and_proofs
     for options, pipelines in pipeline_sets.items():
-        compose_one_shape(standing, tasks, pipelines, options)
+        compose_one_shape(state, tasks, pipelines, options)
     for number, (limits, most) in enumerate(tasks.effort.rounds):
         say("compose and simulate", number)
-        compose_by_limits(standing, tasks, composing, most=limits)
+        compose_by_limits(state, tasks, composing, max_limits=limits)
         simulate_best(
-            standing,
+            state,
             tasks,
             stage_costs_of,
-            most=most * sum(one.share == 1 for one in composing),
+            max_simulations=most * sum(one.share == 1 for one in composing),
             sharded=all_sharded,
         )
         if not all_sharded:
             simulate_best(
-                standing,
+                state,
                 tasks,
                 stage_costs_of,
-                most=max(most // tasks.effort.sharding_share, 1)
+                max_simulations=max(most // tasks.effort.sharding_share, 1)
                 * sum(one.share > 1 for one in composing),
                 sharded=True,
             )
@@ -293,100 +309,104 @@ def _narrowed(
             prove(number)
             if within_tolerance():
                 break
-    if standing.best is None and standing.limit.stopped_at:
+    if state.best is None and state.limit.stopped_at:
         raise out_of_time()
-    if standing.best is None:
-        raise InfeasibleError(
-            "no plan fits in memory on any pool or on all together",
-            hint="more or larger devices, or a smaller model",
-        )
-    return found
+    if state.best is None:
+        raise no_plan_fits()
+    return bound_and_proofs
 
 
 def _early_plans(
-    standing: Standing,
+    state: SearchState,
     tasks: SearchTasks,
-    stage_costs_of: Mapping[Options, StageCosts],
+    stage_costs_of: Mapping[Options, MixedStageCosts],
     parts: Sequence[tuple[Options, PricedPipelines]],
-    whole: Limit,
+    search_limit: Limit,
     say: Callable[[str], None],
-) -> list[Composing]:
-    """Frames to compose plans of, after plans of undivided frames were composed and simulated.
+) -> list[CompositionQueue]:
+    """Compose and simulate the first plans; return the queues of subspaces for the later rounds.
 
-    Plans in which no lane shards are simulated before anything is asked of the others, so that a
-    first plan comes early. Until there is one the search goes by the limit of the whole search.
+    Plans in which no lane shards are simulated before the others are composed, so that a first plan
+    comes early. Until there is a plan, the time limit is that of the whole search.
 
     Args:
-        whole: limit of the whole search; `standing.limit` is the part of it that compositions have.
+        search_limit: limit of the whole search; `state.limit` is the part of it for compositions.
     """
-    composed, standing.limit = standing.limit, whole
-    composing: list[Composing] = []
+    composition_limit, state.limit = state.limit, search_limit
+    queues: list[CompositionQueue] = []
 
     def simulate(
-        some: Sequence[Composing], kinds: tuple[bool, ...], *, rise: float, latest_s: float
+        chosen_queues: Sequence[CompositionQueue],
+        sharded_values: tuple[bool, ...],
+        *,
+        rise: float,
+        latest_s: float,
     ) -> None:
+        """Compose plans of undivided subspaces, and simulate the most promising ones."""
         say("find a first plan")
-        compose_undivided(standing, tasks, some, rise=rise, latest_s=latest_s)
-        for sharded in kinds:
+        compose_undivided(state, tasks, chosen_queues, rise=rise, latest_s=latest_s)
+        for sharded in sharded_values:
             simulate_best(
-                standing,
+                state,
                 tasks,
                 stage_costs_of,
-                most=tasks.effort.early_simulations,
+                max_simulations=tasks.effort.early_simulations,
                 sharded=sharded,
             )
-            if standing.ranked:
-                standing.limit = composed
+            if state.ranked:
+                state.limit = composition_limit
 
-    latest_s = standing.best_s * tasks.effort.latest_limit_ratio
+    latest_s = state.best_s * tasks.effort.latest_limit_ratio
     say("find when compositions can end")
     first, *others = tasks.effort.early_limit_rises
-    for sharded, group in composing_in_turn(standing, tasks, parts):
-        composing += group
+    for sharded, group in queues_by_sharding(state, tasks, parts):
+        queues += group
         simulate(group, (sharded,), rise=first, latest_s=latest_s)
-        if standing.ends():
+        if state.ends():
             break
-    composing = in_task_order(tasks, composing)
+    queues = in_task_order(tasks, queues)
     for rise in others:
-        latest_s = standing.best_s * tasks.effort.latest_limit_ratio
-        simulate(composing, (False, True), rise=rise, latest_s=latest_s)
-    standing.limit = composed
-    return composing
+        latest_s = state.best_s * tasks.effort.latest_limit_ratio
+        simulate(queues, (False, True), rise=rise, latest_s=latest_s)
+    state.limit = composition_limit
+    return queues
 
 
-def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
-    """The part of the certificate that mixed clusters add: each pool alone, the next best plans,
-    and the prices that close the frames.
-    """
-    standing, closings = found.standing, found.closings
+def _part(result: _SearchResult, *, top: int, tolerance: float) -> MixedPart:
+    """Build the mixed part of the certificate: each pool alone, next best plans, the proof."""
+    state, closings = result.state, result.closings
     closed = tuple(
-        Closed(options=options, duals=tuple(c.closed.values()))
-        for options, c in zip(found.pipeline_sets, closings, strict=True)
+        ClosedSubspaces(options=options, duals=tuple(c.closed.values()))
+        for options, c in zip(result.pipeline_sets, closings, strict=True)
     )
-    stage_costs_of = {
-        options: pipelines.stage_costs for options, pipelines in found.pipeline_sets.items()
-    }
-    worth, best = worth_of(closed, [one.pool.node for one in found.singles]), standing.mixed
+    stage_costs_of = stage_costs_by_options(result.pipeline_sets)
+    worth, best = (
+        device_worth_seconds(closed, [one.pool.node for one in result.singles]),
+        state.mixed,
+    )
     return MixedPart(
         shapes=sum(len(closing.pipelines.shapes) for closing in closings),
         alone=tuple(
-            one.for_certificate(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)
+            one.for_certificate(worth_s) for one, worth_s in zip(result.singles, worth, strict=True)
         ),
         closed=closed,
         tests=sum(closing.tests for closing in closings),
         # A tighter one that was met by the way is not claimed: with a node less it might not have
         # been, and no node more raises a bound.
-        lower_bound_s=min(found.lower_s, aimed_at(standing.best_s, tolerance)) if closings else 0.0,
+        lower_bound_s=min(result.lower_s, limit_for_gap(state.best_s, tolerance))
+        if closings
+        else 0.0,
         tolerance=tolerance,
         pipelines=pipelines_text(closings[0].pipelines.stage_costs.table, best)
         if best is not None
         else "",
-        runners=runners_of(standing, stage_costs_of, top=top),
-        composed_stopped_at=standing.limit.stopped_at,
-        why_alone=why_alone(standing.problem),
+        runners=runners_up(state, stage_costs_of, top=top),
+        composed_stopped_at=state.limit.stopped_at,
+        why_alone=why_no_pipelines(state.problem),
     )
 
 
 def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
+    """Report progress, if a progress function is given."""
     if progress is not None:
         progress(text, done, total)

@@ -1,30 +1,64 @@
-"""The space of a mixed search: its sets of runtime options, and its description in words."""
+"""The space of a mixed search: its runtime options with priced pipelines, and its description."""
 
 from __future__ import annotations
 
-from shardwright.program.problem import Problem
+from collections.abc import Mapping
+
+from shardwright.errors import InfeasibleError
+from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options
 from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.search.mixed.effort import Effort
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.pool_grids import PoolResult
 from shardwright.search.mixed.stages.device_pools import pools_of
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.mixed.stages.layer_cuts import pattern_of
-from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
 from shardwright.search.mixed.stages.sharded_lanes import PLAIN, zero_stages
 from shardwright.search.mixed.stages.stage_meshes import has_experts
-from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_alone
+from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_no_pipelines
+
+TOLERANCE = 0.03
+"""Default relative gap between the plan and its lower bound at which the search stops."""
 
 
-def option_rows(singles: list[PoolResult], choices: Choices) -> tuple[Options, ...]:
-    """The options of each pool's best grid; what is pinned, and else the runtime as it is, where no
-    grid fits.
-    """
+def price_pipelines(
+    problem: Problem, rows: tuple[Options, ...], choices: PinnedValues, *, effort: Effort
+) -> dict[Options, PricedPipelines]:
+    """Price the stages of all pipelines under each set of runtime options."""
+    return {
+        options: PricedPipelines.of(
+            MixedStageCosts.of(under(problem, options), choices), effort=effort
+        )
+        for options in rows
+    }
+
+
+def stage_costs_by_options(
+    pipeline_sets: Mapping[Options, PricedPipelines],
+) -> dict[Options, MixedStageCosts]:
+    """Stage costs of the pipelines under each set of runtime options."""
+    return {options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()}
+
+
+def no_plan_fits() -> InfeasibleError:
+    """Create the error that no plan of a mixed cluster fits in memory."""
+    return InfeasibleError(
+        "no plan fits in memory on any pool or on all together",
+        hint="more or larger devices, or a smaller model",
+    )
+
+
+def option_rows(singles: list[PoolResult], choices: PinnedValues) -> tuple[Options, ...]:
+    """Distinct runtime options of the pools' best grids; the pinned options where no grid fits."""
     rows = [one.answer.grid.options for one in singles if one.answer is not None]
     return tuple(dict.fromkeys(rows)) or (in_vocabulary_order(choices.options),)
 
 
-def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
-    """The space in words and values."""
+def space_text(problem: Problem, rows: tuple[Options, ...], choices: PinnedValues) -> str:
+    """Describe the whole search space in words and values, for the certificate."""
     pinned = f"; {choices.text()}" if choices.text() else ""
     return (
         f"{pipelines_space(problem, rows, choices)}; and every grid of the standard space of each"
@@ -32,12 +66,12 @@ def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) ->
     )
 
 
-def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
-    """The pipelines of the space in words and values."""
+def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: PinnedValues) -> str:
+    """Describe the space of pipelines over several pools in words and values."""
     devices = (
         f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools_of(problem.cluster))}"
     )
-    if because := why_alone(problem):
+    if because := why_no_pipelines(problem):
         return f"{devices}; no pipelines over several pools, as {because}"
     stage = "tp inside a node and sp"
     if has_experts(problem):
@@ -56,14 +90,14 @@ def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choice
     )
 
 
-def _lanes_space(problem: Problem, choices: Choices) -> str:
-    """The sharding of lanes in words and values."""
+def _lanes_space(problem: Problem, choices: PinnedValues) -> str:
+    """Describe the allowed ZeRO stages of lanes in words and values."""
     stages = zero_stages(problem, choices)
-    if stages.every == (PLAIN,):
+    if stages.all_stages == (PLAIN,):
         return "zero1 over all replicas"
     of_all = (
         "zero1 over all replicas of a lane that shares no more, or "
-        if PLAIN in stages.every
+        if PLAIN in stages.all_stages
         else ""
     )
     several = [str(zero) for zero in stages.several if zero != PLAIN]

@@ -1,4 +1,4 @@
-"""The search for the order of a pipeline's actions under a memory limit.
+"""Search for the order of a pipeline's actions under a memory limit.
 
 Orders with a name are in schedules.
 """

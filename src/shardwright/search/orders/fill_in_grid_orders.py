@@ -1,6 +1,4 @@
-"""Replacement of the orders of a plan that stand for a search, or of any orders, by tables that
-were found.
-"""
+"""Replace the searched orders of a plan by the best order tables found for its stage times."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from shardwright.program.orders.order_tables import order_table_of_rows
 from shardwright.schedules.plan_actions import row_entries
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.orders.find_order import find_order
+from shardwright.search.orders.list_scheduling import NEVER
 from shardwright.search.orders.order_problem import LARGEST, OrderProblem
 from shardwright.search.orders.shared_actions import (
-    NEVER,
     SharedActions,
     improve,
     list_sequence,
@@ -38,29 +36,31 @@ from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 PATIENCE = (0, 8, 16)
-"""Sixteenths of a weight gradient that must fit into a gap before it is begun."""
+"""Sixteenths of a weight gradient that must fit into a gap before it is scheduled there."""
 LIST_ACTIONS = 1_000_000
-"""Actions that policies are tried on in all."""
+"""Total number of actions scheduled under all policies."""
 STARTS = 3
-"""Orders of different length that moves start from."""
+"""Orders of different length from which the random moves start."""
 MOVE_ACTIONS = 30_000_000
-"""Actions that moves are tried on in all."""
+"""Total number of actions run in random moves."""
 
 
-def resolve(plan: Plan, *, times: StageTimes, effort: float = 1.0, named: bool = False) -> Plan:
-    """`plan` with a table that was found in place of each order called ``table-search``.
+def find_order_tables(
+    plan: Plan, *, times: StageTimes, effort: float = 1.0, replace_named: bool = False
+) -> Plan:
+    """The plan with the best table found in place of each order called ``table-search``.
 
-    Where stages share devices wholly or not at all and lanes are chains cut alike, the order is
-    `find_order`'s. Else it is the best list schedule of a grid of policies, or the best named
-    schedule that fits, after random moves: each action occupies all devices of its stage. Either is
-    no longer than every named schedule that fits. The same arguments give the same plan.
+    Where stages share all devices or none and lanes are equal chains, `find_order` finds the order.
+    Else it is the best list schedule of a grid of policies, or the best named schedule that fits,
+    after random moves: each action occupies all devices of its stage. Either is no longer than
+    every named schedule that fits. The same arguments give the same plan.
 
-    Left out: transfers that queue behind one another, pairs that overlap, recompute as an action.
+    Left out: the queueing of transfers, pairs that overlap, recomputation as an action.
 
     Args:
-        times: of every stage.
-        effort: factor of the number of random changes.
-        named: replace orders by name too.
+        times: times and bytes of every stage.
+        effort: factor on the number of random changes.
+        replace_named: replace named schedules too.
 
     Raises:
         StrategyError: a search has other parameters than ``seed``. InfeasibleError: no order that
@@ -68,15 +68,17 @@ def resolve(plan: Plan, *, times: StageTimes, effort: float = 1.0, named: bool =
     """
     orders: list[NamedOrder | Table] = []
     for i, order in enumerate(plan.orders):
-        if isinstance(order, NamedOrder) and (order.schedule == TABLE_SEARCH or named):
-            orders.append(_found(plan, order, times=times, effort=effort, path=f"order {i}"))
+        if isinstance(order, NamedOrder) and (order.schedule == TABLE_SEARCH or replace_named):
+            orders.append(_find_table(plan, order, times=times, effort=effort, path=f"order {i}"))
         else:
             orders.append(order)
     return replace(plan, orders=tuple(orders))
 
 
-def _found(plan: Plan, order: NamedOrder, *, times: StageTimes, effort: float, path: str) -> Table:
-    """The table of one order."""
+def _find_table(
+    plan: Plan, order: NamedOrder, *, times: StageTimes, effort: float, path: str
+) -> Table:
+    """Find the order table of one order of the plan."""
     parameters = dict(order.parameters) if order.schedule == TABLE_SEARCH else {}
     seed = parameters.pop("seed", 0)
     if parameters or not isinstance(seed, int):
@@ -94,7 +96,9 @@ def _found(plan: Plan, order: NamedOrder, *, times: StageTimes, effort: float, p
             (devices[0], row_entries(table, rank=rank)) for rank, devices in enumerate(take.sets)
         )
         return Table(lanes=order.lanes, rows=tuple(sorted(rows, key=lambda row: row[0])))
-    found = found_rows(plan, lanes=lanes, take=take, times=times, effort=effort, seed=seed)
+    found = find_shared_action_rows(
+        plan, lanes=lanes, take=take, times=times, effort=effort, seed=seed
+    )
     return order_table_of_rows(
         found, plan=replace(plan, orders=(replace(order, schedule=TABLE_SEARCH),))
     )
@@ -103,19 +107,20 @@ def _found(plan: Plan, order: NamedOrder, *, times: StageTimes, effort: float, p
 def _as_order_problem(
     plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes
 ) -> OrderProblem | None:
-    """The lanes as an order problem, where each stage is on one rank and lanes are equal."""
-    mine = [plan.lanes[lane] for lane in lanes]
-    alike = len({(lane.microbatches, len(lane.stages)) for lane in mine}) == 1
-    plain = all(
-        len(lane.slices) < 2 and all(stage.every == 1 for stage in lane.stages) for lane in mine
+    """The lanes as an order problem; None unless each stage is on one rank and lanes are equal."""
+    order_lanes = [plan.lanes[lane] for lane in lanes]
+    equal = len({(lane.microbatches, len(lane.stages)) for lane in order_lanes}) == 1
+    unsliced = all(
+        len(lane.slices) < 2 and all(stage.every == 1 for stage in lane.stages)
+        for lane in order_lanes
     )
     usual = chains(plan)
     chained = times.edges is None or all(
         sorted(times.edges[lane]) == sorted(usual[lane]) for lane in lanes
     )
-    if not (alike and plain and chained and take.disjoint):
+    if not (equal and unsliced and chained and take.disjoint):
         return None
-    stages = len(mine[0].stages)
+    stages = len(order_lanes[0].stages)
     columns = {
         name: getattr(times, name)[list(lanes), :stages]
         for name in ("forward", "input", "weight", "send_forward", "send_backward", "held", "stash")
@@ -128,11 +133,14 @@ def _as_order_problem(
         [[take.set_of[lane, chunk] for chunk in range(stages)] for lane in lanes], np.int64
     )
     return OrderProblem(
-        owner=owner, microbatches=mine[0].microbatches, limit=np.array(least, np.int64), **columns
+        owner=owner,
+        microbatches=order_lanes[0].microbatches,
+        limit=np.array(least, np.int64),
+        **columns,
     )
 
 
-def found_rows(
+def find_shared_action_rows(
     plan: Plan,
     *,
     lanes: tuple[int, ...],
@@ -141,7 +149,9 @@ def found_rows(
     effort: float = 1.0,
     seed: int = 0,
 ) -> ActionRows:
-    """The best rows found for stages that may share any part of their devices; see `resolve`.
+    """Find the best action rows for stages that may share any part of their devices.
+
+    See `find_order_tables`.
 
     Raises:
         InfeasibleError: no order that was tried keeps within the limits.
@@ -152,8 +162,8 @@ def found_rows(
     np.add.at(work, arrays.row, np.repeat(arrays.time, np.diff(arrays.row_start)))
     goal = max(int(work.max()), int(arrays.urgency.max(initial=0)))
     starts: list[tuple[int, int, IntArray]] = []
-    for k, sequence in enumerate(_sequences(plan, problem, lanes=lanes, effort=effort)):
-        makespan = _ends(arrays, sequence)
+    for k, sequence in enumerate(_start_sequences(plan, problem, lanes=lanes, effort=effort)):
+        makespan = _makespan(arrays, sequence)
         if makespan < NEVER and not any(makespan == other for other, _, _ in starts):
             starts = sorted([*starts, (makespan, k, sequence)], key=lambda one: one[:2])[:STARTS]
     if not starts:
@@ -169,7 +179,7 @@ def found_rows(
     return rows_in_order(problem, best)
 
 
-def _ends(arrays: SharedActions, sequence: IntArray) -> int:
+def _makespan(arrays: SharedActions, sequence: IntArray) -> int:
     """Makespan of a sequence; NEVER if it does not fit in memory."""
     rows = len(arrays.limit)
     return int(
@@ -183,11 +193,12 @@ def _ends(arrays: SharedActions, sequence: IntArray) -> int:
     )
 
 
-def _sequences(
+def _start_sequences(
     plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float
 ) -> Iterator[IntArray]:
-    """Sequences of named schedules, then list schedules under a grid of policies, few
-    microbatches at once first.
+    """Sequences of named schedules, then list schedules under a grid of policies.
+
+    Policies with few microbatches in flight come first.
     """
     names = tuple(plan.lanes[lane].name for lane in lanes)
     for name in SCHEDULES:

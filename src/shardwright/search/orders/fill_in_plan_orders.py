@@ -1,6 +1,4 @@
-"""Search for the orders called ``table-search`` of a general plan, for the seconds and bytes of
-its stages on a cluster.
-"""
+"""Find the ``table-search`` orders of a general plan for its stages on a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts, plan_stages, working_devices
 from shardwright.program.task_arrays import TaskKind
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.search.orders.fill_in_grid_orders import resolve
+from shardwright.search.orders.fill_in_grid_orders import find_order_tables
 from shardwright.search.orders.order_problem import LARGEST
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.simulator.equal_stages import stage_kinds
@@ -41,35 +39,35 @@ from shardwright.strategy.verify.check_plan import require_valid
 from shardwright.units import format_bytes
 
 _PER_SECOND = 10**9
-"""Times are whole nanoseconds."""
+"""Times are in whole nanoseconds."""
 _ONCE = ("workspace",)
-"""Items that a device has once, however many stages it is in."""
+"""Memory items that a device has once, in any number of stages."""
 
 
-def is_open(plan: Plan) -> bool:
-    """True if some order of `plan` has yet to be found."""
+def has_searched_orders(plan: Plan) -> bool:
+    """True if some order of the plan is still to be found by a search."""
     return any(_is_searched(order) for order in plan.orders)
 
 
 def _is_searched(order: NamedOrder | Table) -> TypeGuard[NamedOrder]:
+    """True for an order called ``table-search``."""
     return isinstance(order, NamedOrder) and order.schedule == TABLE_SEARCH
 
 
-def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
-    """`plan` with the fastest order known in place of every order called ``table-search``; any
-    other plan as it is.
+def with_searched_orders(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
+    """The plan with the fastest order found in place of every order called ``table-search``.
 
-    `resolve` finds tables for the plan's own times (`stage_times`), which leave out what the
-    simulation has: transfers that queue behind one another, reductions, pairs that overlap. So each
-    schedule of the registry that lies as the plan's stages do is simulated too, in place of all
-    searched orders at once, and stays where it fits the memory and takes less than the tables. The
-    same arguments give the same plan.
+    `find_order_tables` finds tables for the plan's own times (`stage_times_of_plan`), which leave
+    out what the simulation has: transfers that queue behind one another, reductions, pairs that
+    overlap. So each registry schedule with the plan's placement of stages is simulated too, in
+    place of all searched orders at once, and is kept where it fits in memory and takes less time
+    than the tables. The same arguments give the same plan.
 
     Raises:
-        StrategyError: the plan breaks a rule, or says what lowering leaves out. InfeasibleError: no
-        order keeps within the memory.
+        StrategyError: the plan breaks a rule, or has a feature that lowering leaves out.
+        InfeasibleError: no order fits in memory.
     """
-    if not is_open(plan):
+    if not has_searched_orders(plan):
         return plan
     require_valid(
         plan,
@@ -80,11 +78,11 @@ def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
     refusal: InfeasibleError | None = None
     best: tuple[float, Plan] | None = None
     try:
-        found = resolve(plan, times=stage_times(problem, plan), effort=effort)
+        found = find_order_tables(plan, times=stage_times_of_plan(problem, plan), effort=effort)
         best = simulate_plan(problem, found).step_time_s, found
     except InfeasibleError as error:
         refusal = error
-    for variant in _named(plan):
+    for variant in _with_named_schedules(plan):
         try:
             done = simulate_plan(problem, variant)
         except StrategyError:
@@ -97,9 +95,10 @@ def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
     return best[1]
 
 
-def _named(plan: Plan) -> Iterator[Plan]:
-    """`plan` with each schedule of the registry in place of its searched orders, if its stages are
-    where that schedule has them.
+def _with_named_schedules(plan: Plan) -> Iterator[Plan]:
+    """The plan under each schedule of the registry that has its stages on the same ranks.
+
+    The schedule replaces all searched orders at once.
     """
     for name in SCHEDULES:
         orders = tuple(
@@ -113,16 +112,16 @@ def _named(plan: Plan) -> Iterator[Plan]:
         yield variant
 
 
-def stage_times(problem: Problem, plan: Plan) -> StageTimes:
-    """Nanoseconds and bytes of the stages of `plan`.
+def stage_times_of_plan(problem: Problem, plan: Plan) -> StageTimes:
+    """Nanoseconds and bytes of the stages of a plan.
 
     A stage takes as long as its slowest devices, its transfers as long as the busiest device's. A
-    device may keep what its memory leaves beside all that lives through the step, its largest
-    temporaries and logits, and what is outside of the allocator.
+    device has for activations its memory less the bytes that live through the step, its largest
+    temporaries and logits, and the bytes outside the allocator.
 
     Raises:
-        StrategyError: a stage does not resolve, or says what lowering leaves out. InfeasibleError:
-        a device is full without activations.
+        StrategyError: a stage does not resolve, or has a feature that lowering leaves out.
+        InfeasibleError: a device is full without activations.
     """
     stages = plan_stages(plan, model=problem.model)
     problem = working_problem(problem, working_devices(Same(stages)))
@@ -135,7 +134,7 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
     edges = []
     for number, lane in enumerate(stages):
         for stage in lane:
-            found = [_family(costs, stage, family) for family in range(len(stage.families))]
+            found = [_family_times(costs, stage, family) for family in range(len(stage.families))]
             for name, value in zip(
                 ("forward", "input", "weight", "held"),
                 np.array(found).max(axis=0).tolist(),
@@ -145,30 +144,31 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
         links = lane_edges(problem, lane)
         edges.append(tuple((link.edge.source, link.edge.target) for link in links))
         for link in links:
-            forward, backward = _crossing(problem, costs, link)
+            forward, backward = _crossing_times(problem, costs, link)
             columns["send_forward"][number, link.edge.source] = max(
                 columns["send_forward"][number, link.edge.source], forward
             )
             columns["send_backward"][number, link.edge.target] = max(
                 columns["send_backward"][number, link.edge.target], backward
             )
-    # Until its W, a device keeps all of a microbatch: what only I needs of it is not told apart.
+    # A device keeps all bytes of a microbatch until W: bytes that only I needs are not separated.
     return StageTimes(
         **columns,
         stash=columns["held"],
-        limit=_limits(problem, plan, stages, costs),
+        limit=_activation_limits(problem, plan, stages, costs),
         edges=tuple(edges),
     )
 
 
-def _family(costs: StageCosts, stage: StageParts, family: int) -> tuple[int, int, int, int]:
-    """(F, I, W) nanoseconds and kept bytes of one microbatch,
-    of its slowest slice where it is cut.
+def _family_times(costs: StageCosts, stage: StageParts, family: int) -> tuple[int, int, int, int]:
+    """(F, I, W) nanoseconds and saved bytes of one microbatch on a family of devices.
+
+    Of the slowest slice, where the microbatch is cut.
     """
     place = stage.lane, stage.chunk, family
     parts = range(len(costs.families[place].slices))
     times = [
-        max(_whole(costs.seconds(*place, part, kind)) for part in parts)
+        max(_nanoseconds(costs.seconds(*place, part, kind)) for part in parts)
         for kind in (TaskKind.F, TaskKind.I, TaskKind.W)
     ]
     return (
@@ -179,20 +179,21 @@ def _family(costs: StageCosts, stage: StageParts, family: int) -> tuple[int, int
     )
 
 
-def _whole(seconds: float) -> int:
+def _nanoseconds(seconds: float) -> int:
+    """Seconds as whole nanoseconds, at least 0."""
     return max(round(seconds * _PER_SECOND), 0)
 
 
-def _crossing(problem: Problem, costs: StageCosts, link: LaneEdge) -> tuple[int, int]:
-    """Nanoseconds of one microbatch's (longest slice's) way over an edge, forward and backward."""
+def _crossing_times(problem: Problem, costs: StageCosts, link: LaneEdge) -> tuple[int, int]:
+    """Nanoseconds of one microbatch's longest slice over an edge, forward and backward."""
     lengths = costs.lengths[link.lane]
     scale = costs.element * max(lengths) / sum(lengths)
-    return _whole(crossing_seconds(problem, link.forward, scale=scale)), _whole(
+    return _nanoseconds(crossing_seconds(problem, link.forward, scale=scale)), _nanoseconds(
         crossing_seconds(problem, link.backward, scale=scale)
     )
 
 
-def _limits(
+def _activation_limits(
     problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts
 ) -> IntArray:
     """(devices,) bytes that each device has for activations of microbatches."""
@@ -203,21 +204,26 @@ def _limits(
                 for device in family:
                     places[device].append((stage.lane, stage.chunk, index))
     limit = np.full(plan.devices, LARGEST, dtype=np.int64)
-    known: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
-    for device, mine in places.items():
-        own = kind_problem(problem, device)
-        key = own.cluster.node.accelerator.memory_bytes, tuple(mine)
-        if key not in known:
-            known[key] = _room(own, costs, mine, device)
-        limit[device] = known[key]
+    rooms: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
+    for device, device_places in places.items():
+        device_problem = kind_problem(problem, device)
+        key = device_problem.cluster.node.accelerator.memory_bytes, tuple(device_places)
+        if key not in rooms:
+            rooms[key] = _activation_room(device_problem, costs, device_places, device)
+        limit[device] = rooms[key]
     return limit
 
 
-def _room(own: Problem, costs: StageCosts, places: list[tuple[int, int, int]], device: int) -> int:
+def _activation_room(
+    device_problem: Problem,
+    costs: StageCosts,
+    stage_families: list[tuple[int, int, int]],
+    device: int,
+) -> int:
     """Bytes for activations on a device of these stages."""
-    steps = [step for place in places for step in costs.families[place].slices]
+    steps = [step for place in stage_families for step in costs.families[place].slices]
     static: dict[str, int] = defaultdict(int)
-    for place in places:
+    for place in stage_families:
         for name, values in costs.step(*place).static_bytes:
             static[name] = (
                 max(static[name], int(values[0]))
@@ -229,10 +235,12 @@ def _room(own: Problem, costs: StageCosts, places: list[tuple[int, int, int]], d
         + max(int(s.logits_bytes[0]) for s in steps)
         + max(int(s.transient_bytes[0]) for s in steps)
     )
-    capacity = own.cluster.node.accelerator.memory_bytes
+    capacity = device_problem.cluster.node.accelerator.memory_bytes
     blocks = max(steps, key=lambda s: int(s.blocks_bytes[0]))
-    kept, held = (int(x[0]) for x in held_bytes(own, blocks, np.array([fixed], dtype=np.int64)))
-    # The allocator's share grows with what it holds, so that room shrinks by the same factor.
+    kept, held = (
+        int(x[0]) for x in held_bytes(device_problem, blocks, np.array([fixed], dtype=np.int64))
+    )
+    # The allocator reserves in proportion to its bytes, so the room shrinks by the same factor.
     room = ceil((capacity - held) * (fixed / kept if kept else 1.0))
     if room < 0:
         raise InfeasibleError(

@@ -1,5 +1,6 @@
-"""Search for the best order of a pipeline's actions: named schedules, repetends, list scheduling
-and local search, with a lower bound.
+"""Search for the best order of a pipeline's actions under a memory limit, with a lower bound.
+
+Candidates are named schedules, repetends and list schedules, improved by local search.
 """
 
 from __future__ import annotations
@@ -11,63 +12,70 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.search.orders.found_order import (
-    Codes,
+    CodedOrder,
     FoundOrder,
-    codes_of,
-    one_at_a_time,
+    codes_of_table,
+    evaluate_order,
+    one_microbatch_at_a_time,
     table_of_codes,
-    weigh,
 )
-from shardwright.search.orders.list_scheduling import climb, list_schedule, reserves
+from shardwright.search.orders.list_scheduling import climb, deeper_chunk_bytes, list_schedule
 from shardwright.search.orders.named_schedules import named_tables
-from shardwright.search.orders.order_bounds import order_bounds, trip
+from shardwright.search.orders.order_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.order_local_search import shift
-from shardwright.search.orders.order_problem import OrderProblem, flat
-from shardwright.search.orders.repetend import repetends, unrolled
+from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
+from shardwright.search.orders.repetend import repetends, unroll
 
 PATIENCE = (0, 8, 14, 16, 20, 24)
-"""Sixteenths of a weight gradient that must fit into a gap before it is begun."""
+"""Sixteenths of a weight gradient that must fit into a gap before it is scheduled there."""
 DEPTHS = (0.75, 1.0, 1.25, 1.375, 1.5, 1.625, 1.75, 2.0, 2.5, 3.0, 100.0)
-"""Most forwards in flight, in what a pipeline without waits has in flight."""
+"""Most forwards in flight, as multiples of those of a pipeline without waits."""
 CLIMB_ACTIONS = 1_000_000
-"""Actions that policies are tried on in all."""
+"""Total number of actions scheduled in changes of a policy."""
 SHIFT_ACTIONS = 50_000_000
-"""Actions that moves are tried on in all."""
+"""Total number of actions run in random moves."""
 STARTS = 3
-"""Orders that moves start from."""
+"""Orders from which random moves start."""
 MOVED = ", improved"
 
 
 def find_order(problem: OrderProblem, *, effort: float = 1.0, seed: int = 0) -> FoundOrder:
-    """The best order found that fits in every rank's memory, with a bound; never worse than a named
-    schedule that fits.
+    """Find the order with the least makespan that fits in every rank's memory, with a bound.
 
-    Candidates are the named schedules of this placement, unrolled repetends, and list schedules
-    under a grid of policies. The best policies and then the best orders are changed at random as
-    long as they get no worse. The same arguments give the same order.
+    Never worse than a named schedule that fits. Candidates are the named schedules of this
+    placement, unrolled repetends, and list schedules under a grid of policies. The best policies
+    and then the best orders are changed at random as long as they get no worse. The same arguments
+    give the same order.
 
     Args:
-        effort: factor of the number of random changes; 1 takes well under a second for 16 ranks and
+        effort: factor on the number of random changes; 1 takes well under a second for 16 ranks and
             64 microbatches.
-        seed: of the changes.
+        seed: seed of the random changes.
     """
-    columns, limit, local = flat(problem)
+    columns, limit, local = problem_arrays(problem)
     goal = order_bounds(problem).best
-    orders = [weigh(problem, columns, *one_at_a_time(problem), method="one at a time")]
-    for step in (_named, _repeated, _listed):
-        orders = _fitting([*orders, *step(problem, columns, local, goal, effort, seed)], limit)
+    orders = [
+        evaluate_order(problem, columns, *one_microbatch_at_a_time(problem), method="one at a time")
+    ]
+    for step in (_named_orders, _repetend_orders, _list_scheduled_orders):
+        orders = _feasible_orders(
+            [*orders, *step(problem, columns, local, goal, effort, seed)], limit
+        )
         if orders[0].makespan <= goal:
             break
-    best = _improved(problem, columns, orders, goal, effort, seed)
-    return found_order(problem, best, lower_bound=goal)
+    best = _improve_by_moves(problem, columns, orders, goal, effort, seed)
+    return make_found_order(problem, best, lower_bound=goal)
 
 
-def found_order(problem: OrderProblem, order: Codes, *, lower_bound: int) -> FoundOrder:
-    """The result of a search for `order`; times and peaks are those of its table, in which
-    weight gradients without time may have moved forward.
+def make_found_order(problem: OrderProblem, order: CodedOrder, *, lower_bound: int) -> FoundOrder:
+    """Create the search result for an order, with the times and peaks of its table.
+
+    In the table, weight gradients without time may have moved forward.
     """
     table = table_of_codes(problem, order)
-    final = weigh(problem, flat(problem)[0], *codes_of(problem, table), method=order.method)
+    final = evaluate_order(
+        problem, problem_arrays(problem)[0], *codes_of_table(problem, table), method=order.method
+    )
     return FoundOrder(
         table=table,
         makespan=final.makespan,
@@ -78,26 +86,27 @@ def found_order(problem: OrderProblem, order: Codes, *, lower_bound: int) -> Fou
     )
 
 
-def _fitting(orders: list[Codes], limit: IntArray) -> list[Codes]:
+def _feasible_orders(orders: list[CodedOrder], limit: IntArray) -> list[CodedOrder]:
     """The orders that do not deadlock and fit in memory, the least makespan first."""
-    fitting = [order for order in orders if order.makespan >= 0 and (order.peak <= limit).all()]
-    return sorted(fitting, key=lambda order: order.makespan)
+    feasible = [order for order in orders if order.makespan >= 0 and (order.peak <= limit).all()]
+    return sorted(feasible, key=lambda order: order.makespan)
 
 
-def _improved(
+def _improve_by_moves(
     problem: OrderProblem,
     columns: IntArray,
-    orders: list[Codes],
+    orders: list[CodedOrder],
     goal: int,
     effort: float,
     seed: int,
-) -> Codes:
-    """The best of `orders` after random moves: a few starts get a small share of the tries each,
-    and the best of them the rest.
+) -> CodedOrder:
+    """Improve orders by random moves of actions from several starts; return the best.
+
+    A few starts get a small share of the tries each, and the best of them the rest.
     """
     tries = int(effort * SHIFT_ACTIONS) // len(orders[0].codes)
     for starts, share in ((STARTS, tries // (2 * STARTS)), (1, tries // 2)):
-        tried: list[Codes] = []
+        tried: list[CodedOrder] = []
         for start in orders[:starts]:
             if (
                 min(orders[0].makespan, *(order.makespan for order in tried), start.makespan)
@@ -116,35 +125,37 @@ def _improved(
             )
             if makespan < start.makespan:
                 name = start.method.removesuffix(MOVED)
-                tried.append(weigh(problem, columns, codes, start.row_start, method=name + MOVED))
-        orders = _fitting([*tried, *orders], problem.limit)
+                tried.append(
+                    evaluate_order(problem, columns, codes, start.row_start, method=name + MOVED)
+                )
+        orders = _feasible_orders([*tried, *orders], problem.limit)
     return orders[0]
 
 
-def _named(
+def _named_orders(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
-) -> list[Codes]:
+) -> list[CodedOrder]:
     """Orders of the named schedules that have the problem's chunks on the same ranks."""
     return [
-        weigh(problem, columns, *codes_of(problem, table), method=name)
+        evaluate_order(problem, columns, *codes_of_table(problem, table), method=name)
         for name, table in named_tables(problem)
     ]
 
 
-def _repeated(
+def _repetend_orders(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
-) -> list[Codes]:
+) -> list[CodedOrder]:
     """Orders of unrolled repetends."""
     return [
-        weigh(problem, columns, *unrolled(problem, block), method="repetend")
+        evaluate_order(problem, columns, *unroll(problem, block), method="repetend")
         for block in repetends(problem)
     ]
 
 
-def policies(problem: OrderProblem) -> Iterator[IntArray]:
-    """A grid of policies of list scheduling."""
+def list_scheduling_policies(problem: OrderProblem) -> Iterator[IntArray]:
+    """Yield a grid of list-scheduling policies: patience, preference and forwards in flight."""
     period = max(int(problem.work().max()) / problem.microbatches, 1.0)
-    flight = trip(problem)
+    flight = round_trip_times(problem)
     owner = problem.owner.reshape(-1)
     through = np.array([flight[owner == rank].sum() for rank in range(problem.ranks)])
     for depth in DEPTHS:
@@ -156,14 +167,14 @@ def policies(problem: OrderProblem) -> Iterator[IntArray]:
                 ).astype(np.int64)
 
 
-def _listed(
+def _list_scheduled_orders(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
-) -> list[Codes]:
+) -> list[CodedOrder]:
     """The best list schedule of the grid of policies, and of random changes of its policy."""
     limit = problem.limit.copy()
-    reserve = reserves(columns, local)
+    reserve = deeper_chunk_bytes(columns, local)
     best: tuple[int, IntArray] | None = None
-    for policy in policies(problem):
+    for policy in list_scheduling_policies(problem):
         makespan = int(
             list_schedule(columns, limit, local, reserve, problem.microbatches, policy)[0]
         )
@@ -184,6 +195,6 @@ def _listed(
         for policy in (best[1], changed)
     ]
     return [
-        weigh(problem, columns, codes, row_start, method="list schedule")
+        evaluate_order(problem, columns, codes, row_start, method="list schedule")
         for _, codes, row_start in lists
     ]

@@ -1,4 +1,4 @@
-"""An order that was found, and its conversion between codes and action tables."""
+"""Orders that a search found, and their conversion between action codes and action tables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class FoundOrder:
     Args:
         table: the order; F, I and W, or B where W takes no time.
         makespan: its end, in the problem's unit of time.
-        lower_bound: no order that fits ends earlier.
-        classical_bound: the same without regard to memory (`OrderBounds.classical`).
-        peak: most that each rank keeps.
-        method: what found it.
+        lower_bound: lower bound on the makespan of every order that fits in memory.
+        classical_bound: the same for unlimited memory (`OrderBounds.classical`).
+        peak: peak memory of each rank.
+        method: name of the method that found the order.
     """
 
     table: ActionTable
@@ -33,14 +33,14 @@ class FoundOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Codes:
-    """An order in the form of `walk`, with its makespan and peaks.
+class CodedOrder:
+    """An order as action codes, with its makespan and memory peaks.
 
     Args:
-        codes: rows one after another.
-        row_start: (ranks + 1,).
-        makespan: -1 if it deadlocks.
-        peak: (ranks,) most that each rank keeps.
+        codes: action codes of all rows, one row after another (see `walk`).
+        row_start: (ranks + 1,) start of each rank's row.
+        makespan: -1 if the order deadlocks.
+        peak: (ranks,) peak memory of each rank.
     """
 
     codes: IntArray
@@ -50,10 +50,14 @@ class Codes:
     method: str
 
 
-def weigh(
+def evaluate_order(
     problem: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray, *, method: str
-) -> Codes:
-    """`codes` with its makespan and peaks. `columns`: of `problem.flat`."""
+) -> CodedOrder:
+    """Run an order of action codes for its makespan and memory peaks.
+
+    Args:
+        columns: table of `problem_arrays`.
+    """
     kinds = 3 * columns.shape[1]
     end = np.zeros((kinds, problem.microbatches), np.int64)
     at, free, count = (
@@ -62,7 +66,7 @@ def weigh(
         np.zeros(kinds, np.int64),
     )
     makespan = int(walk(columns, codes, row_start, problem.microbatches, end, at, free, count))
-    return Codes(
+    return CodedOrder(
         codes=codes,
         row_start=row_start,
         makespan=makespan,
@@ -71,9 +75,10 @@ def weigh(
     )
 
 
-def codes_of(problem: OrderProblem, table: ActionTable) -> tuple[IntArray, IntArray]:
-    """Rows of a table as (codes, row_start): B as I and W, and microbatches of a chunk in the
-    order of their first action.
+def codes_of_table(problem: OrderProblem, table: ActionTable) -> tuple[IntArray, IntArray]:
+    """Rows of an action table as (codes, row_start), with B as I and W.
+
+    Microbatches of a chunk are in the order of their first action.
     """
     chunks = problem.lanes * problem.chunks
     place = table.lane.astype(np.int64) * problem.chunks + table.chunk
@@ -86,7 +91,7 @@ def codes_of(problem: OrderProblem, table: ActionTable) -> tuple[IntArray, IntAr
     return codes, ends[table.row_start].astype(np.int64)
 
 
-def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
+def table_of_codes(problem: OrderProblem, order: CodedOrder) -> ActionTable:
     """The action table of an order; I and a W that takes no time become B."""
     chunks = problem.lanes * problem.chunks
     codes, row_start = order.codes, order.row_start
@@ -96,8 +101,8 @@ def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
         turn[mine] = np.arange(int(mine.sum()))
     kind, place = codes // chunks, codes % chunks
     timeless = (problem.weight.reshape(-1) == 0)[place]
-    # A weight gradient of no time may stand anywhere behind its input gradient: right behind it, it
-    # frees most and delays nothing.
+    # A weight gradient of no time may be anywhere after its input gradient: directly after it, it
+    # frees the most memory and delays nothing.
     kept = ~(timeless & (kind == W))
     new_kind = np.where(timeless & (kind == I), B, kind)
     sizes = np.add.reduceat(kept, row_start[:-1])
@@ -114,9 +119,10 @@ def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
     )
 
 
-def one_at_a_time(problem: OrderProblem) -> tuple[IntArray, IntArray]:
-    """(codes, row_start) of the order that ends one microbatch before the next begins, which
-    fits if any order fits.
+def one_microbatch_at_a_time(problem: OrderProblem) -> tuple[IntArray, IntArray]:
+    """(codes, row_start) of the order that ends one microbatch before the next begins.
+
+    It fits if any order fits.
     """
     chunks = problem.lanes * problem.chunks
     owner = problem.owner.reshape(-1)

@@ -1,9 +1,8 @@
-"""List scheduling under a memory limit: a free rank starts the action that its policy ranks first
-among those that can start.
+"""List scheduling of pipeline actions under a memory limit.
 
-Forwards are admitted only where the rank keeps room for all its deeper chunks, so the furthest
-microbatch can always go on and a pipeline of one lane never deadlocks. Weight gradients fill gaps
-and make room.
+A free rank starts the action that its policy ranks first among those that can start. Forwards are
+admitted only where the rank keeps room for all its deeper chunks, so the furthest microbatch can
+always go on and a pipeline of one lane never deadlocks. Weight gradients fill gaps and free memory.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ from shardwright.search.orders.order_longest_path import (
 from shardwright.search.orders.order_problem import MODULUS, MULTIPLIER
 
 NEVER = 2**62
+"""Time of an action that cannot start, above every time of an order."""
 PARTS = 16
-"""A policy's patience counts in parts of a weight gradient's time."""
+"""Parts of a weight gradient's time in which a policy's patience is given."""
 
 
 @inner
@@ -44,7 +44,7 @@ def _choose(
     free: int,
     level: int,
 ) -> tuple[int, int]:
-    """Next action of rank r as (start, code); start is NEVER if that cannot be decided yet."""
+    """Next action of rank r as (start, code); start is NEVER if the action is not known yet."""
     chunks = table.shape[1]
     best_start, best_code, best_rank = NEVER, -1, 0
     filler, filler_time, blocked = -1, 0, False
@@ -85,8 +85,8 @@ def _choose(
                 if not fits:
                     blocked = True
                 elif alive < policy[2, r] or local[r, slot + 1] >= 0:
-                    # The cap holds for the shallowest chunk alone: what has come in must be able to
-                    # go on.
+                    # The cap holds for the shallowest chunk alone: microbatches in flight must be
+                    # able to go on.
                     start = max(free, arrived)
                     rank = 1 if policy[1, r] == 0 else 0
                     if start < best_start or (start == best_start and rank < best_rank):
@@ -114,7 +114,7 @@ def list_schedule(
     microbatches: int,
     policy: IntArray,
 ) -> tuple[int, IntArray, IntArray]:
-    """The order of a list schedule under a policy.
+    """Schedule all actions under a list-scheduling policy and the ranks' memory limits.
 
     Args:
         reserve: (chunks,) room that must be left for deeper chunks of the same rank after F of a
@@ -189,7 +189,7 @@ def list_schedule(
     return makespan, codes, row_start
 
 
-def reserves(table: IntArray, local: IntArray) -> IntArray:
+def deeper_chunk_bytes(table: IntArray, local: IntArray) -> IntArray:
     """(chunks,) bytes that the deeper chunks of each chunk's rank keep of one microbatch."""
     result = np.zeros(table.shape[1], np.int64)
     for row in local:
@@ -212,12 +212,12 @@ def climb(
     tries: int,
     seed: int,
 ) -> tuple[int, IntArray]:
-    """The best policy reached from `policy` by small random changes that do not lengthen its order.
+    """Improve a policy by small random changes that do not lengthen its order.
 
     Args:
         goal: makespan to stop at.
-        tries: changes at most.
-        seed: of the random numbers.
+        tries: largest number of changes.
+        seed: seed of the random numbers.
 
     Returns:
         Makespan, policy.

@@ -1,4 +1,4 @@
-"""The best memory options for a given order: a small knapsack on each rank."""
+"""Best memory options for a given action order: a small knapsack on each rank."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct_rows
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.orders.memory_option import MemoryOption, Options, useful
+from shardwright.search.orders.memory_option import MemoryOption, MemoryOptions, pareto_options
 from shardwright.search.orders.order_longest_path import HELD, INPUT, STASH, WEIGHT, walk
-from shardwright.search.orders.order_problem import OrderProblem, flat
+from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 COMBINATIONS = 512
-"""Most combinations of one rank's options that are weighed."""
+"""Most combinations of one rank's options that are considered."""
 TRIED = 12
-"""Most combinations of one rank that a whole order is run with."""
+"""Most combinations of one rank with which a whole order is run."""
 
 Choice = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Offers:
-    """Combinations of one rank's options.
+class OptionCombinations:
+    """Combinations of the memory options of one rank's chunks.
 
     Args:
-        chunks: (n,) of the rank.
-        places: (combinations, n) option of each.
-        extra, held, stash, whole: (combinations, n).
-        working: (combinations,) the largest.
+        chunks: (n,) chunks of the rank.
+        places: (combinations, n) index of each chunk's option.
+        extra, held, stash, whole: (combinations, n) numbers of each chunk's option.
+        working: (combinations,) largest `working` of the options.
     """
 
     chunks: IntArray
@@ -41,17 +41,20 @@ class Offers:
     working: IntArray
 
 
-def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
-    """Every rank's combinations of useful options; with very many, of an even selection of each
-    chunk's.
+def option_combinations(
+    problem: OrderProblem, options: MemoryOptions
+) -> tuple[OptionCombinations, ...]:
+    """Combinations of Pareto-optimal memory options, by rank.
+
+    With very many options, of an even selection of each chunk's.
     """
     owner = problem.owner.reshape(-1)
     result = []
     for rank in range(problem.ranks):
         chunks = np.flatnonzero(owner == rank).tolist()
         most = max(int(COMBINATIONS ** (1 / len(chunks)) + 1e-9), 2)
-        mine = [_selected(options[c], most) for c in chunks]
-        places = np.array(list(product(*mine)), np.int64)
+        selected = [_select_options(options[c], most) for c in chunks]
+        places = np.array(list(product(*selected)), np.int64)
         columns = {
             name: np.stack(
                 [
@@ -64,17 +67,21 @@ def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
         }
         working = columns.pop("working").max(axis=1)
         result.append(
-            Offers(chunks=np.array(chunks, np.int64), places=places, working=working, **columns)
+            OptionCombinations(
+                chunks=np.array(chunks, np.int64), places=places, working=working, **columns
+            )
         )
     return tuple(result)
 
 
-def in_flight(problem: OrderProblem, codes: IntArray, row_start: IntArray) -> tuple[IntArray, ...]:
-    """For each rank, the microbatches that an order keeps right after each of its forwards.
+def microbatch_states(
+    problem: OrderProblem, codes: IntArray, row_start: IntArray
+) -> tuple[IntArray, ...]:
+    """Distinct numbers of microbatches that an order keeps after each forward, by rank.
 
     Returns:
-        A (states, 2 n) array of each rank with n chunks: how many microbatches of each have their I
-        ahead, how many their W alone.
+        A (states, 2 n) array of each rank with n chunks: microbatches of each chunk before their I,
+        and microbatches of each chunk between I and W.
     """
     chunks = problem.lanes * problem.chunks
     owner = problem.owner.reshape(-1)
@@ -92,11 +99,11 @@ def in_flight(problem: OrderProblem, codes: IntArray, row_start: IntArray) -> tu
     return tuple(result)
 
 
-def fitting(offers: Offers, states: IntArray, limit: int) -> IntArray:
-    """Numbers of the rank's combinations that fit in `limit` in all `states` (see `in_flight`), the
-    least time first.
+def fitting_combinations(offers: OptionCombinations, states: IntArray, limit: int) -> IntArray:
+    """Indices of the combinations that fit in `limit` in all states, the least time first.
 
-    Of them only those that no other one is as quick as on every chunk.
+    Without combinations that another one is no slower than on every chunk. States are those of
+    `microbatch_states`.
     """
     amounts = np.concatenate([offers.held, offers.stash], axis=1)
     fits = np.flatnonzero((amounts @ states.T).max(axis=1) + offers.working <= limit)
@@ -109,63 +116,65 @@ def fitting(offers: Offers, states: IntArray, limit: int) -> IntArray:
     return fits[np.array(kept, np.int64)]
 
 
-def choose_for(
+def best_choice_for_order(
     problem: OrderProblem,
-    offers: Sequence[Offers],
+    offers: Sequence[OptionCombinations],
     codes: IntArray,
     row_start: IntArray,
     *,
     states: Sequence[IntArray] | None = None,
 ) -> tuple[int, Choice] | None:
-    """The fastest choice found with which an order fits, and its makespan; None if none fits or the
-    order deadlocks.
+    """Fastest choice of memory options with which an order fits, and its makespan; None = none.
 
     With one chunk a rank and no whole backwards it is the best for this order: on every rank the
     least time that fits. Else each rank's combinations are run one after the other until none of
-    them ends earlier.
+    them ends earlier. None also where the order deadlocks.
     """
-    states = in_flight(problem, codes, row_start) if states is None else states
-    found = [
-        fitting(mine, seen, int(limit))
-        for mine, seen, limit in zip(offers, states, problem.limit, strict=True)
+    states = microbatch_states(problem, codes, row_start) if states is None else states
+    fitting = [
+        fitting_combinations(combinations, rank_states, int(limit))
+        for combinations, rank_states, limit in zip(offers, states, problem.limit, strict=True)
     ]
-    if not all(len(mine) for mine in found):
+    if not all(len(combinations) for combinations in fitting):
         return None
-    run = Runs(problem, codes, row_start)
-    for mine, numbers in zip(offers, found, strict=True):
-        run.set(mine, int(numbers[0]))
-    now = [int(numbers[0]) for numbers in found]
-    best = run.makespan()
+    replay = OrderReplay(problem, codes, row_start)
+    for combinations, numbers in zip(offers, fitting, strict=True):
+        replay.set_options(combinations, int(numbers[0]))
+    current = [int(numbers[0]) for numbers in fitting]
+    best = replay.makespan()
     if best < 0:
         return None
     moving = True
     while moving:
         moving = False
-        for rank, (mine, numbers) in enumerate(zip(offers, found, strict=True)):
-            for number in _spread(tuple(numbers.tolist()), TRIED):
-                run.set(mine, number)
-                makespan = run.makespan()
+        for rank, (combinations, numbers) in enumerate(zip(offers, fitting, strict=True)):
+            for number in _evenly_spaced(tuple(numbers.tolist()), TRIED):
+                replay.set_options(combinations, number)
+                makespan = replay.makespan()
                 if makespan < best:
-                    best, now[rank], moving = makespan, number, True
-            run.set(mine, now[rank])
-    return best, choice_of(problem, offers, now)
+                    best, current[rank], moving = makespan, number, True
+            replay.set_options(combinations, current[rank])
+    return best, choice_of_combinations(problem, offers, current)
 
 
-def choice_of(problem: OrderProblem, offers: Sequence[Offers], numbers: Sequence[int]) -> Choice:
-    """The option of each chunk where each rank has a combination."""
+def choice_of_combinations(
+    problem: OrderProblem, offers: Sequence[OptionCombinations], numbers: Sequence[int]
+) -> Choice:
+    """The option of each chunk, from each rank's combination."""
     choice = np.zeros(problem.lanes * problem.chunks, np.int64)
     for mine, number in zip(offers, numbers, strict=True):
         choice[mine.chunks] = mine.places[number]
     return tuple(choice.tolist())
 
 
-class Runs:
-    """One order, run with changing options; `table` is the problem's with the options as they are
-    (see `problem.flat`).
+class OrderReplay:
+    """Runs one order with changing memory options.
+
+    `table` is the table of `problem_arrays` with the current options.
     """
 
     def __init__(self, problem: OrderProblem, codes: IntArray, row_start: IntArray) -> None:
-        self.table = flat(problem)[0].copy()
+        self.table = problem_arrays(problem)[0].copy()
         self._input, self._weight = problem.input.reshape(-1), problem.weight.reshape(-1)
         self._codes, self._row_start, self._microbatches = codes, row_start, problem.microbatches
         kinds = 3 * self.table.shape[1]
@@ -173,7 +182,7 @@ class Runs:
         self._at, self._free = np.zeros(problem.ranks, np.int64), np.zeros(problem.ranks, np.int64)
         self._count = np.zeros(kinds, np.int64)
 
-    def set(self, offers: Offers, number: int) -> None:
+    def set_options(self, offers: OptionCombinations, number: int) -> None:
         """Give a rank's chunks the options of combination `number`."""
         whole = offers.whole[number] > 0
         c = offers.chunks
@@ -199,18 +208,20 @@ class Runs:
         )
 
 
-def _selected(options: Sequence[MemoryOption], most: int) -> tuple[int, ...]:
-    """An even selection of the useful options, the smallest among them."""
-    places = useful(options)
+def _select_options(options: Sequence[MemoryOption], max_options: int) -> tuple[int, ...]:
+    """An even selection of the Pareto-optimal options, with the one of least memory."""
+    places = pareto_options(options)
     leanest = min(places, key=lambda place: options[place].held + options[place].working)
-    return tuple(sorted({*_spread(places, most), leanest}, key=places.index))
+    return tuple(sorted({*_evenly_spaced(places, max_options), leanest}, key=places.index))
 
 
-def _spread(places: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """At most `most` of the places, evenly spaced, with both ends."""
-    if len(places) <= most:
-        return places
+def _evenly_spaced(indices: tuple[int, ...], max_count: int) -> tuple[int, ...]:
+    """At most `max_count` of the indices, evenly spaced, with both ends."""
+    if len(indices) <= max_count:
+        return indices
     return tuple(
-        places[i]
-        for i in sorted({round(step * (len(places) - 1) / (most - 1)) for step in range(most)})
+        indices[i]
+        for i in sorted(
+            {round(step * (len(indices) - 1) / (max_count - 1)) for step in range(max_count)}
+        )
     )

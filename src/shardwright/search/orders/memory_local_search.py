@@ -1,4 +1,4 @@
-"""Random changes of the memory options of ranks and of their scheduling policies, together."""
+"""Local search over the memory options of ranks together with their scheduling policies."""
 
 from __future__ import annotations
 
@@ -7,28 +7,38 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.search.orders.find_order import policies
-from shardwright.search.orders.list_scheduling import list_schedule, reserves
-from shardwright.search.orders.memory_knapsack import Choice, Offers, Runs, choice_of
-from shardwright.search.orders.memory_option import Options, applied
-from shardwright.search.orders.order_problem import OrderProblem, flat
+from shardwright.search.orders.find_order import list_scheduling_policies
+from shardwright.search.orders.list_scheduling import deeper_chunk_bytes, list_schedule
+from shardwright.search.orders.memory_knapsack import (
+    Choice,
+    OptionCombinations,
+    OrderReplay,
+    choice_of_combinations,
+)
+from shardwright.search.orders.memory_option import MemoryOptions, with_chosen_options
+from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 REACH = 4
-"""Largest number of combinations of a rank that a change moves."""
+"""Most combinations of a rank that a change moves past."""
 DEEPEST = 3
-"""Largest number of forwards by which a change alters the number in flight."""
+"""Largest change of the number of forwards in flight."""
 
 
 class _Climb:
-    """Places on every rank's ladder of combinations and a policy, with the list schedule that
-    they make.
+    """Current choice of each rank's combination and policy, with their list schedule.
+
+    A rank's ladder holds its combinations from the fastest to the one of least memory.
     """
 
-    def __init__(self, problem: OrderProblem, offers: Sequence[Offers], choice: Choice) -> None:
+    def __init__(
+        self, problem: OrderProblem, offers: Sequence[OptionCombinations], choice: Choice
+    ) -> None:
         self.problem, self.offers = problem, offers
         self.ladders = [_ladder(mine) for mine in offers]
-        self.runs = Runs(problem, np.zeros(0, np.int64), np.zeros(problem.ranks + 1, np.int64))
-        self.local = flat(problem)[2]
+        self.runs = OrderReplay(
+            problem, np.zeros(0, np.int64), np.zeros(problem.ranks + 1, np.int64)
+        )
+        self.local = problem_arrays(problem)[2]
         wanted = np.array(choice)
         self.places = np.array(
             [
@@ -37,29 +47,37 @@ class _Climb:
             ]
         )
 
-    def numbers(self, places: IntArray) -> list[int]:
+    def combination_numbers(self, places: IntArray) -> list[int]:
         """Number of each rank's combination of memory options, at this place of its ladder."""
         return [
             int(ladder[place]) for ladder, place in zip(self.ladders, places.tolist(), strict=True)
         ]
 
     def schedule(self, places: IntArray, policy: IntArray) -> tuple[int, IntArray, IntArray]:
-        """See `list_schedule`."""
+        """Run the list schedule of the combinations at `places`; returns as `list_schedule`."""
         limit = self.problem.limit.copy()
-        for rank, (mine, number) in enumerate(zip(self.offers, self.numbers(places), strict=True)):
-            self.runs.set(mine, number)
+        for rank, (mine, number) in enumerate(
+            zip(self.offers, self.combination_numbers(places), strict=True)
+        ):
+            self.runs.set_options(mine, number)
             limit[rank] -= mine.working[number]
         table = self.runs.table
         made: tuple[int, IntArray, IntArray] = list_schedule(
-            table, limit, self.local, reserves(table, self.local), self.problem.microbatches, policy
+            table,
+            limit,
+            self.local,
+            deeper_chunk_bytes(table, self.local),
+            self.problem.microbatches,
+            policy,
         )
         return made
 
     def changed(
         self, places: IntArray, policy: IntArray, random: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Places and policy after a random change: a few neighbouring ranks move along their
-        ladders, or a rank's policy changes, or both.
+        """Places and policy after a random change.
+
+        A few neighbouring ranks move along their ladders, or a rank's policy changes, or both.
         """
         places, policy = places.copy(), policy.copy()
         ranks = self.problem.ranks
@@ -84,20 +102,19 @@ class _Climb:
 
 def climb_choices(
     problem: OrderProblem,
-    options: Options,
-    offers: Sequence[Offers],
+    options: MemoryOptions,
+    offers: Sequence[OptionCombinations],
     choice: Choice,
     *,
     goal: int,
     tries: int,
     random: np.random.Generator,
 ) -> tuple[Choice, IntArray, IntArray] | None:
-    """The choice and list schedule reached from `choice` by small random changes that do not
-    lengthen the order.
+    """Improve a choice and its list schedule by random changes that do not lengthen the order.
 
     Args:
         goal: makespan to stop at.
-        tries: changes at most.
+        tries: largest number of changes.
 
     Returns:
         Choice, codes, row_start; None where no policy schedules the choice.
@@ -106,7 +123,7 @@ def climb_choices(
     places = climb.places
     made = [
         (climb.schedule(places, policy)[0], policy)
-        for policy in policies(applied(problem, options, choice))
+        for policy in list_scheduling_policies(with_chosen_options(problem, options, choice))
     ]
     made = [(makespan, policy) for makespan, policy in made if makespan >= 0]
     if not made:
@@ -120,12 +137,17 @@ def climb_choices(
         if 0 <= makespan <= best:
             best, (places, policy) = makespan, other
     _, codes, row_start = climb.schedule(places, policy)
-    return choice_of(problem, offers, climb.numbers(places)), codes, row_start
+    return (
+        choice_of_combinations(problem, offers, climb.combination_numbers(places)),
+        codes,
+        row_start,
+    )
 
 
-def _ladder(offers: Offers) -> IntArray:
-    """Numbers of a rank's combinations from the cheapest to the smallest, without those that
-    keep no less than a cheaper one.
+def _ladder(offers: OptionCombinations) -> IntArray:
+    """Indices of a rank's combinations from the fastest to the one of least memory.
+
+    Without combinations that hold no less than a faster one.
     """
     time, kept = offers.extra.sum(axis=1), offers.held.sum(axis=1)
     order = np.lexsort((kept, time))

@@ -1,5 +1,6 @@
-"""Options of what a chunk keeps of a microbatch, with their cost, and order problems in which
-the options are chosen.
+"""Memory options of a pipeline chunk, such as recomputation or offloading, with their cost.
+
+Also the order problems in which an option of each chunk is chosen.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ from shardwright.search.orders.order_problem import LARGEST, OrderProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOption:
-    """One way to keep a chunk's activations between its forward and its backward, for every
-    microbatch; in the problem's units.
+    """One way to keep a chunk's activations between its forward and its backward.
 
-    A recompute that restores what W reads makes its backward whole: W runs right behind I and
-    nothing stays in between, for a stash of what was not kept would have to be kept after all.
+    In the problem's units, for every microbatch. Recomputation that restores the inputs of W makes
+    its backward whole: W runs directly after I and nothing is kept in between.
 
     Args:
-        extra: time that I takes longer: recompute, the exposed part of an offload.
+        extra: time by which I is longer: recomputation, or the exposed part of an offload.
         held, stash: as in `OrderProblem`.
-        working: most that I takes beyond `held` while it runs; every rank keeps that much free for
-            the largest of its chunks.
+        working: most bytes that I takes beyond `held` while it runs; every rank keeps that much
+            free for the largest of its chunks.
         whole: W runs with I; `stash` is then 0.
     """
 
@@ -45,8 +45,8 @@ class MemoryOption:
             )
         if self.stash > (0 if self.whole else self.held):
             raise UsageError(
-                "stash is what stays of held: it cannot be more, and nothing stays of a whole"
-                " backward"
+                "stash is the part of held that stays after I: it must be at most held, and 0 for a"
+                " whole backward"
             )
 
     @property
@@ -55,11 +55,11 @@ class MemoryOption:
         return self.extra, self.held, self.stash, self.working, self.whole
 
 
-Options = Sequence[Sequence[MemoryOption]]
-"""For each chunk, lanes numbered through (lane * chunks + chunk), what it may keep."""
+MemoryOptions = Sequence[Sequence[MemoryOption]]
+"""Options of each chunk, in the order of lanes and chunks (lane * chunks + chunk)."""
 
 
-def check_options(problem: OrderProblem, options: Options) -> None:
+def check_options(problem: OrderProblem, options: MemoryOptions) -> None:
     """Raise UsageError unless every chunk of every lane has an option."""
     if len(options) != problem.lanes * problem.chunks or not all(options):
         raise UsageError(
@@ -67,24 +67,33 @@ def check_options(problem: OrderProblem, options: Options) -> None:
         )
 
 
-def applied(problem: OrderProblem, options: Options, choice: Sequence[int]) -> OrderProblem:
-    """The problem with each chunk's chosen option; raises InfeasibleError if a rank cannot keep
-    one microbatch.
+def with_chosen_options(
+    problem: OrderProblem, options: MemoryOptions, choice: Sequence[int]
+) -> OrderProblem:
+    """The order problem with each chunk's chosen option.
+
+    Raises:
+        InfeasibleError: a rank cannot keep one microbatch.
     """
-    return with_options(problem, [of[index] for of, index in zip(options, choice, strict=True)])
+    return with_options(
+        problem,
+        [chunk_options[index] for chunk_options, index in zip(options, choice, strict=True)],
+    )
 
 
-def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> OrderProblem:
-    """The problem with each chunk's only option.
+def with_options(problem: OrderProblem, chunk_options: Sequence[MemoryOption]) -> OrderProblem:
+    """The order problem with one given option of each chunk.
 
-    With `least` of some options for each chunk, every order of every choice among those also solves
-    it, no later and in no more memory.
+    With the `least_option` of some options for each chunk, every order of every choice among them
+    also solves it, no later and in no more memory.
 
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
     """
     shape = problem.owner.shape
-    extra, held, stash, working, whole = np.array([option.cost for option in chosen], np.int64).T
+    extra, held, stash, working, whole = np.array(
+        [option.cost for option in chunk_options], np.int64
+    ).T
     taken = np.zeros(problem.ranks, np.int64)
     np.maximum.at(taken, problem.owner.reshape(-1), working)
     with_input = np.where(whole > 0, problem.weight.reshape(-1), 0)
@@ -98,8 +107,11 @@ def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> Order
     )
 
 
-def least(options: Sequence[MemoryOption]) -> MemoryOption:
-    """An option that bounds all of them: the least of every number, whole only if all are."""
+def least_option(options: Sequence[MemoryOption]) -> MemoryOption:
+    """An option that is a lower bound on all options: the least of every number.
+
+    Whole only if all options are.
+    """
     extra, held, stash, working, _ = (
         min(column) for column in zip(*(option.cost for option in options), strict=True)
     )
@@ -109,16 +121,17 @@ def least(options: Sequence[MemoryOption]) -> MemoryOption:
     )
 
 
-def useful(options: Sequence[MemoryOption]) -> tuple[int, ...]:
-    """Places of the options that no other one beats in every number, from the cheapest on; of
-    equal ones the first.
+def pareto_options(options: Sequence[MemoryOption]) -> tuple[int, ...]:
+    """Indices of the options that no other one beats in every number, the cheapest first.
+
+    Of equal options the first.
     """
     ranked = sorted(range(len(options)), key=lambda place: (options[place].cost, place))
-    kept: list[int] = []
+    pareto: list[int] = []
     for place in ranked:
         if not any(
             all(a <= b for a, b in zip(options[other].cost, options[place].cost, strict=True))
-            for other in kept
+            for other in pareto
         ):
-            kept.append(place)
-    return tuple(kept)
+            pareto.append(place)
+    return tuple(pareto)

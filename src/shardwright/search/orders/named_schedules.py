@@ -1,4 +1,4 @@
-"""Named schedules that have a problem's chunks on the same ranks."""
+"""Named schedules whose placement has a problem's chunks on the same ranks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from shardwright.search.orders.order_problem import OrderProblem
 
 
 def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
-    """Every schedule of the registry that has the problem's chunks on the same ranks and a table
-    of its sizes; memory is not checked.
+    """Yield every registry schedule that has the problem's chunks on the same ranks, as a table.
+
+    Memory is not checked.
     """
     if problem.chunks % problem.ranks:
         return
     each = problem.chunks // problem.ranks
     for name in SCHEDULES:
         placement = schedule(name).placement
-        if not _lies_as(problem, placement, each):
+        if not _has_placement(problem, placement, each):
             continue
         try:
             table = schedule_table(
@@ -36,7 +37,8 @@ def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
         yield name, table
 
 
-def _lies_as(problem: OrderProblem, placement: ChunkPlacement, chunks_per_rank: int) -> bool:
+def _has_placement(problem: OrderProblem, placement: ChunkPlacement, chunks_per_rank: int) -> bool:
+    """True if the problem's chunks are on the ranks of a schedule's placement."""
     if placement.lanes != problem.lanes:
         return False
     return np.array_equal(

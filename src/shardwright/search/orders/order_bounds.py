@@ -1,4 +1,4 @@
-"""Lower bounds of the makespan of any order."""
+"""Lower bounds on the makespan of any order of a pipeline's actions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shardwright.search.orders.order_problem import OrderProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderBounds:
-    """Lower bounds of the makespan, in the problem's unit of time.
+    """Lower bounds on the makespan, in the problem's unit of time.
 
     Args:
         classical: max over ranks of head + work + tail, and the critical path of one microbatch;
             holds for any memory.
-        memory: with what a rank can do before its first gradient comes back, or after its last
-            forward, under its memory limit.
+        memory: with the work that fits in a rank's memory before its first gradient comes back, or
+            after its last forward.
     """
 
     classical: int
@@ -32,7 +32,7 @@ class OrderBounds:
 
 
 def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -> OrderBounds:
-    """Lower bounds of the makespan of any order.
+    """Lower bounds on the makespan of any order, with and without the memory limits.
 
     With h the time before F of a chunk can start, t the time from F's start of a chunk to the start
     of its I when nothing waits, e the time that must follow the end of a chunk's I, and m
@@ -42,14 +42,13 @@ def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -
     chunk. memory: before the first I can start, at min (h + t), the rank does at most the forwards
     whose activations fit; the rest of its work follows. After its last F the rank has at most the
     backwards of what fits, while the chain of that microbatch still has to come back. Both waits
-    add up where not all forwards fit before the first I. And kept amounts times how long they are
-    kept at least, held (t + I) + stash W, fill no more than the limit times the time there is.
+    add up where not all forwards fit before the first I. And the kept bytes times the least time
+    that they are kept, held (t + I) + stash W, are at most the limit times the makespan.
 
     Args:
-        ranks: only what these ranks do is looked at, and one microbatch's critical path; None for
-            all.
+        ranks: ranks whose work is bounded, beside one microbatch's critical path; None = all ranks.
     """
-    head, back, end = _chains(problem)
+    head, back, end = _unblocked_times(problem)
     m = problem.microbatches
     owner = problem.owner.reshape(-1)
     forward, inputs, weight, held, stash = (
@@ -68,16 +67,16 @@ def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -
         )
         classical = max(classical, early + work, early + chain_work + tail)
         returns = int((head + back)[mine].min())
-        filled = min(_most(forward[mine], held[mine], limit, m), returns - early)
+        filled = min(_most_time_in(forward[mine], held[mine], limit, m), returns - early)
         memory = max(memory, returns + work - filled, returns + chain_work - filled + tail)
-        left = _most(inputs[mine], held[mine], limit, m) + _most(
+        left = _most_time_in(inputs[mine], held[mine], limit, m) + _most_time_in(
             weight[mine], stash[mine], limit, m
         )
         after = int((back - forward + inputs + end)[mine].min())
         memory = max(memory, early + work - left + after)
         if m * int(held[mine].sum()) > limit:
-            # Some forward comes after the first I, so what is lost before the one and after the
-            # other is lost apart.
+            # Some forward comes after the first I, so the idle times before the one and after the
+            # other add up.
             memory = max(memory, returns + work - filled + max(after - left, 0))
         volume = m * sum(
             h * t + s * w
@@ -89,10 +88,8 @@ def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -
     return OrderBounds(classical=classical, memory=max(classical, memory))
 
 
-def _chains(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
-    """Times of each chunk if nothing waits: before its F, from its F's start to its I's start,
-    and from its I's end to the end.
-    """
+def _unblocked_times(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
+    """Times of each chunk if nothing waits: before F, from F's to I's start, from I's end on."""
     head, back, end = (np.zeros_like(problem.forward) for _ in range(3))
     for c in range(1, problem.chunks):
         head[:, c] = head[:, c - 1] + problem.forward[:, c - 1] + problem.send_forward[:, c - 1]
@@ -112,23 +109,24 @@ def _chains(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
     return head.reshape(-1), back.reshape(-1), end.reshape(-1)
 
 
-def trip(problem: OrderProblem) -> IntArray:
+def round_trip_times(problem: OrderProblem) -> IntArray:
     """(lanes * chunks,) time from the start of a chunk's F to the end of its I if nothing waits."""
-    return _chains(problem)[1] + problem.input.reshape(-1)
+    return _unblocked_times(problem)[1] + problem.input.reshape(-1)
 
 
-def _most(time: IntArray, size: IntArray, limit: int, microbatches: int) -> int:
-    """Upper bound of the time of actions (`microbatches` of each chunk, fractions allowed) whose
-    sizes together fit in `limit`.
+def _most_time_in(time: IntArray, size: IntArray, limit: int, microbatches: int) -> int:
+    """Upper bound on the time of actions whose sizes together fit in `limit`.
+
+    `microbatches` actions of each chunk, fractions allowed.
     """
     total, room = 0, limit
-    for one, takes in sorted(
+    for action_time, action_size in sorted(
         zip(time.tolist(), size.tolist(), strict=True),
         key=lambda pair: pair[0] / pair[1] if pair[1] else float("inf"),
     )[::-1]:
-        count = microbatches if takes == 0 else min(microbatches, room // takes)
-        total += one * count
-        room -= takes * count
+        count = microbatches if action_size == 0 else min(microbatches, room // action_size)
+        total += action_time * count
+        room -= action_size * count
         if count < microbatches:
-            return int(total + -(-one * room // takes))
+            return int(total + -(-action_time * room // action_size))
     return int(total)

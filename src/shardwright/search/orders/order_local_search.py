@@ -1,4 +1,4 @@
-"""Local search over whole orders: actions of the critical path are moved along their row."""
+"""Local search over whole orders: actions of the critical path are moved along their rank's row."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ def _critical(
     path: IntArray,
     count: IntArray,
 ) -> int:
-    """Number of actions of one critical path, whose places in the order are written to `path`, last
-    first.
+    """Write the places of one critical path to `path`, last first; return its length.
 
     Args:
-        end: of each action.
-        turn: (actions,) microbatch of each place.
-        place: (3 * chunks, microbatches) place of each action.
-        path: (actions,) room for the result.
-        count: (3 * chunks,) room.
+        end: (3 * chunks, microbatches) end of each action.
+        turn: (actions,) receives the microbatch of each place.
+        place: (3 * chunks, microbatches) receives the place of each action.
+        path: (actions,) receives the critical path.
+        count: (3 * chunks,) scratch.
     """
     chunks = table.shape[1]
     for code in range(count.size):
@@ -67,8 +66,8 @@ def _critical(
         start = end[code, k] - table[FORWARD + kind, c]
         r = table[OWNER, c]
         before = -1
-        # What comes from another rank binds before what stands in the row: moves need an end of the
-        # waiting, not its middle.
+        # A dependency on another rank comes before the previous action of the row: moves need an
+        # end of the waiting, not its middle.
         if (
             kind == 0
             and table[FIRST, c] == 0
@@ -89,7 +88,7 @@ def _critical(
 
 @inner
 def _fits(table: IntArray, codes: IntArray, first: int, last: int, limit: int) -> bool:
-    """True if a row stays within its memory."""
+    """True if a rank's row stays within its memory limit."""
     chunks = table.shape[1]
     level = 0
     for a in range(first, last):
@@ -116,8 +115,7 @@ def shift(
     tries: int,
     seed: int,
 ) -> tuple[int, IntArray]:
-    """The order reached by random moves of critical actions that do not lengthen it and that fit in
-    memory.
+    """Improve an order by random moves of critical actions that do not lengthen it and fit.
 
     Returns:
         Makespan, codes.

@@ -1,8 +1,8 @@
-"""The longest path through an order, and the memory of its ranks: compiled, on an integer clock.
+"""Makespan and peak memory of an order, by the longest path, compiled on an integer clock.
 
 An order is the codes of each rank's row, one rank after the other: kind * chunks + chunk, with
-kinds F, I, W as 0, 1, 2 and chunks of all lanes numbered through. Which microbatch an action takes
-is how often its code has stood before.
+kinds F, I, W as 0, 1, 2 and chunks of all lanes in one numbering. The microbatch of an action is
+the number of earlier actions with the same code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shardwright.arrays import IntArray
 from shardwright.compiled import compiled
 
 OWNER, FORWARD, INPUT, WEIGHT, SEND_FORWARD, SEND_BACKWARD, HELD, STASH, FIRST, LAST = range(10)
-"""Rows of the problem's table; see `problem.flat`."""
+"""Rows of the problem's table; see `problem_arrays`."""
 
 
 @compiled
@@ -27,7 +27,7 @@ def walk(
     free: IntArray,
     count: IntArray,
 ) -> int:
-    """Makespan of an order; -1 if it deadlocks.
+    """Makespan of an order, by running its actions; -1 if the order deadlocks.
 
     Args:
         end: (3 * chunks, microbatches) scratch; holds the end of each action afterwards.
@@ -83,7 +83,7 @@ def walk(
 
 @compiled
 def levels(table: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
-    """(ranks,) most bytes that each rank keeps while it runs its row."""
+    """(ranks,) peak bytes that each rank keeps while it runs its row."""
     chunks = table.shape[1]
     ranks = row_start.shape[0] - 1
     peak = np.zeros(ranks, dtype=np.int64)

@@ -1,6 +1,4 @@
-"""The problem of an order search: chunks on ranks, the times of their actions, and the memory of
-each rank.
-"""
+"""The order problem: chunks on ranks, times of their actions, and each rank's memory limit."""
 
 from __future__ import annotations
 
@@ -11,20 +9,20 @@ from shardwright.errors import InfeasibleError, UsageError
 from shardwright.lazy_dataclass import dataclass
 
 LARGEST = 2**40
-"""Most units of a time or of memory: sums over a whole table stay far inside 64 bits."""
+"""Largest time or memory size: sums over a whole table stay far inside 64 bits."""
 
 MULTIPLIER, MODULUS = 48271, 2**31 - 1
 """Park and Miller's random numbers: they fit into 64 bits, so they are the same with and without
 numba."""
 
 
-def whole_numbers(name: str, given: object) -> IntArray:
-    """`given` as a read-only array of whole numbers from 0 to `LARGEST`.
+def whole_numbers(name: str, value: object) -> IntArray:
+    """Convert a value to a read-only array of whole numbers from 0 to `LARGEST`.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the value has other numbers.
     """
-    array = np.asarray(given)
+    array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > LARGEST:
         raise UsageError(f"{name} must be whole numbers from 0 to {LARGEST}")
     result: IntArray = array.astype(np.int64)
@@ -34,33 +32,31 @@ def whole_numbers(name: str, given: object) -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderProblem:
-    """An order problem: find the order of a pipeline's actions with the least makespan (read-only
-    integer arrays).
+    """Find the order of a pipeline's actions with the least makespan, under memory limits.
 
-    Chunks of a lane are a chain. F waits for F of the chunk before, I for I of the chunk after (F
-    of the last chunk), W for I. Forwards and backwards are apart everywhere; a table whose
-    backwards are whole (B) is the special case of W right after I. Microbatches are alike, so
-    orders may take those of a chunk from first to last without loss: exchanging two that overtake
-    each other changes no time and no level.
+    The arrays are read-only integers. Chunks of a lane are a chain. F waits for F of the chunk
+    before, I for I of the chunk after (F of the last chunk), W for I. A table whose backwards are
+    whole (B) is the special case of W directly after I. Microbatches are alike, so orders may take
+    those of a chunk from first to last without loss: exchanging two that overtake each other
+    changes no time and no memory.
 
-    Left out: transfers are a delay (they do not queue behind one another), pairs that overlap,
-    token slices, recompute as an action.
+    Left out: the queueing of transfers (they are a delay), pairs that overlap, token slices,
+    recomputation as an action.
 
     Args:
         owner: (lanes, chunks) rank of each chunk.
-        microbatches: of each lane.
+        microbatches: number of microbatches of each lane.
         forward, input, weight: (lanes, chunks) time of F, I and W, in any one unit.
         send_forward: (lanes, chunks) from the end of a chunk's F to where F of the next one may
             start; the last is not used.
         send_backward: (lanes, chunks) from the end of a chunk's I to where I of the one before may
             start; the first is not used.
-        held: (lanes, chunks) kept from F's start to I's end.
-        stash: (lanes, chunks) of that, what stays until W's end; at most `held`.
-        limit: (ranks,) most that a rank may keep, in the unit of `held`.
+        held: (lanes, chunks) memory from F's start to I's end, in any one unit.
+        stash: (lanes, chunks) the part of `held` that stays until W's end.
+        limit: (ranks,) memory of each rank, in the unit of `held`.
 
     Raises:
-        UsageError: shapes or numbers make no sense. InfeasibleError: a rank cannot keep even one
-        microbatch.
+        UsageError: invalid shapes or numbers. InfeasibleError: a rank cannot keep one microbatch.
     """
 
     owner: IntArray
@@ -101,7 +97,9 @@ class OrderProblem:
         if sorted(set(self.owner.reshape(-1).tolist())) != list(range(len(self.limit))):
             raise UsageError("owner must name every rank, and limit have a number for each")
         if (self.stash > self.held).any():
-            raise UsageError("stash is what stays of held: it cannot be more")
+            raise UsageError(
+                "stash is the part of held that stays after I: it must be at most held"
+            )
         self._check_room()
 
     def _check_room(self) -> None:
@@ -134,20 +132,20 @@ class OrderProblem:
         return len(self.limit)
 
     def work(self) -> IntArray:
-        """(ranks,) time that each rank computes."""
+        """(ranks,) total compute time of each rank."""
         whole = (self.forward + self.input + self.weight).reshape(-1) * self.microbatches
         result = np.zeros(self.ranks, np.int64)
         np.add.at(result, self.owner.reshape(-1), whole)
         return result
 
 
-def flat(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
-    """The problem as arrays for compiled kernels.
+def problem_arrays(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
+    """The problem as arrays for compiled kernels: (table, limit, local).
 
     Returns:
         table: (10, lanes * chunks) rows owner, F, I, W, send forward, send backward, held, stash, 1
         if first of its lane, 1 if last. limit: (ranks,). local: (ranks, most + 1) chunks of each
-        rank from the deepest of its lane to the shallowest, -1 where there are no more.
+        rank from the deepest of its lane to the shallowest, then -1.
     """
     first = np.zeros_like(problem.owner)
     last = np.zeros_like(problem.owner)

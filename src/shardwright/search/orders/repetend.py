@@ -1,4 +1,4 @@
-"""Repetends: one microbatch's block of actions that repeats every period, as Tessel searches them.
+"""Repetends: blocks of one microbatch's actions that repeat every period, as in Tessel.
 
 Lin et al. 2024 (Tessel, HPCA, arXiv:2311.15269): find a short repeating block, prove that none
 repeats faster, unroll it. No period is shorter than a rank's work on one microbatch of each lane,
@@ -19,16 +19,16 @@ STRETCHES = tuple(
     Fraction(number, 100)
     for number in (100, 101, 103, 106, 110, 115, 122, 130, 145, 165, 200, 250, 350, 500)
 )
-"""Periods tried, in shortest possible ones."""
+"""Periods that are tried, as multiples of the shortest possible period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Repetend:
-    """A block: start of each kind of action of each chunk (3, chunks) for microbatch 0; microbatch
-    i is i periods later.
+    """A repeating block of actions: microbatch i starts i periods after microbatch 0.
 
     Args:
-        proven: no period is shorter.
+        start: (3, chunks) start of each kind of action of each chunk for microbatch 0.
+        proven: True if no period is shorter.
     """
 
     period: int
@@ -37,19 +37,19 @@ class Repetend:
 
 
 def repetends(problem: OrderProblem) -> list[Repetend]:
-    """Blocks of several periods, shortest first; longer ones keep less."""
+    """Find repeating blocks of several periods, the shortest first; longer ones need less."""
     shortest = int(problem.work().max()) // problem.microbatches
-    found = []
+    blocks = []
     for stretch in STRETCHES:
         period = -(-shortest * stretch.numerator // stretch.denominator)
-        start = _block(problem, period)
+        start = _find_block(problem, period)
         if start is not None:
-            found.append(Repetend(period=period, start=start, proven=period == shortest))
-    return found
+            blocks.append(Repetend(period=period, start=start, proven=period == shortest))
+    return blocks
 
 
-def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[IntArray, IntArray]:
-    """The order of all microbatches of a repetend: (codes, row_start), see `walk`."""
+def unroll(problem: OrderProblem, repetend: Repetend) -> tuple[IntArray, IntArray]:
+    """The order of all microbatches of a repetend as (codes, row_start), see `walk`."""
     chunks = problem.lanes * problem.chunks
     shape = (3, chunks, problem.microbatches)
     start = np.broadcast_to(repetend.start[:, :, None], shape) + repetend.period * np.arange(
@@ -57,7 +57,7 @@ def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[IntArray, IntAr
     )
     kind, chunk, microbatch = np.indices(shape)
     rank = problem.owner.reshape(-1)[chunk]
-    # Actions of no time may start together: they stand as they depend on each other.
+    # Actions of no time may start together: they are in the order of their dependencies.
     depth = np.where(kind == 0, chunk % problem.chunks, 2 * problem.chunks - chunk % problem.chunks)
     order = np.lexsort(
         tuple(column.reshape(-1) for column in (kind, depth, microbatch, start, rank))
@@ -69,9 +69,10 @@ def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[IntArray, IntAr
     return codes, row_start
 
 
-def _block(problem: OrderProblem, period: int) -> IntArray | None:
-    """Starts of one microbatch of each lane, each action as early as its inputs and its rank's
-    other actions modulo the period let it.
+def _find_block(problem: OrderProblem, period: int) -> IntArray | None:
+    """Start times of one microbatch of each lane in a block of a given period; None = no fit.
+
+    Each action is as early as its inputs and its rank's other actions modulo the period let it.
     """
     chunks = problem.lanes * problem.chunks
     times = [
@@ -85,10 +86,11 @@ def _block(problem: OrderProblem, period: int) -> IntArray | None:
     ]
     start = np.zeros((3, chunks), np.int64)
 
-    def put(kind: int, chunk: int, earliest: int) -> int:
+    def place_action(kind: int, chunk: int, earliest: int) -> int:
+        """Place an action at its first free start; return its end."""
         rank, lasts = owner[chunk], times[kind][chunk]
         left[rank].remove(lasts)
-        at = _slot(busy[rank], lasts, earliest, period, left[rank])
+        at = _first_free_start(busy[rank], lasts, earliest, period, left[rank])
         if at < 0:
             raise _NoRoomError
         busy[rank].append((at % period, lasts))
@@ -101,12 +103,12 @@ def _block(problem: OrderProblem, period: int) -> IntArray | None:
             for lane in range(problem.lanes):
                 down = step < problem.chunks
                 c = step if down else 2 * problem.chunks - 1 - step
-                end = put(0 if down else 1, lane * problem.chunks + c, ends[lane])
+                end = place_action(0 if down else 1, lane * problem.chunks + c, ends[lane])
                 wait = problem.send_forward[lane, c] if down and c + 1 < problem.chunks else 0
                 wait = problem.send_backward[lane, c] if not down and c else wait
                 ends[lane] = end + int(wait)
         for chunk in range(chunks):
-            put(2, chunk, int(start[1, chunk]) + times[1][chunk])
+            place_action(2, chunk, int(start[1, chunk]) + times[1][chunk])
     except _NoRoomError:
         return None
     return start
@@ -116,11 +118,16 @@ class _NoRoomError(Exception):
     """A block of this period does not fit."""
 
 
-def _slot(
-    busy: list[tuple[int, int]], lasts: int, earliest: int, period: int, left: list[int]
+def _first_free_start(
+    busy: list[tuple[int, int]],
+    lasts: int,
+    earliest: int,
+    period: int,
+    remaining_lengths: list[int],
 ) -> int:
-    """The first start from `earliest` that overlaps nothing of `busy` modulo the period and
-    leaves room for what is left; -1 for none.
+    """First start from `earliest` that overlaps no busy interval modulo the period; -1 = none.
+
+    It must leave room for the remaining lengths.
     """
     marks = {earliest}
     for at, length in busy:
@@ -128,14 +135,14 @@ def _slot(
             marks.add(earliest + (edge - earliest) % period)
     for start in sorted(marks):
         trial = [*busy, (start % period, lasts)]
-        gaps = _gaps(trial, period)
-        if gaps is not None and _packs(gaps, left):
+        gaps = _free_gaps(trial, period)
+        if gaps is not None and _fits_into_gaps(gaps, remaining_lengths):
             return start
     return -1
 
 
-def _gaps(busy: list[tuple[int, int]], period: int) -> list[int] | None:
-    """Free lengths on the circle between intervals; None if two of them overlap."""
+def _free_gaps(busy: list[tuple[int, int]], period: int) -> list[int] | None:
+    """Lengths of the free gaps between intervals on a circle; None if two intervals overlap."""
     ordered = sorted((at, length) for at, length in busy if length)
     if not ordered:
         return [period]
@@ -149,7 +156,7 @@ def _gaps(busy: list[tuple[int, int]], period: int) -> list[int] | None:
     return gaps
 
 
-def _packs(gaps: list[int], lengths: list[int]) -> bool:
+def _fits_into_gaps(gaps: list[int], lengths: list[int]) -> bool:
     """True if all lengths fit into the gaps, the longest first into the tightest gap."""
     room = sorted(gap for gap in gaps if gap)
     for length in reversed(lengths):

@@ -1,9 +1,8 @@
-"""List scheduling and moves over one sequence of all actions, where an action may occupy several
-rows; compiled, on an integer clock.
+"""List scheduling and local search of actions that may occupy several rows of devices.
 
-An order is a sequence of all actions in which each comes after what it waits for; a row's order is
-the part of the sequence that it takes part in. So every sequence can be run: there is no deadlock
-to check for. An action occupies all its rows from start to end.
+Compiled, on an integer clock. An order is a sequence of all actions in which each comes after the
+actions that it waits for; a row's order is the part of the sequence in which the row is occupied.
+So every sequence can be run without a deadlock. An action occupies all its rows from start to end.
 """
 
 from __future__ import annotations
@@ -14,31 +13,29 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import compiled, inner
+from shardwright.search.orders.list_scheduling import NEVER, PARTS
 from shardwright.search.orders.order_problem import MODULUS, MULTIPLIER
 
-NEVER = 2**62
-PARTS = 16
-"""A policy's patience counts in parts of a weight gradient's time."""
 REACH = 6
-"""Largest number of actions of its rows that an action moves past."""
+"""Most actions of its rows that an action moves past."""
 
 
 class SharedActions(NamedTuple):
-    """Actions, rows and dependencies; lists by action are in CSR form.
+    """Actions, rows and dependencies as arrays; lists by action are in CSR form.
 
     Args:
-        time: (n,) of each action.
+        time: (n,) duration of each action.
         weight: (n,) 1 for weight gradients.
-        urgency: (n,) longest way from its start to the end of the step.
+        urgency: (n,) longest path from its start to the end of the step.
         unit: (n,) number of its microbatch over all lanes.
-        opens: (n,) 1 for forwards of stages that wait for no other.
+        opens: (n,) 1 for forwards of stages that wait for no other stage.
         row_start, row: rows of each action.
-        need_start, need, delay: what it waits for, and for how long after its end.
-        after_start, after: who waits for it.
-        turn: (n,) the action of the same stage and kind that comes before it, or -1.
-        next: (n,) the one that comes after it, or -1.
-        step: (n,) change of what its rows hold.
-        limit: (rows,) most that a row may hold.
+        need_start, need, delay: actions that it waits for, and the delay after their end.
+        after_start, after: actions that wait for it.
+        turn: (n,) the previous action of the same stage and kind, or -1.
+        next: (n,) the next action of the same stage and kind, or -1.
+        step: (n,) change of the memory of its rows.
+        limit: (rows,) memory of each row.
     """
 
     time: IntArray
@@ -61,9 +58,7 @@ class SharedActions(NamedTuple):
 
 @inner
 def _earliest(m: SharedActions, a: int, start: IntArray, free: IntArray) -> int:
-    """Earliest time at which action `a` can start: after the actions that it needs, and when all
-    its rows are free.
-    """
+    """Earliest start of action `a`: after the actions that it needs, when all its rows are free."""
     begin = 0
     for i in range(m.need_start[a], m.need_start[a + 1]):
         begin = max(begin, start[m.need[i]] + m.time[m.need[i]] + m.delay[i])
@@ -76,8 +71,11 @@ def _earliest(m: SharedActions, a: int, start: IntArray, free: IntArray) -> int:
 def run_sequence(
     m: SharedActions, sequence: IntArray, start: IntArray, free: IntArray, level: IntArray
 ) -> int:
-    """Makespan of `sequence`; NEVER if a row exceeds its memory. `start`: (n,), `free`, `level`:
-    (rows,) scratch.
+    """Makespan of a sequence of actions; NEVER if a row exceeds its memory.
+
+    Args:
+        start: (n,) receives the start of each action.
+        free, level: (rows,) scratch.
     """
     free[:] = 0
     level[:] = 0
@@ -97,9 +95,7 @@ def run_sequence(
 
 @inner
 def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: bool) -> bool:
-    """True if a forward fits on all its rows beside what the oldest microbatch still needs
-    there.
-    """
+    """True if a forward fits on all its rows beside the remaining need of the oldest microbatch."""
     for i in range(m.row_start[a], m.row_start[a + 1]):
         r = m.row[i]
         if level[r] + m.step[a] + (0 if first else rest[r]) > m.limit[r]:
@@ -111,21 +107,20 @@ def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: 
 def list_sequence(
     m: SharedActions, most: int, patience: int, deep: int, careful: int
 ) -> tuple[int, IntArray]:
-    """The sequence that repeatedly takes the action that can start first, of several the most
-    urgent one.
+    """Schedule all actions by list scheduling: the earliest start first, then the most urgent.
 
-    Careful, it admits forwards only where all their rows keep room for what the microbatch begun
-    first still has to go through, so that one can always end; else it does not look at limits.
+    Careful, it admits forwards only where all their rows keep room for the rest of the oldest
+    microbatch, so that a microbatch can always end; else it does not check memory limits.
 
     Args:
-        most: microbatches begun and not ended, over all lanes.
+        most: most microbatches in flight, over all lanes.
         patience: a weight gradient counts as starting that many parts of its time later.
         careful: 0 or 1.
-        deep: 1 = of actions that can start together the one of the earliest microbatch comes first,
-            then the more urgent.
+        deep: 1 = of actions that can start together the action of the earliest microbatch comes
+            first, then the more urgent.
 
     Returns:
-        How many actions it has, all of them unless it got stuck, and the sequence.
+        Number of scheduled actions, all of them unless none can start, and the sequence.
     """
     n, rows, units = m.time.shape[0], m.limit.shape[0], m.unit.max() + 1
     left, missing = np.zeros(units, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -237,7 +232,7 @@ def _bound(m: SharedActions, first: int, second: int) -> bool:
 
 @inner
 def _move(m: SharedActions, sequence: IntArray, at: int, ahead: bool, times: int) -> int:
-    """Move an action past up to `times` actions of its rows; returns its new place."""
+    """Move an action past up to `times` actions of its rows; return its new place."""
     a, n = sequence[at], sequence.shape[0]
     passed, place = 0, at
     while passed < times:
@@ -257,7 +252,10 @@ def _move(m: SharedActions, sequence: IntArray, at: int, ahead: bool, times: int
 def improve(
     m: SharedActions, sequence: IntArray, goal: int, tries: int, seed: int
 ) -> tuple[int, IntArray]:
-    """(makespan, sequence) after random moves that make it no longer; ends early at `goal`."""
+    """Improve a sequence by random moves that do not lengthen it; (makespan, sequence).
+
+    Ends early at makespan `goal`.
+    """
     n = sequence.shape[0]
     start, free, level = (
         np.zeros(n, dtype=np.int64),
@@ -287,7 +285,8 @@ def improve(
                 kept[place] = tried[place]
         else:
             best = makespan
-            # In the order of starts what is near in time is near in place, so that moves reach it.
+            # Sorted by starts, actions that are near in time are near in place, so that moves reach
+            # them.
             kept = tried[np.argsort(start[tried], kind="mergesort")]
             tried = kept.copy()
     return best, kept

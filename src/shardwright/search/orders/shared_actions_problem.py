@@ -1,5 +1,6 @@
-"""The order problem of lanes of a general plan whose actions occupy several rows, and conversion
-between its sequences and rows.
+"""The order problem of lanes of a general plan whose actions may occupy several rows of devices.
+
+Also the conversion between its sequences and action rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from shardwright.program.orders.action_rows import ActionRows
 from shardwright.program.orders.deadlocks import run_order
 from shardwright.program.orders.device_sets import Participation
 from shardwright.schedules.action_table import B, F, I, W
-from shardwright.search.orders.shared_actions import NEVER, SharedActions
+from shardwright.search.orders.list_scheduling import NEVER
+from shardwright.search.orders.shared_actions import SharedActions
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.strategy.plan.plan import Plan
 
@@ -25,12 +27,12 @@ _SORTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SharedActionsProblem:
-    """An order problem whose actions occupy several rows.
+    """An order problem whose actions may occupy several rows of devices.
 
     Args:
-        rows: the actions of each row, in no order that means anything.
-        graph: their nodes.
-        arrays: for the kernels, by node.
+        rows: the actions of each row, in arbitrary order.
+        graph: dependency graph of the actions.
+        arrays: arrays for the compiled kernels, by node.
         place: (3, lanes, stages, microbatches, slices) node of each forward, backward and weight
             gradient; -1 where there is none.
     """
@@ -44,8 +46,8 @@ class SharedActionsProblem:
 def shared_actions_problem(
     plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes
 ) -> SharedActionsProblem:
-    """The actions of `lanes`: F and, where W takes time, I and W, else B."""
-    rows = _unordered(plan, lanes=lanes, take=take, times=times)
+    """Create the order problem of some lanes: F and, where W takes time, I and W, else B."""
+    rows = _unordered_rows(plan, lanes=lanes, take=take, times=times)
     graph = action_graph(plan, rows, edges=times.edges)
     at = graph.position
     lane, chunk, kind, microbatch, part = (
@@ -57,7 +59,7 @@ def shared_actions_problem(
         (_SORTS, *times.forward.shape, int(microbatch.max()) + 1, int(part.max()) + 1), -1, np.int64
     )
     place[sort, lane, chunk, microbatch, part] = np.arange(len(at))
-    turn, following = _turns(place)
+    turn, following = _neighbours_in_stage(place)
     every = np.array(
         [
             [s.every for s in one.stages] + [1] * (times.forward.shape[1] - len(one.stages))
@@ -82,7 +84,7 @@ def shared_actions_problem(
     arrays = SharedActions(
         time=duration,
         weight=(sort == 2).astype(np.int64),
-        urgency=_urgency(
+        urgency=_longest_paths_to_end(
             duration, graph, delay=np.where(moved, send[graph.source], 0), following=following
         ),
         unit=start[lane] + microbatch * every[lane, chunk],
@@ -97,19 +99,19 @@ def shared_actions_problem(
         turn=turn,
         next=following,
         step=np.choose(sort, [held, stash - held, -stash]),
-        limit=_limits(rows, times),
+        limit=_row_limits(rows, times),
     )
     return SharedActionsProblem(rows=rows, graph=graph, arrays=arrays, place=place)
 
 
-def _limits(rows: ActionRows, times: StageTimes) -> IntArray:
-    """(rows,) the least of the devices' limits."""
+def _row_limits(rows: ActionRows, times: StageTimes) -> IntArray:
+    """(rows,) memory limit of each row: the least of its devices."""
     if times.limit is None:
         return np.full(rows.num_rows, NEVER, np.int64)
     return np.array([times.limit[devices.array].min() for devices in rows.devices], np.int64)
 
 
-def _unordered(
+def _unordered_rows(
     plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes
 ) -> ActionRows:
     """All actions of every class of devices, stage by stage."""
@@ -142,9 +144,10 @@ def _unordered(
     )
 
 
-def _turns(place: IntArray) -> tuple[IntArray, IntArray]:
-    """(nodes,) the previous and the next node of the same stage and kind; backwards take slices
-    from last to first.
+def _neighbours_in_stage(place: IntArray) -> tuple[IntArray, IntArray]:
+    """(nodes,) previous and next node of the same stage and kind, -1 where there is none.
+
+    Backwards take slices from last to first.
     """
     ordered = place.copy()
     ordered[1:] = ordered[1:, ..., ::-1]
@@ -162,10 +165,10 @@ def _rows_of(rows: ActionRows, graph: ActionGraph) -> tuple[IntArray, IntArray]:
     return rows.row[order], np.searchsorted(graph.node[order], np.arange(len(graph.position) + 1))
 
 
-def _urgency(
+def _longest_paths_to_end(
     duration: IntArray, graph: ActionGraph, *, delay: IntArray, following: IntArray
 ) -> IntArray:
-    """(nodes,) longest way from each node's start to the end of the step."""
+    """(nodes,) longest path from each node's start to the end of the step."""
     has = np.flatnonzero(following >= 0)
     source = np.concatenate([graph.source, has])
     target = np.concatenate([graph.target, following[has]])
@@ -184,7 +187,7 @@ def _urgency(
 
 
 def rows_in_order(problem: SharedActionsProblem, sequence: IntArray) -> ActionRows:
-    """Each row's actions as they stand in `sequence`."""
+    """The action rows in the order of a sequence."""
     rank = np.empty(len(sequence), np.int64)
     rank[sequence] = np.arange(len(sequence))
     rows = problem.rows
@@ -200,7 +203,7 @@ def rows_in_order(problem: SharedActionsProblem, sequence: IntArray) -> ActionRo
 
 
 def sequence_of(problem: SharedActionsProblem, rows: ActionRows) -> IntArray | None:
-    """A sequence with the rows `rows`, B as I and W; None where these cannot be run."""
+    """A sequence that runs the given rows, with B as I and W; None where they deadlock."""
     place = (rows.lane, rows.chunk, rows.microbatch, rows.slice)
     first = problem.place[(np.array([0, 1, 2, 1, 0])[rows.kind], *place)]
     second = np.where(rows.kind == B, problem.place[(np.full(len(rows.kind), 2), *place)], -1)

@@ -1,4 +1,4 @@
-"""Times and bytes of the stages of a general plan for the search of its orders."""
+"""Times and bytes of the stages of a general plan, as input of the search of its orders."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from shardwright.search.orders.order_problem import whole_numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTimes:
-    """Times and bytes of the actions of each stage, for one microbatch, or one slice where the lane
-    is cut (read-only integers).
+    """Times and bytes of the actions of each stage, for one microbatch (read-only integers).
 
-    Where the whole backward is one action, its time is `input` and `weight` is 0.
+    For one slice where the lane is cut into slices. Where the whole backward is one action, its
+    time is `input` and `weight` is 0.
 
     Args:
-        forward, input, weight: (lanes of the plan, stages) time of F, I and W, in any one unit;
-            what a shorter lane does not use is 0.
-        send_forward, send_backward: the same, from the end of a stage's F (I) to where that of the
-            next stage (the one before) may start.
-        held: the same, kept on each device from F's start to I's end.
-        stash: of that, what stays until W's end; at most `held`.
-        limit: (devices of the plan,) most that each may keep, in the unit of `held`; None = no
-            limit.
-        edges: stages that feed one another, by lane; None = each lane is a chain.
+        forward, input, weight: (lanes of the plan, stages) time of F, I and W, in any one unit; 0
+            for stages that a shorter lane does not have.
+        send_forward, send_backward: (lanes, stages) time from the end of a stage's F (I) to the
+            earliest start of that of the next stage (the stage before).
+        held: (lanes, stages) bytes kept on each device from F's start to I's end.
+        stash: (lanes, stages) the part of `held` that stays until W's end.
+        limit: (devices of the plan,) memory of each device, in the unit of `held`; None = no limit.
+        edges: pairs of stages with a dependency, by lane; None = each lane is a chain.
 
     Raises:
-        UsageError: shapes or numbers make no sense.
+        UsageError: invalid shapes or numbers.
     """
 
     forward: IntArray
@@ -66,4 +65,6 @@ class StageTimes:
                 )
             object.__setattr__(self, name, array)
         if (self.stash > self.held).any():
-            raise UsageError("stash is what stays of held: it cannot be more")
+            raise UsageError(
+                "stash is the part of held that stays after I: it must be at most held"
+            )

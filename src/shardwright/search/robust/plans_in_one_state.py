@@ -14,8 +14,8 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import Space
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.plans.simulated_plans import simulated
-from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.plans.simulated_plans import simulate_feasible
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
@@ -52,7 +52,7 @@ class MixedQuestion:
     """Inputs of a search of a mixed cluster whose devices have the memory that plans may use."""
 
     problem: Problem
-    choices: Choices
+    choices: PinnedValues
     memory: int
 
 
@@ -179,7 +179,7 @@ def seconds_in(questions: Sequence[StateQuestion], task: tuple[int, Contender]) 
     """Simulated step seconds of a plan in a state; inf if illegal there or too large."""
     number, contender = task
     problem, strategy = questions[number].problem, contender.strategy
-    simulation = simulated(
+    simulation = simulate_feasible(
         problem, plan_of_grid(problem, strategy) if isinstance(strategy, Grid) else strategy
     )
     return inf if simulation is None else simulation.step_time_s

@@ -1,4 +1,4 @@
-"""Number formats of a model's checkpoint, for requests that name no format."""
+"""Number formats of a model's published checkpoint, for requests that name no format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.model.ir.stored_format import StoredFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFormats:
-    """Number formats of a checkpoint, with a sentence on their source (empty for 16 bits)."""
+    """Number formats of a checkpoint, with a note on their source (empty for 16 bits)."""
 
     precision: Precision
     note: str = ""
@@ -52,6 +52,7 @@ def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
 
 
 def _precision_of(stored: StoredFormat, *, model: Model, fp4_units: bool) -> Precision:
+    """Number formats of each operator class for a checkpoint's stored format."""
     if stored.weights not in set(NumberFormat) or stored.activations not in set(NumberFormat):
         raise ModelError(
             f"{model.name}: its weights are stored by {stored.method!r}, of which no kernel is"
@@ -66,6 +67,7 @@ def _precision_of(stored: StoredFormat, *, model: Model, fp4_units: bool) -> Pre
     quantised, plain = OperatorPrecision(weights=weights, activations=inputs), OperatorPrecision()
 
     def precision_if_quantised(is_quantised: bool) -> OperatorPrecision:
+        """The checkpoint's quantised format, or 16 bits."""
         return quantised if is_quantised else plain
 
     return Precision(

@@ -1,9 +1,9 @@
-"""Notation of deployments, read and printed: ``agg 4x(tp2 seqs256 chunk8192)``, ``prefill 3x(tp4)
-decode 2x(dpa8 ep8 seqs64 mtp3)``.
+"""Notation of serving deployments: parser and printer.
 
-A pool is its role, its number of workers, and a worker's words in brackets: ``tp2`` and ``tp=2``
-are the same. One worker needs neither number nor brackets: ``tp8``, ``agg tp8``. Options of the
-engine stand behind the degrees as ``kv=fp8``. The printer is canonical.
+``agg 4x(tp2 seqs256 chunk8192)``, ``prefill 3x(tp4) decode 2x(dpa8 ep8 seqs64 mtp3)``. A pool is
+its role, its number of workers, and a worker's words in brackets: ``tp2`` and ``tp=2`` are the
+same. One worker needs neither number nor brackets: ``tp8``, ``agg tp8``. Options of the engine
+follow the degrees as ``kv=fp8``. The printer is canonical.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
-from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
+from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
 
 _MAX_TEXT: Final = 1000
 _MAX_NUMBER: Final = 2**20
@@ -28,7 +28,7 @@ _NUMBERS: Final[dict[str, tuple[str, int]]] = {
     "chunk": ("chunk", 0),
     "mtp": ("draft_tokens", 0),
 }
-_ROLES: Final = tuple(role.value for role in Role)
+_ROLES: Final = tuple(role.value for role in WorkerRole)
 _WORD: Final = re.compile(
     r"(?P<name>[a-z][a-z_]*?)(?:=(?P<value>[a-z0-9._,:/-]+)|(?P<number>[0-9][0-9,]*))", re.ASCII
 )
@@ -37,7 +37,7 @@ _HINT: Final = "such as 'agg 4x(tp2 seqs256)' or 'prefill 3x(tp4) decode 2x(dpa8
 
 
 def print_deployment(deployment: Deployment) -> str:
-    """Canonical text of a deployment; it parses to the same deployment."""
+    """Canonical text of a deployment, which parses to the same deployment."""
     return " ".join(
         f"{pool.role.value} {pool.count}x({print_worker(pool.worker)})" for pool in deployment.pools
     )
@@ -55,12 +55,11 @@ def print_worker(worker: Worker) -> str:
 
 
 def parse_deployment(text: str) -> Deployment:
-    """The deployment written in a text.
+    """Parse the text of a serving deployment.
 
     Raises:
         StrategyError: an unknown word or number, a degree that does not fit the others, or roles
-            that
-            do not go together.
+            that do not go together.
     """
     if not text.strip() or len(text) > _MAX_TEXT:
         raise StrategyError(
@@ -68,7 +67,7 @@ def parse_deployment(text: str) -> Deployment:
         )
     pools = tuple(_pools(text))
     roles = [pool.role for pool in pools]
-    if roles not in ([Role.AGGREGATED], [Role.PREFILL, Role.DECODE]):
+    if roles not in ([WorkerRole.AGGREGATED], [WorkerRole.PREFILL, WorkerRole.DECODE]):
         given_roles = " and ".join(role.value for role in roles)
         raise StrategyError(
             f"a deployment has a pool 'agg', or 'prefill' and then 'decode', not {given_roles}",
@@ -77,18 +76,19 @@ def parse_deployment(text: str) -> Deployment:
     return Deployment(pools=pools)
 
 
-def _pools(text: str) -> Iterator[Pool]:
-    """Pools of a text: each role with its words; words before any role belong to aggregated
-    workers.
+def _pools(text: str) -> Iterator[WorkerPool]:
+    """Yield the worker pools of a text: each role with its words.
+
+    Words before any role belong to aggregated workers.
     """
     parts = re.split(rf"(?<![^\s)])({'|'.join(_ROLES)})(?![^\s])", text.strip())
     if parts[0].strip():
-        parts = ["", Role.AGGREGATED.value, *parts]
+        parts = ["", WorkerRole.AGGREGATED.value, *parts]
     for role, words in zip(parts[1::2], parts[2::2], strict=True):
-        yield _pool(Role(role), words.strip())
+        yield _pool(WorkerRole(role), words.strip())
 
 
-def _pool(role: Role, text: str) -> Pool:
+def _pool(role: WorkerRole, text: str) -> WorkerPool:
     """The pool of one role, from its count and its worker's words."""
     count, count_match = 1, _COUNT.match(text)
     if count_match:
@@ -98,19 +98,19 @@ def _pool(role: Role, text: str) -> Pool:
         )
     if text.startswith("(") != text.endswith(")") or text.count("(") > 1:
         raise StrategyError(f"{role.value}: brackets in {text[:40]!r} do not close", hint=_HINT)
-    return Pool(
+    return WorkerPool(
         role=role,
         count=count,
         worker=parse_worker(text.removeprefix("(").removesuffix(")"), role=role),
     )
 
 
-def parse_worker(text: str, *, role: Role = Role.AGGREGATED) -> Worker:
-    """The worker of a pool, from its words; see `parse_deployment`."""
+def parse_worker(text: str, *, role: WorkerRole = WorkerRole.AGGREGATED) -> Worker:
+    """Parse the words of one worker; see `parse_deployment`."""
     fields: dict[str, Any] = {}
     options: dict[str, str] = {}
     if not text.split():
-        raise StrategyError(f"{role.value} says no worker", hint=_HINT)
+        raise StrategyError(f"{role.value} has no worker", hint=_HINT)
     for word in text.split():
         match = _WORD.fullmatch(word)
         name = match["name"] if match else word
@@ -132,7 +132,7 @@ def parse_worker(text: str, *, role: Role = Role.AGGREGATED) -> Worker:
 
 
 def _number(text: str, *, word: str, smallest: int) -> int:
-    """The whole number that `text` writes; StrategyError below `smallest`."""
+    """Read a whole number; StrategyError below `smallest`."""
     digits = text.replace(",", "")
     if (
         not digits.isascii()
@@ -147,16 +147,16 @@ def _number(text: str, *, word: str, smallest: int) -> int:
     return int(digits)
 
 
-def _require_legal(worker: Worker, role: Role) -> None:
+def _require_legal(worker: Worker, role: WorkerRole) -> None:
     """Raise StrategyError where a worker's degrees do not fit each other or its role."""
     if worker.stage_devices % worker.ep:
         raise StrategyError(
             f"{role.value}: ep {worker.ep} does not divide the {worker.stage_devices} devices of a"
             f" stage (tp x dpa x cp = {worker.tp} x {worker.dpa} x {worker.cp})",
-            hint="experts are spread over a stage's devices; etp is what is left of them",
+            hint="experts are spread over a stage's devices; etp = devices of the stage / ep",
             rule="worker.experts",
         )
-    if worker.cp > 1 and role is Role.DECODE:
+    if worker.cp > 1 and role is WorkerRole.DECODE:
         raise StrategyError(
             "decode: cp cuts the positions of prompts, which this pool has none of",
             hint="dpa for more caches",

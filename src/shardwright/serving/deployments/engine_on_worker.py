@@ -1,5 +1,6 @@
-"""The settings of an engine on the devices of a worker: defaults that follow from devices, degrees
-and model, and options of the deployment.
+"""Settings of a serving engine on the devices of a worker.
+
+Defaults that follow from devices, degrees and model, and options of the deployment.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from shardwright.serving.deployments.workers import Worker
 
 
 def problem_on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
-    """`problem` with the engine's settings on `worker`: the worker's options, then the engine's
-    defaults for its devices, degrees and model.
+    """The serving problem with the engine's settings for a worker filled in.
 
-    Keys and values are in the format of the engine's option, where the job leaves them in 16 bits.
+    First the worker's options, then the engine's defaults for its devices, degrees and model. Keys
+    and values are in the format of the engine's option, where the job leaves them in 16 bits.
 
     Raises:
         RuntimeModelError: the engine has no such option.

@@ -1,4 +1,4 @@
-"""Settings of a rank's scheduler, from an engine's version and a worker."""
+"""Scheduler settings of a rank, from an engine's version and a worker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.automatic_settings import Estimate
 from shardwright.runtime.engines.engine import Admission, Batching, Engine, Eviction
-from shardwright.serving.deployments.workers import Role, Worker
+from shardwright.serving.deployments.workers import Worker, WorkerRole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """Settings of a rank's scheduler.
+    """Settings of a rank's scheduler: batching, admission, token budget and cache blocks.
 
     Args:
         batching, admission, eviction, estimate, knows_ends: see `Engine`.
@@ -32,11 +32,9 @@ class SchedulerSettings:
         only_prompts: a request is done with its first token (a prefill worker).
         only_answers: the prompt's cache comes from a prefill worker: it needs blocks but no time.
         wait_iterations, wait_tokens: prompts wait until the iteration has `wait_tokens` tokens,
-            with
-            the decode tokens, for at most `wait_iterations` iterations.
+            with the decode tokens, for at most `wait_iterations` iterations.
         balance_iterations: prompts wait until all ranks of the worker have one, for at most this
-            many
-            iterations. Both waits are for batches in flight only, 0 = no wait; not both.
+            many iterations. Both waits are for batches in flight only, 0 = no wait; not both.
     """
 
     batching: Batching
@@ -70,15 +68,16 @@ class SchedulerSettings:
         if (
             self.wait_iterations or self.balance_iterations
         ) and self.batching is not Batching.IN_FLIGHT:
-            raise ValueError("prompts wait for company in batches in flight alone")
+            raise ValueError("prompts are delayed in in-flight batching alone")
         if self.wait_iterations and self.balance_iterations:
             raise ValueError("prompts wait either for tokens or for other ranks")
         if self.admission is Admission.ESTIMATED and self.estimate is None:
             raise ValueError("nothing to estimate answers with")
 
     def settings(self, *, key_tokens: int, seed: int = 0) -> IntArray:
-        """(NUM_SETTINGS,) settings as the integers that compiled policies read (columns of
-        `policy.state`).
+        """(NUM_SETTINGS,) settings as the integers that compiled policies read.
+
+        In the order of the columns of `policy.scheduler_state`.
 
         Args:
             key_tokens: tokens of a hashed block of the prompts.
@@ -107,7 +106,7 @@ class SchedulerSettings:
                 self.asynchronous,
                 seed,
                 self.knows_ends and not self.prefix_cache,
-                self._answers_alone(),
+                self._decode_only_mode(),
                 self.wait_iterations,
                 self.wait_tokens,
                 self.balance_iterations,
@@ -115,20 +114,19 @@ class SchedulerSettings:
             dtype=np.int64,
         )
 
-    def _answers_alone(self) -> int:
-        """Decode-only mode: NEVER for workers that compute prompts too, else by who computes the
-        first token.
+    def _decode_only_mode(self) -> int:
+        """Decode-only mode as an integer: NEVER, COMPUTES_FIRST or BRINGS_FIRST.
 
-        vLLM's decode worker computes a prompt's last token, and so the first of the answer, itself
-        (`COMPUTES_FIRST`); with the other engines the first token comes with the cache
-        (`BRINGS_FIRST`).
+        NEVER for workers that compute prompts too. vLLM's decode worker computes a prompt's last
+        token, and so the first of the answer, itself (`COMPUTES_FIRST`); with the other engines the
+        first token comes with the cache (`BRINGS_FIRST`).
         """
         if not self.only_answers:
             return 0
         return 2 if self.batching is Batching.MIXED else 1
 
     def shares(self) -> FloatArray:
-        """(6,) constants of the estimate of answer lengths.
+        """(6,) constants of SGLang's estimate of answer lengths.
 
         Expected share of the longest answer at first, the least share, its fall in each iteration;
         tokens granted to each request after a retraction, longest answer in tokens, tokens kept
@@ -161,9 +159,9 @@ def running_at_once(engine: Engine, worker: Worker) -> int:
 
 
 def scheduler_settings(
-    engine: Engine, worker: Worker, *, blocks: int, role: Role = Role.AGGREGATED
+    engine: Engine, worker: Worker, *, blocks: int, role: WorkerRole = WorkerRole.AGGREGATED
 ) -> SchedulerSettings:
-    """Scheduler settings of each rank of `worker`.
+    """Create the scheduler settings of each rank of a worker.
 
     Blocks are taken ahead for draft tokens where these have a cache of their own (vLLM:
     num_lookahead_tokens).
@@ -173,9 +171,9 @@ def scheduler_settings(
             (`problem_on_worker`).
         blocks: blocks of the rank's cache that can be used.
     """
-    # The executor balances ranks where they have attention of their own, and fills batches where
-    # not.
-    in_flight = engine.batching is Batching.IN_FLIGHT and role is not Role.DECODE
+    # TensorRT-LLM's executor balances ranks with data parallel attention, and fills batches
+    # otherwise.
+    in_flight = engine.batching is Batching.IN_FLIGHT and role is not WorkerRole.DECODE
     single_rank = worker.dpa == 1
     return SchedulerSettings(
         batching=engine.batching,
@@ -191,12 +189,12 @@ def scheduler_settings(
         chunked_prefill=engine.chunked_prefill,
         mixes_decode=engine.mixes_decode,
         prefix_cache=engine.prefix_cache,
-        draft_tokens=0 if role is Role.PREFILL else worker.draft_tokens,
+        draft_tokens=0 if role is WorkerRole.PREFILL else worker.draft_tokens,
         lookahead=worker.draft_tokens if engine.batching is Batching.MIXED else 0,
         polling=engine.polling,
         asynchronous=engine.asynchronous,
-        only_prompts=role is Role.PREFILL,
-        only_answers=role is Role.DECODE,
+        only_prompts=role is WorkerRole.PREFILL,
+        only_answers=role is WorkerRole.DECODE,
         wait_iterations=engine.wait_iterations if in_flight and single_rank else 0,
         wait_tokens=ceil(engine.wait_share * engine.token_budget)
         if in_flight and single_rank

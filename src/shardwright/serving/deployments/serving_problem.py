@@ -1,4 +1,4 @@
-"""A serving problem: model, cluster, traffic and engine."""
+"""Serving problem: model, cluster, traffic and engine."""
 
 from __future__ import annotations
 

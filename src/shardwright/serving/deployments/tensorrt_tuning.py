@@ -1,5 +1,6 @@
-"""Token budget and number of requests as TensorRT-LLM's benchmark chooses them, from memory and
-mean lengths.
+"""Token budget and batch size as TensorRT-LLM's benchmark tool (trtllm-bench) chooses them.
+
+From memory and mean lengths.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from shardwright.units import GIB
 MAX_REQUESTS: Final = 4096
 MAX_TOKENS: Final = 32768
 CACHE_SHARE: Final = 0.95
-"""Share of what weights leave of the memory, where none is set."""
+"""Share of the memory beside the weights for the cache, if the engine sets none."""
 _BYTES: Final = {NumberFormat.FP8: 1.0, NumberFormat.NVFP4: 0.5}
 
 
@@ -42,7 +43,9 @@ def with_benchmark_sizes(problem: ServingProblem, worker: Worker) -> Engine:
     if not engine.tuned_sizes or lengths is None:
         return engine
     inputs, outputs = lengths.inputs.mean, lengths.outputs.mean
-    fit = min(_requests(problem, worker, tokens=inputs + outputs), MAX_REQUESTS) / worker.pp
+    fit = (
+        min(_requests_in_cache(problem, worker, tokens=inputs + outputs), MAX_REQUESTS) / worker.pp
+    )
     batch = max(64, _rounded_up(fit, (256, 32), (1024, 128), largest_step=256))
     tokens = max(
         2048,
@@ -63,7 +66,7 @@ def with_benchmark_sizes(problem: ServingProblem, worker: Worker) -> Engine:
     )
 
 
-def _requests(problem: ServingProblem, worker: Worker, *, tokens: float) -> float:
+def _requests_in_cache(problem: ServingProblem, worker: Worker, *, tokens: float) -> float:
     """Number of requests of `tokens` tokens each that fill a worker's cache."""
     model, precision = problem.model, problem.job.precision
     ranks = worker.tp * worker.dpa
@@ -86,8 +89,9 @@ def _requests(problem: ServingProblem, worker: Worker, *, tokens: float) -> floa
 
 
 def _rounded_up(number: float, *steps: tuple[int, int], largest_step: int) -> int:
-    """`number` rounded up to a multiple of the first step whose limit exceeds it, or of
-    `largest_step`.
+    """Round up to a multiple of the first step whose limit exceeds the number.
+
+    Else to a multiple of `largest_step`.
     """
     step = next((step for limit, step in steps if number < limit), largest_step)
     return step * ceil(number / step)

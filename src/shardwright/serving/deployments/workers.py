@@ -8,8 +8,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 
 
-class Role(StrEnum):
-    """Work of a worker: whole requests, prompts alone or answers alone."""
+class WorkerRole(StrEnum):
+    """Role of a worker: whole requests, prompts alone (prefill) or answers alone (decode)."""
 
     AGGREGATED = "agg"
     PREFILL = "prefill"
@@ -61,10 +61,10 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """`count` equal workers of one role."""
+class WorkerPool:
+    """A number of equal workers with one role."""
 
-    role: Role
+    role: WorkerRole
     count: int
     worker: Worker
 
@@ -82,7 +82,7 @@ class Deployment:
     mtp3)``.
     """
 
-    pools: tuple[Pool, ...]
+    pools: tuple[WorkerPool, ...]
 
     @property
     def devices(self) -> int:

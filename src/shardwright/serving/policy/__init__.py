@@ -1,4 +1,4 @@
-"""Scheduling policies of serving engines: which requests the next iteration holds.
+"""Scheduling policies of serving engines: the requests of a rank's next iteration.
 
 One file for each engine.
 """

@@ -1,6 +1,4 @@
-"""Entries of the iteration that is being planned, and requests that start, run or lose their
-cache.
-"""
+"""Batch entries of the iteration that is planned, and admission and preemption of requests."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ def answered_tokens(state: SchedulerState, request: int) -> int:
 
 @inner
 def decodes(state: SchedulerState, request: int, new: int) -> bool:
-    """True if the next `new` tokens of a running request are one token of decode, with its draft
-    tokens.
-    """
+    """True if a running request's next `new` tokens are one decode token with its draft tokens."""
     return bool(
         new > 0
         and new == 1 + state.settings[DRAFT_TOKENS]
@@ -79,8 +75,7 @@ def decodes(state: SchedulerState, request: int, new: int) -> bool:
 
 @inner
 def tokens_to_compute(state: SchedulerState, request: int) -> int:
-    """Number of tokens of a running request that the next iteration has to compute, draft tokens
-    included.
+    """Number of tokens of a running request that the next iteration computes, with draft tokens.
 
     0 = the last token is under way.
     """
@@ -93,9 +88,7 @@ def tokens_to_compute(state: SchedulerState, request: int) -> int:
 
 @inner
 def add_entry(state: SchedulerState, rank: int, request: int, tokens: int) -> None:
-    """Add the request's next `tokens` tokens to the iteration being planned, and count them as
-    computed.
-    """
+    """Add a request's next `tokens` tokens to the planned iteration; count them as computed."""
     slot = state.ranks[rank, SLOT]
     entry = state.batch_size[rank, slot]
     state.batch_size[rank, slot] += 1
@@ -119,9 +112,7 @@ def add_entry(state: SchedulerState, rank: int, request: int, tokens: int) -> No
 
 @inner
 def start_first(state: SchedulerState, rank: int, request: int) -> None:
-    """Take the first request off the queue and mark it running, with the cached part of its
-    text.
-    """
+    """Take the first request off the queue, mark it running and adopt its cached blocks."""
     pop_first(state, rank)
     cached = adopt_cached(state, rank, request)
     state.requests[request, COMPUTED] = skipped_tokens(state, request, cached)
@@ -142,9 +133,7 @@ def append_running(state: SchedulerState, rank: int, request: int) -> None:
 
 @inner
 def admit_first(state: SchedulerState, rank: int, request: int, tokens: int, new: int) -> None:
-    """Run the first request of the queue: blocks for `tokens` tokens, `new` of them in the next
-    iteration.
-    """
+    """Admit the first request of the queue: blocks for `tokens` tokens, `new` in the iteration."""
     start_first(state, rank, request)
     hold_blocks(state, rank, request, tokens)
     append_running(state, rank, request)
@@ -153,7 +142,7 @@ def admit_first(state: SchedulerState, rank: int, request: int, tokens: int, new
 
 @inner
 def drop_cache(state: SchedulerState, rank: int, request: int, wanted: int) -> None:
-    """Free a running request's blocks and forget its token under way.
+    """Free a running request's cache blocks and forget its tokens under way (preemption).
 
     The blocks of its first `wanted` tokens can be reclaimed until others use them.
     """
@@ -167,9 +156,7 @@ def drop_cache(state: SchedulerState, rank: int, request: int, wanted: int) -> N
 
 @inner
 def preempt_last(state: SchedulerState, rank: int) -> int:
-    """Preempt the running request that came last and put it in front of the queue; returns the
-    request.
-    """
+    """Preempt the last running request and put it in front of the queue; return the request."""
     state.ranks[rank, NUM_RUNNING] -= 1
     request = state.running[rank, state.ranks[rank, NUM_RUNNING]]
     drop_cache(state, rank, request, state.requests[request, COMPUTED])
@@ -179,8 +166,7 @@ def preempt_last(state: SchedulerState, rank: int) -> int:
 
 @inner
 def hold_blocks_or_preempt(state: SchedulerState, rank: int, request: int, tokens: int) -> int:
-    """Reserve blocks for `tokens` tokens of a running request, preempting the requests that came
-    last.
+    """Reserve blocks for `tokens` tokens of a running request, preempting the last ones if needed.
 
     Returns the number of preempted requests; -1 = the request itself was preempted.
     """

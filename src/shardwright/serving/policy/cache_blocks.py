@@ -1,4 +1,4 @@
-"""Blocks of a rank's KV cache: reserved, shared with requests of the same prefix, and freed."""
+"""Blocks of a rank's paged KV cache: reserved, shared by prefix, and freed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def blocks_of(state: SchedulerState, tokens: int) -> int:
 
 @inner
 def use_free_blocks(state: SchedulerState, rank: int, count: int) -> None:
-    """Take `count` free blocks of a rank's cache into use; at least `count` are free."""
+    """Take `count` free blocks of a rank's cache into use; at least `count` must be free."""
     if state.settings[PREFIX_CACHE]:
         take_oldest(state, rank, count)
     count_used(state, rank, count)
@@ -63,8 +63,9 @@ def missing_blocks(state: SchedulerState, request: int, tokens: int) -> int:
 
 @inner
 def hold_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> bool:
-    """Reserve blocks for `tokens` tokens of a request; False = too few are free, and nothing
-    changed.
+    """Reserve cache blocks for `tokens` tokens of a request; False = too few are free.
+
+    With False nothing is changed.
     """
     need = missing_blocks(state, request, tokens)
     if need == 0:
@@ -98,9 +99,7 @@ def cached_keys(state: SchedulerState, rank: int, request: int) -> int:
 
 @inner
 def reclaimable_blocks(state: SchedulerState, rank: int, request: int, keys: int) -> int:
-    """Number of blocks behind the request's first `keys` keys that it lost by preemption and can
-    reclaim.
-    """
+    """Number of blocks after the first `keys` keys that a request can reclaim after preemption."""
     node = state.requests[request, OWN_RUN]
     if node == NONE:
         return 0
@@ -124,9 +123,7 @@ def cached_tokens(state: SchedulerState, rank: int, request: int) -> int:
 
 @inner
 def skipped_tokens(state: SchedulerState, request: int, cached: int) -> int:
-    """Number of tokens that need not be computed: `cached` ones, or those of a prompt computed by a
-    prefill worker.
-    """
+    """Number of prompt tokens that need no computing: cached, or computed by a prefill worker."""
     if state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0:
         computed_here = 1 if state.settings[ONLY_ANSWERS] == COMPUTES_FIRST else 0
         return int(state.requests[request, INPUTS] - computed_here)
@@ -135,9 +132,7 @@ def skipped_tokens(state: SchedulerState, request: int, cached: int) -> int:
 
 @inner
 def revived_blocks(state: SchedulerState, rank: int, request: int) -> int:
-    """Number of a request's cached blocks that no running request uses: they are among the free
-    blocks.
-    """
+    """Number of a request's cached blocks that no running request uses; they count as free."""
     if not state.settings[PREFIX_CACHE]:
         return 0
     keys = cached_keys(state, rank, request)
@@ -152,7 +147,7 @@ def revived_blocks(state: SchedulerState, rank: int, request: int) -> int:
 
 @inner
 def adopt_cached(state: SchedulerState, rank: int, request: int) -> int:
-    """Give the request the cached blocks of its text; returns their number of tokens."""
+    """Give the request the cached blocks of its text; return their number of tokens."""
     if not state.settings[PREFIX_CACHE]:
         return 0
     keys = cached_keys(state, rank, request)
@@ -191,7 +186,7 @@ def count_used(state: SchedulerState, rank: int, count: int) -> None:
 
 @inner
 def publish_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> None:
-    """Enter the full blocks of the request's first `tokens` tokens in the prefix cache.
+    """Enter the full blocks of a request's first `tokens` tokens in the prefix cache.
 
     Where another request computed the same text first, its blocks stay in the cache, and this
     request's blocks are private.

@@ -1,5 +1,4 @@
-"""Counts of decoding requests, so that a decode step of all of them costs as much as one
-request.
+"""Decoding requests of a rank kept as counts, so that a step of all costs as much as one request.
 
 While no request is preempted each of them gets a token in each iteration that decodes, a step. So
 the loop needs only the number of requests, the sum of their contexts, the number that begin a block
@@ -51,8 +50,8 @@ from shardwright.serving.policy.scheduler_state import (
 )
 from shardwright.serving.policy.tensorrt_batches import longest_blocks
 
-# Columns of a rank: whether it counts at all, the last step that was planned, requests in the next
-# one, their contexts' sum and that of their last steps, and a request whose prompt goes on.
+# Columns of a rank: 1 if its requests are counts, the last planned step, requests in the next step,
+# the sums of their contexts and of their last steps, and a request with a partly computed prompt.
 COUNTED, STEP, MEMBERS, CONTEXT, LAST_STEPS, PARTIAL, NUM_STEADY_COLUMNS = range(7)
 # Columns of a slot: its step (NONE = none), members, contexts.
 SLOT_STEP, SLOT_MEMBERS, SLOT_CONTEXT, NUM_SLOT_COLUMNS = range(4)
@@ -63,10 +62,10 @@ class SteadyDecode(NamedTuple):
     """Counts of each rank's decoding requests ("members").
 
     Args:
-        ranks: (r, NUM_STEADY_COLUMNS).
+        ranks: (r, NUM_STEADY_COLUMNS) columns above.
         begins: (r, block tokens) members that begin a block in steps of that remainder.
         ends: (r, c) first of the members that end in a step, by its remainder, linked by NEXT.
-        slots: (r, slots, NUM_SLOT_COLUMNS).
+        slots: (r, slots, NUM_SLOT_COLUMNS) columns above.
         windows: (w,) tokens of each attention window.
         inside: (r, w) members whose whole context lies in the window.
         seen: (r, w) sum over members of the context tokens in the window.
@@ -88,10 +87,10 @@ class SteadyDecode(NamedTuple):
 def new_steady_decode(
     state: SchedulerState, windows: IntArray, *, longest_answer: int
 ) -> SteadyDecode:
-    """Counts without members.
+    """Create the counts of all ranks, without members.
 
     Args:
-        longest_answer: tokens.
+        longest_answer: tokens of the longest answer.
     """
     ranks, slots = state.batch_size.shape
     num_steps = longest_answer + 2
@@ -114,7 +113,7 @@ def new_steady_decode(
 
 @inner
 def join_steady(state: SchedulerState, steady: SteadyDecode, rank: int, request: int) -> None:
-    """Count a request as a member from the next step to its last token."""
+    """Count a request as a decoding member from the next step to its last token."""
     answered = answered_tokens(state, request)
     first_step = steady.ranks[rank, STEP] + 1
     last_step = first_step + answer_tokens(state, request) - answered - 1
@@ -132,7 +131,8 @@ def join_steady(state: SchedulerState, steady: SteadyDecode, rank: int, request:
         steady.seen[rank, w] += min(context, steady.windows[w])
         if context < steady.windows[w]:
             steady.inside[rank, w] += 1
-            # The step whose token still makes more of it seen is the last before it is full.
+            # The last step whose token still lengthens the visible context is the one before the
+            # window is full.
             filling_step = first_step + steady.windows[w] - context
             if filling_step <= last_step:
                 steady.fills[rank, w, filling_step % num_steps] += 1
@@ -140,13 +140,13 @@ def join_steady(state: SchedulerState, steady: SteadyDecode, rank: int, request:
 
 @inner
 def next_step_blocks(state: SchedulerState, steady: SteadyDecode, rank: int) -> int:
-    """Number of blocks that the next step begins."""
+    """Number of cache blocks that the next decode step of all members begins."""
     return int(steady.begins[rank, (steady.ranks[rank, STEP] + 1) % steady.begins.shape[1]])
 
 
 @inner
 def remaining_tokens(steady: SteadyDecode, rank: int) -> int:
-    """Number of tokens that all members still need, behind those under way."""
+    """Number of answer tokens that all members still need, beyond those under way."""
     return int(
         steady.ranks[rank, LAST_STEPS] - steady.ranks[rank, MEMBERS] * steady.ranks[rank, STEP]
     )
@@ -154,7 +154,7 @@ def remaining_tokens(steady: SteadyDecode, rank: int) -> int:
 
 @inner
 def order_ends(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
-    """Fill `state.ends` with the members in the order of their ends, as `ends.sort_ends` does."""
+    """Fill `state.ends` with the members in the order of their ends, as `sort_ends` does."""
     num_steps, count = steady.ends.shape[1], 0
     step, members = steady.ranks[rank, STEP], steady.ranks[rank, MEMBERS]
     steps_left = 0
@@ -173,9 +173,7 @@ def order_ends(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
 
 @inner
 def plan_step(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> None:
-    """Plan a step of all members in the slot's iteration; members whose last token it is are
-    removed.
-    """
+    """Plan a decode step of all members in a slot, and remove members at their last token."""
     step = steady.ranks[rank, STEP] + 1
     num_steps = steady.ends.shape[1]
     for w in range(len(steady.windows)):
@@ -204,7 +202,7 @@ def plan_step(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int)
 
 @inner
 def clear_step(steady: SteadyDecode, rank: int, slot: int) -> None:
-    """Mark the slot's iteration as one without members."""
+    """Mark a slot's iteration as one without members."""
     steady.slots[rank, slot, SLOT_STEP] = NONE
     steady.slots[rank, slot, SLOT_MEMBERS] = 0
     steady.slots[rank, slot, SLOT_CONTEXT] = 0
@@ -214,8 +212,9 @@ def clear_step(steady: SteadyDecode, rank: int, slot: int) -> None:
 
 @inner
 def enter_steady(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
-    """Count the running requests that decode from the next step on, unless several prompts are
-    partly computed.
+    """Count the running requests that decode as members from the next step on.
+
+    Nothing is counted while several prompts are partly computed.
     """
     partial = NONE
     for at in range(state.ranks[rank, NUM_RUNNING]):
@@ -235,9 +234,7 @@ def enter_steady(state: SchedulerState, steady: SteadyDecode, rank: int) -> None
 
 @inner
 def decodes_next(state: SchedulerState, request: int) -> bool:
-    """True if the request's prompt is computed, or will be by iterations under way, and its answer
-    needs further tokens.
-    """
+    """True if a request's prompt is computed or under way, and its answer needs further tokens."""
     answered = answered_tokens(state, request)
     prompt = state.requests[request, INPUTS] + answered - 1
     return bool(
@@ -247,12 +244,11 @@ def decodes_next(state: SchedulerState, request: int) -> bool:
 
 @inner
 def leave_steady(state: SchedulerState, steady: SteadyDecode, rank: int, under_way: int) -> None:
-    """Write the progress of each member to the state and stop counting.
+    """Write the progress of each member to the scheduler state and stop counting.
 
     Args:
-        under_way: slot whose iteration has not ended; members of its step get an entry there. NONE
-            =
-            none.
+        under_way: slot whose iteration has not ended; members of its step get an entry there; NONE
+            = no such slot.
     """
     steady.ranks[rank, COUNTED] = 0
     step = steady.slots[rank, under_way, SLOT_STEP] if under_way != NONE else NONE
@@ -318,7 +314,7 @@ def insert_entry(
 
 @inner
 def restore_order(state: SchedulerState, rank: int) -> None:
-    """Sort the running requests by arrival, which counting does not keep (Shell's sort)."""
+    """Sort the running requests by admission, which counting does not keep (Shell's sort)."""
     count = state.ranks[rank, NUM_RUNNING]
     gap = count // 2
     while gap > 0:

@@ -1,4 +1,4 @@
-"""Number of tokens that an iteration gives a request with draft tokens."""
+"""Number of answer tokens that an iteration gives a request, with accepted draft tokens."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _FACTOR = 48271
 def tokens_given(
     state: SchedulerState, acceptance: FloatArray, rank: int, slot: int, entry: int
 ) -> int:
-    """Number of tokens that an entry's iteration gives: one, and the draft tokens accepted before
-    the first rejected one.
+    """Number of tokens that an entry's iteration gives: one plus the accepted draft tokens.
 
     In the mean: floor(j m) - floor((j - 1) m) in a request's j-th iteration, with mean m. Sampled:
     a random number from the seed, the request and j alone, so that no order of events changes it.
@@ -39,7 +38,8 @@ def tokens_given(
     if acceptance[SAMPLES] == 0.0:
         mean = acceptance[MEAN_TOKENS]
         return int(iteration * mean + 1e-9) - int((iteration - 1) * mean + 1e-9)
-    # A multiplicative generator (Park and Miller) whose start mixes what names the draw.
+    # A multiplicative generator (Park and Miller), seeded by the seed, the request and the
+    # iteration.
     random_number = (
         state.settings[SEED] * 7919 + (request + 1) * 104729 + iteration * 15485863
     ) % (_MODULUS - 1) + 1

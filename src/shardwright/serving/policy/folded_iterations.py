@@ -1,4 +1,4 @@
-"""Iterations of a rank whose decoding requests are counts, with the results of `next_iteration`."""
+"""Plan iterations of a rank whose decoding requests are counts, as `next_iteration` would."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ from shardwright.serving.policy.vllm_batches import admit_mixed
 def plan_folded(
     state: SchedulerState, steady: SteadyDecode, rank: int, slot: int, under_way: int, counted: bool
 ) -> int:
-    """Fill the rank's next iteration; returns the number of its requests.
+    """Plan a rank's next iteration, with counts where possible; return the number of requests.
 
     Args:
-        under_way: a slot whose iteration has not ended; NONE = none.
+        under_way: a slot whose iteration has not ended; NONE = no such slot.
         counted: decoding requests may be counts: each gets one token an iteration, and is in one
             iteration at a time, or in the next one too.
     """
@@ -113,9 +113,7 @@ def plan_folded(
 
 @inner
 def note_prompts_of_rank(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
-    """Call `prompt_delay.note_prompts` for a rank, with its decoding requests from the counts if
-    there are any.
-    """
+    """Call `prompt_delay.note_prompts` for a rank, with decoding requests from the counts."""
     if steady.ranks[rank, COUNTED]:
         note_prompts(state, rank, steady.ranks[rank, MEMBERS], steady.ranks[rank, PARTIAL])
     else:
@@ -124,8 +122,10 @@ def note_prompts_of_rank(state: SchedulerState, steady: SteadyDecode, rank: int)
 
 @inner
 def can_plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int) -> bool:
-    """True if all members get a token, and a partly computed prompt its next part, without a
-    preemption, and no rule has to read requests one by one.
+    """True if the next iteration can be planned from the counts alone.
+
+    All members get a token, and a partly computed prompt its next part, without a preemption, and
+    no rule has to read requests one by one.
     """
     new_blocks = next_step_blocks(state, steady, rank) if steady.ranks[rank, MEMBERS] > 0 else 0
     if new_blocks > state.ranks[rank, FREE]:
@@ -148,7 +148,7 @@ def can_plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int) -> 
 
 @inner
 def next_prompt_part(state: SchedulerState, request: int, budget: int) -> int:
-    """Number of tokens of the partly computed prompt in the next iteration."""
+    """Number of tokens of a partly computed prompt in the next iteration."""
     uncomputed = known_tokens(state, request) - state.requests[request, COMPUTED]
     return (
         prompt_chunk(state, uncomputed, budget)
@@ -159,7 +159,7 @@ def next_prompt_part(state: SchedulerState, request: int, budget: int) -> int:
 
 @inner
 def plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> None:
-    """Plan the iteration that `can_plan_counted` allows."""
+    """Plan the iteration that `can_plan_counted` allows, from the counts."""
     if state.settings[BATCHING] == PREFILL_FIRST:
         if plan_counted_prompts(state, steady, rank):
             clear_step(steady, rank, slot)
@@ -211,9 +211,7 @@ def plan_counted_prompts(state: SchedulerState, steady: SteadyDecode, rank: int)
 def join_finished_prompts(
     state: SchedulerState, steady: SteadyDecode, rank: int, slot: int
 ) -> None:
-    """Count the requests whose prompt ends in the slot's iteration as members from the next step
-    on.
-    """
+    """Count the requests whose prompt ends in a slot's iteration as members from the next step."""
     for entry in range(state.batch_size[rank, slot]):
         request = state.batch[rank, slot, entry, ENTRY]
         if not state.batch[rank, slot, entry, SAMPLED]:
@@ -225,8 +223,9 @@ def join_finished_prompts(
 
 @inner
 def pop_ended_members(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> int:
-    """First of the members whose last token was in the slot's iteration, in order, linked by NEXT;
-    removes them from the lists.
+    """Remove the members whose last token was in a slot's iteration; return the first of them.
+
+    They are in order, linked by NEXT.
     """
     step = steady.slots[rank, slot, SLOT_STEP]
     if step == NONE:
@@ -244,7 +243,7 @@ def pop_ended_members(state: SchedulerState, steady: SteadyDecode, rank: int, sl
 
 @inner
 def insert_ordered(state: SchedulerState, head: int, request: int) -> int:
-    """Insert a request into a linked list sorted by ORDER; returns the list's first request."""
+    """Insert a request into a linked list sorted by ORDER; return the list's first request."""
     order = state.requests[request, ORDER]
     if head == NONE or state.requests[head, ORDER] > order:
         state.requests[request, NEXT] = head
@@ -262,7 +261,7 @@ def insert_ordered(state: SchedulerState, head: int, request: int) -> int:
 
 @inner
 def end_member(state: SchedulerState, rank: int, request: int) -> None:
-    """Mark a member as done and free its blocks."""
+    """Mark a member as done, and free its cache blocks."""
     answer = answer_tokens(state, request)
     state.requests[request, GENERATED] = answer
     state.requests[request, PLACED] = 0

@@ -1,8 +1,8 @@
-"""Admission where the ends of all answers are known: the free tokens have to last until each end
-(SGLang, `add_one_req_ignore_eos`).
+"""SGLang's admission with known answer lengths: free tokens must last until each request ends.
 
-Requests in the order of their ends: until the i-th ends, all from the i-th on take a token an
-iteration; each request that ended before gave back the tokens that it held when it was counted.
+`add_one_req_ignore_eos`. Requests are in the order of their ends: until the i-th ends, all from the
+i-th on take a token an iteration; each request that ended before gave back the tokens that it held
+when it was counted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _LEFT, _HELD = range(2)
 
 @inner
 def sort_ends(state: SchedulerState, rank: int) -> None:
-    """Fill `state.ends` with (tokens to the end, tokens held) of the running requests, next to end
-    first; their number is in the last row.
+    """Fill `state.ends` with (tokens to the end, tokens held) of the running requests, sorted.
+
+    The request that ends first comes first; their number is in the last row.
     """
     ends = state.ends
     count = 0
@@ -33,7 +34,7 @@ def sort_ends(state: SchedulerState, rank: int) -> None:
 
 @inner
 def insert_end(state: SchedulerState, rank: int, request: int, count: int) -> int:
-    """Insert a request into `count` sorted ends; returns the new count."""
+    """Insert a request into `count` sorted ends; return the new count."""
     ends = state.ends
     answered = answered_tokens(state, request)
     tokens_left = answer_tokens(state, request) - answered
@@ -51,8 +52,9 @@ def insert_end(state: SchedulerState, rank: int, request: int, count: int) -> in
 
 @inner
 def ends_allow(state: SchedulerState, rank: int, request: int, free: float) -> bool:
-    """True if `free` tokens, after the request's prompt, last until every end; counts the request
-    as admitted.
+    """True if `free` tokens, after the request's prompt, last until every end.
+
+    The request is counted as admitted.
     """
     ends = state.ends
     count_row = ends.shape[1] - 1

@@ -1,5 +1,4 @@
-"""The interface of all scheduling policies: the next iteration of a rank, and the tokens it
-gives.
+"""Interface of all scheduling policies: plan a rank's next iteration, and give its tokens.
 
 `arrive` adds a request, `plan_iteration` fills ``state.batch[rank, slot]``, and when that iteration
 has run, `give_tokens` gives a token (or more) to the request of each entry, and `remove_done`
@@ -59,19 +58,17 @@ from shardwright.serving.policy.vllm_batches import plan_mixed
 
 @allocation_free
 def arrive(state: SchedulerState, rank: int, request: int) -> None:
-    """Append the request to the rank's queue."""
+    """Append an arriving request to the rank's queue."""
     append(state, rank, request)
 
 
 @allocation_free
 def never_fits(state: SchedulerState, request: int) -> bool:
-    """True if the request needs more cache blocks, or a longer iteration, than there can be, even
-    alone.
-    """
+    """True if a request needs more cache blocks or tokens than possible even alone."""
     inputs, answer = state.requests[request, INPUTS], answer_tokens(state, request)
     extra_tokens = state.settings[LOOKAHEAD] + state.settings[DRAFT_TOKENS] if answer > 1 else 0
     single_chunk = not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST
-    # A prompt whose cache comes from elsewhere takes none of the budget.
+    # A prompt whose cache comes from a prefill worker takes none of the budget.
     if single_chunk and not state.settings[ONLY_ANSWERS] and inputs > state.settings[TOKEN_BUDGET]:
         return True
     if state.settings[ADMISSION] == OF_WHOLE:
@@ -85,15 +82,16 @@ def never_fits(state: SchedulerState, request: int) -> bool:
 
 @allocation_free
 def find_refusals(state: SchedulerState, refused: BoolArray) -> None:
-    """Write to `refused` (n,) which of all requests never fit."""
+    """Write to `refused` (n,) True for each request that never fits."""
     for request in range(len(refused)):
         refused[request] = never_fits(state, request)
 
 
 @allocation_free
 def plan_iteration(state: SchedulerState, rank: int, slot: int) -> int:
-    """Fill the rank's next iteration as the engine would; returns the number of its requests, 0 =
-    nothing to do.
+    """Fill the rank's next iteration as the engine would; return the number of its requests.
+
+    0 = nothing to do.
     """
     begin_plan(state, rank, slot)
     if state.settings[BATCHING] == MIXED:
@@ -117,21 +115,21 @@ def begin_plan(state: SchedulerState, rank: int, slot: int) -> None:
 
 @inner
 def end_plan(state: SchedulerState, rank: int, decodes: bool) -> None:
-    """Count the iteration towards the next look at the queue; one without decode makes it due."""
+    """Count the iteration towards the next poll of the queue; one without decode makes it due."""
     state.ranks[rank, SINCE_LOOK] += 1 if decodes else state.settings[POLLING]
 
 
 @allocation_free
 def give_tokens(state: SchedulerState, rank: int, slot: int, entry: int, tokens: int) -> int:
-    """Give the request of a finished entry up to `tokens` tokens (1 plus accepted draft tokens).
+    """Give the request of a finished entry up to `tokens` tokens; return the number given.
 
-    Returns the number given. With its last token the request's blocks are freed.
+    The tokens are 1 plus accepted draft tokens. With its last token the request's blocks are freed.
     """
     request = state.batch[rank, slot, entry, ENTRY]
     if state.batch[rank, slot, entry, LIFE] != state.requests[request, PREEMPTED]:
         return 0
     if state.settings[BATCHING] != MIXED:
-        # Other engines' caches know a prompt when it has been computed, vLLM's when it is planned.
+        # Other engines cache a prompt when it has been computed, vLLM when it is planned.
         publish_blocks(
             state,
             rank,

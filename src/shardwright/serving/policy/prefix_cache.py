@@ -1,5 +1,4 @@
-"""Nodes of a prefix cache: the list of free blocks, oldest first, and the hash table of cached
-text.
+"""Prefix cache of a rank: the LRU list of free blocks and the hash table of cached text.
 
 A node is a key's blocks (a hash of all the text up to there), or a run of blocks without a key.
 Blocks are taken from the head of the list: the blocks freed first are forgotten first. Runs make
@@ -30,7 +29,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def new_node(state: SchedulerState, rank: int, key: int, count: int) -> int:
-    """A new node of `count` blocks, neither in the list nor in the table."""
+    """Create a node of `count` blocks, neither in the list nor in the table."""
     node = state.ranks[rank, NODE_FREE]
     state.ranks[rank, NODE_FREE] = state.nodes[rank, node, AFTER_NODE]
     state.nodes[rank, node, KEY] = key
@@ -121,16 +120,16 @@ def forget_node(state: SchedulerState, rank: int, node: int) -> None:
 
 @inner
 def take_oldest(state: SchedulerState, rank: int, count: int) -> None:
-    """Take `count` blocks from the head of the list of free blocks and forget their text; at least
-    `count` are free.
+    """Take `count` blocks from the head of the list of free blocks and forget their text.
+
+    At least `count` blocks must be free.
     """
     while count > 0:
         node = state.ranks[rank, LRU_HEAD]
         num_blocks = state.nodes[rank, node, COUNT]
         key = state.nodes[rank, node, KEY]
         if key >= 0:
-            # A key whose last block goes is no prefix any more; its other blocks are the next to
-            # go.
+            # A key without its last block is no prefix any more; its other blocks are taken next.
             forget_node(state, rank, node)
             state.nodes[rank, node, KEY] = NOBODY
         if num_blocks > count:
@@ -147,8 +146,10 @@ def take_oldest(state: SchedulerState, rank: int, count: int) -> None:
 def append_own(
     state: SchedulerState, rank: int, request: int, first_block: int, count: int
 ) -> None:
-    """Append `count` blocks of one request, from its block `first_block` on, to the free blocks;
-    the request can reclaim them.
+    """Append `count` blocks of one request to the free blocks; the request can reclaim them.
+
+    Args:
+        first_block: number of the first of these blocks in the request.
     """
     if count == 0:
         return

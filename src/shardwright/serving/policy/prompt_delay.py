@@ -1,4 +1,4 @@
-"""Delay of prompts that could run: two rules of TensorRT-LLM's executor.
+"""TensorRT-LLM's two rules that delay prompts although they could run.
 
 Both are applied before each iteration is filled (`PyExecutor._balance_adp_requests`,
 `_waiting_requests`; read in a copy of 1.2). With data parallel attention the ranks run in lockstep,
@@ -56,7 +56,7 @@ def delays_prompts(state: SchedulerState) -> bool:
 
 @inner
 def num_decoding(state: SchedulerState, rank: int) -> int:
-    """Number of running requests that get a token in the next iteration."""
+    """Number of running requests that decode in the next iteration."""
     count = 0
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
@@ -67,7 +67,7 @@ def num_decoding(state: SchedulerState, rank: int) -> int:
 
 @inner
 def partial_prompt(state: SchedulerState, rank: int) -> int:
-    """The first running request whose prompt is not fully computed; NONE = there is none."""
+    """The first running request whose prompt is not fully computed; NONE = no such request."""
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
         new = tokens_to_compute(state, request)
@@ -78,7 +78,7 @@ def partial_prompt(state: SchedulerState, rank: int) -> int:
 
 @inner
 def prompt_tokens(state: SchedulerState, rank: int, answers: int, partial: int) -> int:
-    """Number of tokens of the whole prompts that a rank's next iteration would have; 0 = none.
+    """Number of tokens of the whole prompts that a rank's next iteration would hold; 0 = none.
 
     Args:
         answers: requests that decode in the iteration.
@@ -117,10 +117,10 @@ def prompt_tokens(state: SchedulerState, rank: int, answers: int, partial: int) 
 
 @inner
 def note_prompts(state: SchedulerState, rank: int, answers: int, partial: int) -> None:
-    """Write a rank's readiness to HELD_BACK: 0 = no prompts, 1 = some, 2 = enough of them, or
-    nothing else to do.
+    """Write a rank's readiness for prompts to HELD_BACK: 0 = none, 1 = some, 2 = enough.
 
-    A rank without room for another request counts as one without prompts.
+    2 also where the rank has nothing else to do. A rank without room for another request counts as
+    one without prompts.
     """
     refresh_visible(state, rank)
     tokens = prompt_tokens(state, rank, answers, partial)
@@ -137,9 +137,7 @@ def note_prompts(state: SchedulerState, rank: int, answers: int, partial: int) -
 
 @inner
 def decide_delay(state: SchedulerState, first_rank: int, count: int) -> None:
-    """Decide from HELD_BACK of `count` ranks from `first_rank` on, and write there whether prompts
-    wait.
-    """
+    """Decide from the readiness of a worker's ranks if prompts wait; write it to HELD_BACK."""
     fewest, highest = 2, 0
     for rank in range(first_rank, first_rank + count):
         fewest, highest = (
@@ -169,8 +167,9 @@ def decide_delay(state: SchedulerState, first_rank: int, count: int) -> None:
 
 @allocation_free
 def update_prompt_delay(state: SchedulerState, first_rank: int, count: int) -> None:
-    """Decide whether the prompts of a worker's ranks wait in the next iteration (HELD_BACK), from
-    its requests one by one.
+    """Decide if the prompts of a worker's ranks wait in the next iteration (HELD_BACK).
+
+    The requests are read one by one.
     """
     if not delays_prompts(state):
         return

@@ -1,6 +1,4 @@
-"""Queues of waiting requests: lists linked through the requests, with constant-time appends at both
-ends.
-"""
+"""Queues of waiting requests: linked lists with constant-time appends at both ends."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def refresh_visible(state: SchedulerState, rank: int) -> None:
-    """Make all waiting requests visible to the scheduler, if it is time.
+    """Make all waiting requests visible to the scheduler, if the queue is due to be polled.
 
-    It is time every `POLLING` iterations, and after an iteration of prompts or none.
+    It is due every `POLLING` iterations, and after an iteration of prompts or of no request.
     """
     if (
         state.ranks[rank, SINCE_LOOK] >= state.settings[POLLING]
@@ -37,7 +35,7 @@ def refresh_visible(state: SchedulerState, rank: int) -> None:
 
 @inner
 def first_waiting(state: SchedulerState, rank: int) -> int:
-    """The next visible request of the queue; NONE = there is none."""
+    """The next visible request of the rank's queue; NONE = no such request."""
     return int(state.ranks[rank, WAITING_HEAD]) if state.ranks[rank, VISIBLE] > 0 else NONE
 
 

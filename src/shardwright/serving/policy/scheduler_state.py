@@ -1,6 +1,4 @@
-"""State of schedulers, queues and caches as arrays, for compiled and plain policies and the
-executed server.
-"""
+"""State of schedulers, queues and caches as arrays, for policies and the executed server."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from shardwright.compiled import by_reference
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.traffic.drawn_requests import Requests
 
-# Columns of a request. COMPUTED of its tokens are in the cache, or will be behind the iterations
-# under way, of which PLACED give it a token. HELD blocks are its own, the first SHARED keys of them
-# nodes of the prefix cache. NEXT is the one behind it in a queue. ORDER: the how many-th of its
-# rank that ran; PLACE among the running ones. JOINED, ENDS: first and last step of `steady`, NONE =
-# it is not in it.
+# Columns of a request. COMPUTED: tokens in the cache after the iterations under way; PLACED: number
+# of those that give it a token. HELD: its blocks, of which the first SHARED keys are nodes of the
+# prefix cache. NEXT: the next request in a queue. ORDER: its number among all that were admitted on
+# its rank; PLACE: its index among the running ones. JOINED, ENDS: first and last step as a member
+# of `SteadyDecode`, NONE = no member.
 (
     INPUTS,
     OUTPUTS,
@@ -42,11 +40,12 @@ from shardwright.serving.traffic.drawn_requests import Requests
     NUM_REQUEST_COLUMNS,
 ) = range(20)
 
-# Columns of a rank. VISIBLE of those that wait have been looked at. SLOT is being planned.
-# MOST_BLOCKS in use at any time. LRU_*, NODE_FREE: of its prefix cache. CHUNKED: a request whose
-# prompt goes on; FULL: nobody can be admitted until some LEFT (prefill_first). SINCE_LOOK:
-# iterations. PROMISED: blocks that those who run may still need (in_flight). HELD_BACK: prompts
-# wait for company, WAITED: for how many iterations (`waits`).
+# Columns of a rank. VISIBLE: waiting requests that the scheduler has polled. SLOT: the slot that is
+# planned. MOST_BLOCKS: peak number of blocks in use. LRU_*, NODE_FREE: lists of its prefix cache.
+# CHUNKED: a request with a partly computed prompt; FULL: no request can be admitted until one has
+# LEFT (SGLang). SINCE_LOOK: iterations since the last poll. PROMISED: blocks that running requests
+# may still need (TensorRT-LLM). HELD_BACK: prompts are delayed, WAITED: for so many iterations
+# (`prompt_delay`).
 (
     FREE,
     NUM_RUNNING,
@@ -104,23 +103,23 @@ OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
 # Columns of `shares`, from `Scheduler.shares`.
 SHARE_FIRST, SHARE_LEAST, SHARE_FALL, GRANTED, CLIP, KEPT = range(6)
 
-# Columns of an entry of a batch: `TOKENS` of the request behind `BEFORE` that are cached; SAMPLED:
-# it gets a token of it; DECODES: nothing but that; LIFE: how often it had been preempted.
+# Columns of an entry of a batch: TOKENS of the request after BEFORE cached ones; SAMPLED: the
+# request gets an answer token; DECODES: a decode token alone; LIFE: number of preemptions so far.
 ENTRY, TOKENS, BEFORE, SAMPLED, DECODES, LIFE, NUM_ENTRY_COLUMNS = range(7)
 
-# Columns of a node of a prefix cache: KEY, a hash, or one of the two below; COUNT of blocks; USERS;
-# the list of free ones and the chain of its bucket.
+# Columns of a node of a prefix cache: KEY, a hash or one of the two below; COUNT of blocks; USERS;
+# links of the list of free blocks and of the chain of its bucket.
 KEY, COUNT, USERS, BEFORE_NODE, AFTER_NODE, CHAIN, FIRST, NUM_NODE_COLUMNS = range(8)
 NOBODY: Final = -1
-"""Key of blocks whose text nobody will ask for again."""
+"""Key of blocks with text that cannot be reused."""
 OWN: Final = -2
-"""Key of blocks that only the request that lost them can take back."""
+"""Key of blocks that only the request that lost them can reclaim."""
 
 NONE: Final = -1
 
 
 class Status(IntEnum):
-    """Progress of a request."""
+    """Progress of a request: not arrived, waiting, running, done or refused."""
 
     AWAY = 0
     WAITING = 1
@@ -134,12 +133,12 @@ AWAY, WAITING, RUNNING, DONE, REFUSED = (int(status) for status in Status)
 
 @by_reference
 class SchedulerState(NamedTuple):
-    """All state that a scheduling policy reads and writes.
+    """All state that a scheduling policy reads and writes, as arrays.
 
     Args:
-        settings: (NUM_SETTINGS,).
-        requests: (n, NUM_REQUEST_COLUMNS).
-        ranks: (r, NUM_RANK_COLUMNS).
+        settings: (NUM_SETTINGS,) settings of the scheduler.
+        requests: (n, NUM_REQUEST_COLUMNS) columns of each request.
+        ranks: (r, NUM_RANK_COLUMNS) columns of each rank.
         running: (r, sequences) running requests in their order.
         batch: (r, slots, sequences, NUM_ENTRY_COLUMNS) entries of iterations; there is a slot for
             each iteration that is under way.
@@ -175,7 +174,7 @@ def new_state(
     slots: int = 1,
     seed: int = 0,
 ) -> SchedulerState:
-    """State in which nothing has arrived and all blocks are free.
+    """Create the scheduler state in which no request has arrived and all blocks are free.
 
     Args:
         requests: lengths and blocks are read; arrival times are not.

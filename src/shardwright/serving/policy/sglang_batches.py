@@ -1,4 +1,4 @@
-"""Batches with prompts first, as SGLang's scheduler fills them.
+"""SGLang's scheduling policy: iterations of prompts alone come before decode iterations.
 
 As long as any waiting request can be admitted an iteration is of prompts alone, up to
 `TOKEN_BUDGET` tokens (chunked_prefill_size): whole prompts, and the last one cut where chunks are
@@ -9,11 +9,11 @@ Admission: the free tokens, less the share of their answers that running request
 need, hold the prompt and its longest answer. The share falls with each iteration of decode; where
 decode finds no block, the requests with the fewest tokens (of them the longest prompts) are
 retracted to the back of the queue, and the share is set anew. Once no request could be admitted,
-the queue is not looked at until a running request has ended and a decode iteration was planned
-since. Where ends are known (`KNOWS_ENDS`: answers ignore the end and the cache of prefixes is off)
-the free tokens at each coming end are followed instead.
+the queue is not polled until a running request has ended and a decode iteration was planned since.
+Where ends are known (`KNOWS_ENDS`: answers ignore the end and the cache of prefixes is off) the
+free tokens at each coming end are followed instead.
 
-A decode worker admits each request that brings its prompt's cache while there are sequences and
+A decode worker admits each request whose prompt cache it receives while there are sequences and
 blocks: chunks are of prompts that it computes, which are those of retracted requests (left out:
 that their cache comes back from the host's memory instead).
 
@@ -80,13 +80,13 @@ _CONTINUE, _NO_TOKEN, _OTHER = range(3)
 
 @inner
 def longest_answer(state: SchedulerState, request: int) -> float:
-    """Number of tokens of a request's longest answer, at most the clip."""
+    """Tokens of a request's longest answer, at most the clip."""
     return float(min(float(answer_tokens(state, request)), state.shares[CLIP]))
 
 
 @inner
 def expected_tokens(state: SchedulerState, request: int) -> float:
-    """Number of tokens that a request's answer may still have, at most the clip."""
+    """Tokens that a request's answer may still need, at most the clip."""
     tokens_left = answer_tokens(state, request) - answered_tokens(state, request)
     return float(max(0.0, min(float(tokens_left), state.shares[CLIP])))
 
@@ -99,7 +99,7 @@ def whole_block_tokens(state: SchedulerState, tokens: int) -> int:
 
 @inner
 def continue_prompt(state: SchedulerState, rank: int, chunk: int, total: float) -> int:
-    """Add up to `chunk` more tokens of the prompt that was cut last; returns their number."""
+    """Add up to `chunk` more tokens of the prompt that was cut last; return their number."""
     request = state.ranks[rank, CHUNKED]
     uncomputed = known_tokens(state, request) - state.requests[request, COMPUTED]
     room = min(chunk, int(total))
@@ -140,7 +140,7 @@ def may_add_prompts(state: SchedulerState, rank: int) -> bool:
 
 @inner
 def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
-    """Add prompts to the next iteration; returns the number of requests added.
+    """Add prompts to the next iteration; return the number of requests added.
 
     Args:
         expected: see `all_expected_tokens`.
@@ -179,10 +179,10 @@ def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
         cached = cached_tokens(state, rank, request)
         skipped = skipped_tokens(state, request, cached)
         uncomputed = known_tokens(state, request) - skipped
-        # What came from elsewhere takes blocks, though no time.
+        # A cache from a prefill worker takes blocks but no time.
         room = uncomputed + skipped - cached
         verdict = admission_verdict(state, rank, request, room, total, free_tokens)
-        # Who brings the cache of his prompt has no part in a chunk.
+        # A request whose prompt cache was transferred has no part in a chunk.
         has_cache = state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0
         if (
             not has_cache
@@ -243,8 +243,9 @@ def admission_verdict(
     total: float,
     free_tokens: float,
 ) -> int:
-    """_CONTINUE if the free tokens admit the first waiting request, by the known ends of all or by
-    expected answers; else _NO_TOKEN.
+    """_CONTINUE if the free tokens admit the first waiting request; else _NO_TOKEN.
+
+    By the known ends of all requests or by expected answers.
     """
     block = state.settings[BLOCK_TOKENS]
     need = whole_block_tokens(state, uncomputed) + block
@@ -276,8 +277,9 @@ def decode_blocks(state: SchedulerState, rank: int) -> int:
 
 @inner
 def retract_one(state: SchedulerState, rank: int) -> None:
-    """Retract the running request with the fewest tokens to the back of the queue; of several, the
-    one with the longest prompt, the last of them.
+    """Retract the running request with the fewest answer tokens to the back of the queue.
+
+    Of several, the one with the longest prompt, the last of them.
     """
     worst = 0
     for at in range(1, state.ranks[rank, NUM_RUNNING]):
@@ -332,9 +334,7 @@ def update_decode_share(state: SchedulerState, rank: int) -> None:
 
 @inner
 def decode_all(state: SchedulerState, rank: int) -> None:
-    """Add a token of each running request, retracting the shortest answers where blocks are
-    missing.
-    """
+    """Add a decode token of each running request, retracting requests if blocks lack."""
     if decode_blocks(state, rank) > state.ranks[rank, FREE]:
         while (
             state.ranks[rank, NUM_RUNNING] > 1
@@ -360,7 +360,7 @@ def decode_running(state: SchedulerState, rank: int, count: int) -> None:
 
 @inner
 def plan_prefill_first(state: SchedulerState, rank: int) -> None:
-    """Fill a rank's next iteration in SGLang's order."""
+    """Fill a rank's next iteration in SGLang's order: prompts first, else decode."""
     running = state.ranks[rank, NUM_RUNNING]
     if may_add_prompts(state, rank):
         if state.settings[KNOWS_ENDS]:

@@ -1,5 +1,4 @@
-"""Batches in flight, as TensorRT-LLM's PyTorch executor fills them: a capacity scheduler, then a
-micro-batch scheduler.
+"""TensorRT-LLM's scheduling policy: a capacity scheduler, then a micro-batch scheduler.
 
 Capacity: with GUARANTEED_NO_EVICT (`Admission.WHOLE`) a request is admitted if the blocks of its
 prompt and of its longest answer are free beside those that running requests may still need, so no
@@ -61,9 +60,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def longest_blocks(state: SchedulerState, request: int) -> int:
-    """Number of blocks of a request's prompt and longest answer, with the draft tokens behind
-    it.
-    """
+    """Number of cache blocks of a request's prompt, longest answer and draft tokens."""
     answer = answer_tokens(state, request)
     return blocks_of(
         state,
@@ -85,13 +82,14 @@ def reserve_promised(state: SchedulerState, rank: int, request: int) -> None:
 
 @inner
 def prompt_chunk(state: SchedulerState, new: int, budget: int) -> int:
-    """Number of tokens of a prompt's next part: all `new` ones, or the whole blocks in the budget;
-    0 = it has to wait.
+    """Number of tokens of a prompt's next chunk within the budget; 0 = the prompt must wait.
+
+    All `new` tokens if they fit, else the whole blocks in the budget.
     """
     if new <= budget:
         return new
     if not state.settings[CHUNKED_PREFILL]:
-        # One that is computed anew with its answer is longer than its prompt, which fits; it runs
+        # A prompt that is recomputed with its answer is longer than the prompt that fits; it runs
         # alone.
         return new if budget == state.settings[TOKEN_BUDGET] else 0
     return int(budget // state.settings[BLOCK_TOKENS] * state.settings[BLOCK_TOKENS])
@@ -99,8 +97,12 @@ def prompt_chunk(state: SchedulerState, new: int, budget: int) -> int:
 
 @inner
 def next_request_part(state: SchedulerState, request: int, prompts: bool, budget: int) -> int:
-    """Number of tokens of a running request in one of two passes: decodes, then `prompts`; 0 = not
-    in this pass, NONE = the budget is used up for it and all behind it.
+    """Number of tokens of a running request in one of two passes: decodes, then prompts.
+
+    0 = not in this pass; NONE = the budget is used up for it and all later requests.
+
+    Args:
+        prompts: True in the pass of prompts.
     """
     new = tokens_to_compute(state, request)
     if new == 0 or decodes(state, request, new) == prompts:
@@ -113,7 +115,7 @@ def next_request_part(state: SchedulerState, request: int, prompts: bool, budget
 
 @inner
 def next_blocks(state: SchedulerState, rank: int) -> int:
-    """Number of blocks that the running requests' parts need beyond those that they hold."""
+    """Number of blocks that the running requests need beyond those that they hold."""
     budget, need = state.settings[TOKEN_BUDGET], 0
     for pass_number in range(2):
         for at in range(state.ranks[rank, NUM_RUNNING]):
@@ -129,8 +131,9 @@ def next_blocks(state: SchedulerState, rank: int) -> int:
 
 @inner
 def run_in_flight(state: SchedulerState, rank: int) -> int:
-    """Add the running requests' parts, decodes before prompts; returns the rest of the budget, -1
-    after a pause.
+    """Add the running requests' tokens, decodes before prompts; return the rest of the budget.
+
+    -1 after a pause of a request.
     """
     paused = False
     while next_blocks(state, rank) > state.ranks[rank, FREE]:
@@ -153,7 +156,7 @@ def run_in_flight(state: SchedulerState, rank: int) -> int:
 
 @inner
 def admit_in_flight(state: SchedulerState, rank: int, budget: int) -> int:
-    """Admit waiting requests to the next iteration while its budget lasts; returns their number."""
+    """Admit waiting requests to the next iteration while its budget lasts; return their number."""
     admitted = 0
     while budget > 0 and state.ranks[rank, NUM_RUNNING] < state.settings[MAX_SEQUENCES]:
         request = first_waiting(state, rank)

@@ -1,4 +1,4 @@
-"""Mixed batches, as vLLM's V1 scheduler fills them.
+"""vLLM's V1 scheduling policy: batches that mix prompts and decode tokens.
 
 Every running request gets the tokens it needs, in the order in which they were admitted: one (and
 the draft tokens to check) if it decodes, the next part of its prompt otherwise, up to the token
@@ -48,8 +48,9 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def run_mixed(state: SchedulerState, rank: int) -> int:
-    """Add the running requests' parts of the next iteration; returns the rest of the budget, -1
-    after a preemption.
+    """Add the running requests' tokens to the next iteration; return the rest of the budget.
+
+    -1 after a preemption.
     """
     budget = state.settings[TOKEN_BUDGET]
     any_preempted = False
@@ -73,7 +74,7 @@ def run_mixed(state: SchedulerState, rank: int) -> int:
 
 @inner
 def admit_mixed(state: SchedulerState, rank: int, budget: int) -> int:
-    """Admit waiting requests to the next iteration while its budget lasts; returns their number."""
+    """Admit waiting requests to the next iteration while its budget lasts; return their number."""
     admitted = 0
     while budget > 0 and state.ranks[rank, NUM_RUNNING] < state.settings[MAX_SEQUENCES]:
         request = first_waiting(state, rank)
@@ -88,7 +89,7 @@ def admit_mixed(state: SchedulerState, rank: int, budget: int) -> int:
                 new = budget
             elif budget < state.settings[TOKEN_BUDGET]:
                 break
-        # Cached blocks that nobody uses are among the free ones until they are adopted.
+        # Cached blocks without users count as free until they are adopted.
         last_token = skipped + new if state.settings[ADMISSION] == OF_CHUNK else num_tokens
         need = (
             blocks_of(state, last_token)

@@ -1,3 +1,1 @@
-"""Simulation of a deployment, iteration by iteration, and the latencies and throughput that users
-see.
-"""
+"""Simulation of a deployment, iteration by iteration, with latencies and throughput."""

@@ -1,6 +1,4 @@
-"""Transfers of KV caches out of a prefill worker; those under way at once share its bandwidth
-equally.
-"""
+"""KV cache transfers from prefill workers to decode workers, which share a link's bandwidth."""
 
 from __future__ import annotations
 
@@ -13,15 +11,14 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheLink:
-    """Link between prefill and decode workers.
+    """Link from a prefill worker to decode workers, for KV caches.
 
     Args:
         bandwidth: bytes a second out of a prefill worker.
         latency_s: seconds of latency of a transfer.
         bytes_per_token, bytes_per_sequence: bytes of the cache.
         layers: parts in which a prompt's cache is sent: each is sent when it is computed, so only
-            the
-            last is waited for; 1 = all of it after the prompt.
+            the last is waited for; 1 = all of it after the prompt.
     """
 
     bandwidth: float
@@ -32,8 +29,8 @@ class CacheLink:
 
 
 @dataclass(slots=True)
-class Transfers:
-    """Transfers under way on one link, up to the last one that began.
+class CacheTransfers:
+    """Cache transfers under way on one link, which share its bandwidth equally.
 
     The link has a clock that runs at 1 / (number of transfers under way); on this clock each
     transfer takes as long as it would alone (processor sharing).
@@ -50,18 +47,15 @@ class Transfers:
 
     @property
     def next_end(self) -> float:
-        """Time in seconds at which the first transfer ends, if no other begins before; another
-        makes it later.
-        """
+        """Time in seconds at which the first transfer ends, if no other begins before."""
         if not self.under_way:
             return inf
         return max(
             self.now, self.now + (self.under_way[0][0] - self.link_now) * len(self.under_way)
         )
 
-    def ended(self, *, until: float) -> list[tuple[float, int]]:
-        """(time in seconds, transfer number) of the transfers that end by `until`, which are
-        removed.
+    def pop_ended(self, *, until: float) -> list[tuple[float, int]]:
+        """Remove the transfers that end by `until`; return (time in seconds, number) of each.
 
         No other transfer may begin before `until`.
         """
@@ -73,12 +67,13 @@ class Transfers:
         return ended
 
     def begin(self, at: float, *, alone: float, transfer: int) -> None:
-        """Start a transfer at a time; transfers that end before must have been removed
-        (`ended`).
+        """Start a transfer at a time in seconds.
+
+        Transfers that end before must have been removed (`pop_ended`).
 
         Args:
             alone: seconds of the transfer without others.
-            which: its number.
+            transfer: its number.
         """
         if self.under_way:
             self.link_now += (at - self.now) / len(self.under_way)

@@ -1,4 +1,4 @@
-"""The compiled simulation loop; a decode step costs the same however many requests only decode."""
+"""Compiled simulation loop; a decode step costs the same for any number of decoding requests."""
 
 from __future__ import annotations
 
@@ -47,26 +47,26 @@ from shardwright.serving.simulation.next_worker import (
     BEGIN,
     END,
     first_worker,
-    new_soonest,
+    new_time_trees,
     set_time,
     soonest_of_others,
 )
-from shardwright.serving.simulation.python_loop import served_of
+from shardwright.serving.simulation.python_loop import collect_served_requests
 from shardwright.serving.simulation.request_router import route, router_number
 from shardwright.serving.step_times.iteration_seconds import (
     NUM_COUNTS,
     NUM_PARTS,
     Columns,
-    columns_of,
     iteration_seconds,
+    tabulate_steps,
 )
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
-# Columns of `numbers`: requests whose arrival is known, the next to arrive, requests that were
-# routed, iterations, concurrency of a closed loop, the router, workers, ranks of each, stages,
-# waiting requests in all, those that have ended, and, once it has run as far as it may, workers
-# with nothing under way.
+# Columns of `numbers`: requests with a known arrival, the next to arrive, routed requests,
+# iterations, concurrency of a closed loop, the router, workers, ranks of each, stages, waiting
+# requests in all, ended requests, and, after a run to its time limit, workers without an iteration
+# under way.
 (
     KNOWN,
     FOLLOWING,
@@ -82,13 +82,13 @@ from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
     IDLE,
     NUM_NUMBERS,
 ) = range(13)
-# Of `clock`: now, seconds of all iterations, the integral of the queue, the pause between two
-# requests of a closed loop, the time up to which it runs, and, once it has, when the next iteration
-# ends and the next one may begin.
+# Columns of `clock`: now, seconds of all iterations, the integral of the queue length, the pause
+# between two requests of a closed loop, the time limit, and, after a run to the limit, the times at
+# which the next iteration ends and may begin.
 NOW, BUSY, QUEUED, THINK, UNTIL, NEXT_END, NEXT_BEGIN, NUM_CLOCKS = range(8)
-# Of a worker: iterations under way, the oldest one's place in `ends`, the slot that is planned
-# (NONE = none), whether it cannot begin, how many slots are free, and whether it has looked at an
-# end since it last tried to begin.
+# Columns of a worker: iterations under way, the oldest one's place in `ends`, the planned slot
+# (NONE = no slot), 1 if no iteration can begin, free slots, and 1 if the worker has handled an end
+# since it last tried to begin.
 UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, LOOKED, NUM_WORKER_COLUMNS = range(7)
 
 
@@ -98,10 +98,10 @@ class RunArrays(NamedTuple):
 
     Args:
         arrival, admitted, first, last: (n,) seconds.
-        where: (n,) worker.
+        where: (n,) worker of each request.
         ended: (n,) requests in the order of their ends.
-        numbers, clock: see above.
-        workers: (w, NUM_WORKER_COLUMNS).
+        numbers, clock: columns above.
+        workers: (w, NUM_WORKER_COLUMNS) columns above.
         begins: (w,) time at which the next iteration may begin.
         begun: (w,) time of the last attempt to begin.
         soonest: tournament of the workers' next times, see `next_worker`.
@@ -109,7 +109,7 @@ class RunArrays(NamedTuple):
         free: (w, slots) free slots.
         parts: (NUM_PARTS,) seconds of each part, summed over iterations.
         of_rank, slowest: (NUM_PARTS,) seconds of one iteration.
-        counts: (NUM_COUNTS,).
+        counts: (NUM_COUNTS,) counts of one iteration.
     """
 
     arrival: FloatArray
@@ -134,8 +134,8 @@ class RunArrays(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation:
-    """A simulation that `advance_simulation` continues.
+class ServingSimulation:
+    """State of a serving simulation that `advance_simulation` continues.
 
     `chances`: acceptance of draft tokens, see `DraftAcceptance.chances`.
     """
@@ -147,9 +147,10 @@ class Simulation:
     chances: FloatArray
 
 
-def serve(requests: Requests, table: StepTable, fleet: Fleet) -> ServedRequests:
-    """Outcome of requests on a fleet, by the compiled loop with decoding requests counted; equal to
-    `python_loop.serve_unfolded`.
+def serve_requests(requests: Requests, table: StepTable, fleet: Fleet) -> ServedRequests:
+    """Simulate requests on a fleet of workers by the compiled loop; return their outcome.
+
+    Decoding requests are counted; the result equals `python_loop.serve_requests_in_python`.
     """
     simulation = new_simulation(requests, table, fleet)
     with compiling():
@@ -157,8 +158,8 @@ def serve(requests: Requests, table: StepTable, fleet: Fleet) -> ServedRequests:
     return served_requests(simulation)
 
 
-def new_simulation(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
-    """A simulation in which nothing has arrived."""
+def new_simulation(requests: Requests, table: StepTable, fleet: Fleet) -> ServingSimulation:
+    """Create a simulation in which no request has arrived."""
     scheduler, n = fleet.scheduler, len(requests.inputs)
     slots = table.stages if table.stages > 1 else 1 + scheduler.asynchronous
     state = new_state(
@@ -169,7 +170,7 @@ def new_simulation(requests: Requests, table: StepTable, fleet: Fleet) -> Simula
         seed=fleet.acceptance.seed,
     )
     longest = int((requests.inputs + requests.outputs).max(initial=1))
-    columns = columns_of(table, scheduler, longest=longest)
+    columns = tabulate_steps(table, scheduler, longest=longest)
     steady = new_steady_decode(
         state, columns.windows, longest_answer=int(requests.outputs.max(initial=1))
     )
@@ -198,7 +199,7 @@ def new_simulation(requests: Requests, table: StepTable, fleet: Fleet) -> Simula
         workers=workers,
         begins=np.zeros(fleet.workers),
         begun=np.full(fleet.workers, -np.inf),
-        soonest=new_soonest(fleet.workers),
+        soonest=new_time_trees(fleet.workers),
         ends=np.zeros((fleet.workers, slots)),
         slot_of=np.zeros((fleet.workers, slots), dtype=np.int64),
         free=np.tile(np.arange(slots, dtype=np.int64), (fleet.workers, 1)),
@@ -207,7 +208,7 @@ def new_simulation(requests: Requests, table: StepTable, fleet: Fleet) -> Simula
         slowest=np.zeros(NUM_PARTS),
         counts=np.zeros(NUM_COUNTS),
     )
-    return Simulation(
+    return ServingSimulation(
         state=state,
         steady=steady,
         columns=columns,
@@ -216,9 +217,10 @@ def new_simulation(requests: Requests, table: StepTable, fleet: Fleet) -> Simula
     )
 
 
-def advance_simulation(simulation: Simulation, *, until: float) -> None:
-    """Run all events before `until`, and the iterations that end at `until`; requests that arrive
-    at `until` may still be added.
+def advance_simulation(simulation: ServingSimulation, *, until: float) -> None:
+    """Run all events before `until` seconds, and the iterations that end at `until`.
+
+    Requests that arrive at `until` may still be added.
     """
     simulation.run.clock[UNTIL] = until
     run_all(
@@ -226,15 +228,15 @@ def advance_simulation(simulation: Simulation, *, until: float) -> None:
     )
 
 
-def served_requests(simulation: Simulation) -> ServedRequests:
-    """Outcome of a simulation's requests. Raises InfeasibleError if some wait for ever."""
+def served_requests(simulation: ServingSimulation) -> ServedRequests:
+    """Outcome of a simulation's requests; raises InfeasibleError if some wait for ever."""
     run = simulation.run
-    return served_of(
+    return collect_served_requests(
         simulation.state,
         arrival=run.arrival,
         admitted=run.admitted,
-        first=run.first,
-        last=run.last,
+        first_s=run.first,
+        last_s=run.last,
         where=run.where,
         iterations=int(run.numbers[ITERATIONS]),
         busy=float(run.clock[BUSY]),
@@ -251,8 +253,9 @@ def run_all(
     run: RunArrays,
     chances: FloatArray,
 ) -> None:
-    """Run events up to the time limit; at one instant iterations end, then requests arrive, then
-    iterations begin.
+    """Run the events of all workers up to the time limit.
+
+    At one instant iterations end first, then requests arrive, then iterations begin.
     """
     limit = run.clock[UNTIL]
     while True:
@@ -285,8 +288,10 @@ def advance_worker(
     at: float,
     ends: bool,
 ) -> None:
-    """End a worker's oldest iteration (`ends`) or begin its next one, and continue with that worker
-    until another event comes first.
+    """End a worker's oldest iteration or begin its next, and continue until another event is first.
+
+    Args:
+        ends: True = an iteration ends; False = one begins.
     """
     until = min(run.clock[UNTIL], soonest_of_others(run.soonest, worker))
     pass_time(run, at)
@@ -308,10 +313,10 @@ def advance_worker(
 
 @inner
 def update_times(run: RunArrays, worker: int) -> None:
-    """Set the times at which the worker's oldest iteration ends and its next one may begin.
+    """Set the times at which a worker's oldest iteration ends and its next one may begin.
 
-    With stages a worker looks at one iteration that ended, then begins one, if it can: requests of
-    two that end together stay in separate batches.
+    With stages a worker handles one ended iteration, then begins one, if it can: requests of two
+    iterations that end together stay in separate batches.
     """
     begin = may_begin(run, worker)
     set_time(
@@ -325,8 +330,9 @@ def update_times(run: RunArrays, worker: int) -> None:
 
 @inner
 def next_end(run: RunArrays, worker: int) -> float:
-    """Time at which a worker looks at the end of its oldest iteration: after what it begins
-    before.
+    """Time in seconds at which a worker handles the end of its oldest iteration.
+
+    After the iteration that it begins before.
     """
     if run.workers[worker, UNDER_WAY] == 0:
         return float(np.inf)
@@ -337,8 +343,9 @@ def next_end(run: RunArrays, worker: int) -> float:
 
 @inner
 def soonest_end(run: RunArrays) -> float:
-    """Earliest time at which a worker looks at the end of an iteration, if no other event comes
-    first.
+    """Earliest time in seconds at which a worker handles the end of an iteration.
+
+    If no other event comes first.
     """
     soonest = float(np.inf)
     for worker in range(run.workers.shape[0]):
@@ -358,7 +365,7 @@ def idle_workers(run: RunArrays) -> int:
 
 @inner
 def may_begin(run: RunArrays, worker: int) -> float:
-    """Time at which a worker may begin its next iteration; inf if it cannot."""
+    """Time in seconds at which a worker may begin its next iteration; inf if it cannot."""
     if run.workers[worker, BLOCKED] or run.workers[worker, UNDER_WAY] >= run.numbers[STAGES]:
         return float(np.inf)
     return float(max(run.begins[worker], run.clock[NOW]))
@@ -366,14 +373,14 @@ def may_begin(run: RunArrays, worker: int) -> float:
 
 @inner
 def next_arrival(run: RunArrays) -> float:
-    """Time at which the next request arrives; inf if none is known."""
+    """Time in seconds at which the next request arrives; inf if no arrival is known."""
     following = run.numbers[FOLLOWING]
     return float(run.arrival[following]) if following < run.numbers[KNOWN] else float(np.inf)
 
 
 @inner
 def pass_time(run: RunArrays, at: float) -> None:
-    """Advance the clock to `at` and add to the integral of the queue length."""
+    """Advance the clock to `at` seconds and add to the integral of the queue length."""
     run.clock[QUEUED] += (at - run.clock[NOW]) * run.numbers[QUEUE]
     run.clock[NOW] = at
 
@@ -399,7 +406,7 @@ def admit_arrival(state: SchedulerState, run: RunArrays) -> None:
 
 @inner
 def finish_request(run: RunArrays, request: int) -> None:
-    """Record the last token of a request."""
+    """Record the last token of a request, and the next arrival of a closed loop."""
     run.last[request] = run.clock[NOW]
     run.ended[run.numbers[ENDED]] = request
     run.numbers[ENDED] += 1
@@ -408,14 +415,14 @@ def finish_request(run: RunArrays, request: int) -> None:
 
 @inner
 def send_next_of_loop(run: RunArrays) -> None:
-    """In a closed loop, schedule the next request's arrival after one has ended."""
+    """In a closed loop, schedule the next request's arrival after a request has ended."""
     if run.numbers[CONCURRENCY] > 0 and run.numbers[KNOWN] < run.arrival.shape[0]:
         add_arrival(run, run.clock[NOW] + run.clock[THINK])
 
 
 @inner
 def add_arrival(run: RunArrays, at: float) -> None:
-    """Insert the arrival of one more request at `at`, keeping the order of arrivals."""
+    """Insert the arrival of the next request at `at` seconds, keeping the order of arrivals."""
     index = run.numbers[KNOWN]
     while index > run.numbers[FOLLOWING] and run.arrival[index - 1] > at:
         run.arrival[index] = run.arrival[index - 1]
@@ -428,8 +435,9 @@ def add_arrival(run: RunArrays, at: float) -> None:
 def begin_iteration(
     state: SchedulerState, steady: SteadyDecode, columns: Columns, run: RunArrays, worker: int
 ) -> None:
-    """Begin the worker's planned iteration, or plan and begin one; an engine that plans ahead then
-    plans the next.
+    """Begin a worker's planned iteration, or plan and begin one.
+
+    An engine that plans ahead then plans the next one.
     """
     begin_s, workers = run.clock[NOW], run.workers
     run.begun[worker], workers[worker, LOOKED] = begin_s, 0
@@ -459,7 +467,7 @@ def begin_iteration(
 def plan_worker(
     state: SchedulerState, steady: SteadyDecode, run: RunArrays, worker: int, under_way: int
 ) -> int:
-    """Plan the next iteration of a worker's ranks; returns its slot, NONE = nothing to do."""
+    """Plan the next iteration of a worker's ranks; return its slot, NONE = nothing to do."""
     workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.free[worker, workers[worker, NUM_FREE] - 1]
     planned = 0
@@ -524,7 +532,7 @@ def worker_seconds(
 def end_iteration(
     state: SchedulerState, steady: SteadyDecode, run: RunArrays, chances: FloatArray, worker: int
 ) -> None:
-    """End a worker's oldest iteration: give tokens and remove finished requests."""
+    """End a worker's oldest iteration: give its tokens and remove finished requests."""
     workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.slot_of[worker, workers[worker, OLDEST]]
     workers[worker, OLDEST] = (workers[worker, OLDEST] + 1) % run.ends.shape[1]
@@ -551,7 +559,7 @@ def give_batch_tokens(
     rank: int,
     slot: int,
 ) -> None:
-    """Give the tokens of the entries of a rank's batch."""
+    """Give the answer tokens of all entries of a rank's batch."""
     num_done = 0
     for entry in range(state.batch_size[rank, slot]):
         request = state.batch[rank, slot, entry, ENTRY]

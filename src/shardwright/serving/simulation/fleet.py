@@ -1,4 +1,4 @@
-"""The workers of a pool that serve together: number, ranks, scheduler and router."""
+"""Equal workers that serve one stream of requests: their number, ranks, scheduler and router."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from shardwright.serving.simulation.request_router import Router
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftAcceptance:
-    """Acceptance of draft tokens.
+    """Acceptance of draft tokens in speculative decoding.
 
     Args:
         acceptance: see `Speculation`.
         sampled: drawn for each iteration of each request from `seed`; otherwise every request gets
-            the
-            mean, rounded down in sum.
+            the mean, rounded down in sum.
         seed: random seed.
     """
 
@@ -28,9 +27,7 @@ class DraftAcceptance:
     seed: int = 0
 
     def chances(self, draft_tokens: int) -> FloatArray:
-        """(3,) acceptance, sampled or not, and mean tokens an iteration, as `policy.draft_tokens`
-        reads them.
-        """
+        """(3,) acceptance, 1 if sampled, and mean tokens an iteration, for `draft_tokens`."""
         mean = Speculation(tokens=draft_tokens, acceptance=self.acceptance).mean_tokens
         return np.array([self.acceptance, self.sampled, mean], dtype=np.float64)
 

@@ -1,11 +1,10 @@
-"""Mean-value estimate of many deployments in closed form, to rank them: a fixed point of batch
-size, contexts and prompts.
+"""Mean-value estimate of many deployments in closed form, to rank them.
 
-In the steady state D requests decode, and an iteration ends D / n of them, n being its iterations
-of decode: (O - 1) / m for answers of O tokens at m tokens an iteration. As many prompts of I tokens
-begin, so an iteration has q = D I / n tokens of prompts beside. A prompt takes p = max(1, I /
-(budget - D (draft tokens + 1))) iterations where batches are mixed; so of N requests that run at
-once ::
+A fixed point of batch size, contexts and prompts. In the steady state D requests decode, and an
+iteration ends D / n of them, n being its iterations of decode: (O - 1) / m for answers of O tokens
+at m tokens an iteration. As many prompts of I tokens begin, so an iteration has q = D I / n tokens
+of prompts beside. A prompt takes p = max(1, I / (budget - D (draft tokens + 1))) iterations where
+batches are mixed; so of N requests that run at once ::
 
     D (1 + p / n) = N,    N = min(concurrency, sequences, requests whose mean fits in the cache)
     iteration t = the step table's at D requests with contexts I + O / 2 and q tokens of prompts
@@ -36,7 +35,7 @@ from shardwright.serving.step_times.iteration_seconds import exposed_host_second
 from shardwright.serving.step_times.step_table import StepTable
 
 STEPS: Final = 40
-"""Halvings of an interval."""
+"""Bisection steps."""
 
 # Columns of a deployment.
 (
@@ -61,10 +60,16 @@ STEPS: Final = 40
 # Columns of the result.
 _TPOT, _TTFT, _E2E, _RATE, _DECODING, _ITERATION, _NUM_RESULTS = range(7)
 
+_SAME_COLUMNS = (
+    *("tokens", "replayed", "launched", "replaying", "launching", "captured"),
+    *("sequences", "head", "prompt_seconds"),
+)
+"""Columns of a step table with the same name in `StackedTables`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanLoad:
-    """Mean traffic of a deployment.
+    """Mean traffic of a deployment: prompt and answer lengths, and concurrency or request rate.
 
     Args:
         inputs, outputs: tokens of a prompt and of an answer.
@@ -81,8 +86,8 @@ class MeanLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeanField:
-    """Mean-value estimate of each deployment, (n,) each.
+class MeanEstimate:
+    """Estimated mean latency and throughput of each of n deployments, as (n,) columns.
 
     Args:
         tpot_s, ttft_s, e2e_s: seconds of a further token, to the first token, and of a request; inf
@@ -102,8 +107,10 @@ class MeanField:
 
 
 class StackedTables(NamedTuple):
-    """Step tables of n deployments, concatenated: columns, and the index where each table's points
-    begin (n + 1,).
+    """Step tables of n deployments, concatenated.
+
+    numbers: (n, columns) scalars; fields ending in `_at`: (n + 1,) index where each table's points
+        begin; the other fields are the tables' columns.
     """
 
     numbers: FloatArray
@@ -126,16 +133,16 @@ class StackedTables(NamedTuple):
     prompt_seconds: FloatArray
 
 
-def stacked_tables(
+def stack_tables(
     tables: Sequence[StepTable], fleets: Sequence[Fleet], *, context: float
 ) -> StackedTables:
-    """Step tables and fleets of n deployments, concatenated.
+    """Concatenate the step tables and fleets of n deployments.
 
     Args:
         context: mean tokens that a decoding request sees, for windows.
     """
     numbers = np.array(
-        [_numbers(table, fleet) for table, fleet in zip(tables, fleets, strict=True)],
+        [_deployment_scalars(table, fleet) for table, fleet in zip(tables, fleets, strict=True)],
         dtype=np.float64,
     )
     windowed = [
@@ -151,34 +158,29 @@ def stacked_tables(
     return StackedTables(
         numbers=numbers.reshape(len(tables), _NUM_COLUMNS),
         tokens_at=_offsets([len(t.tokens) for t in tables]),
-        tokens=_concatenated([t.tokens for t in tables]),
-        replayed=_concatenated([t.replayed for t in tables]),
-        launched=_concatenated([t.launched for t in tables]),
-        replaying=_concatenated([t.replaying for t in tables]),
-        launching=_concatenated([t.launching for t in tables]),
         captured_at=_offsets([len(t.captured) for t in tables]),
-        captured=_concatenated([np.asarray(t.captured, dtype=np.float64) for t in tables]),
         sequences_at=_offsets([len(t.sequences) for t in tables]),
-        sequences=_concatenated([t.sequences for t in tables]),
-        head=_concatenated([t.head for t in tables]),
         start=_concatenated([t.decode_start for t in tables]),
         slope=_concatenated([t.decode_slope for t in tables]),
         windowed=_concatenated(windowed),
         prompts_at=_offsets([len(t.prompt_tokens) for t in tables]),
         prompts=_concatenated([t.prompt_tokens for t in tables]),
-        prompt_seconds=_concatenated([t.prompt_seconds for t in tables]),
+        **{
+            name: _concatenated([getattr(table, name) for table in tables])
+            for name in _SAME_COLUMNS
+        },
     )
 
 
-def mean_field(stacked: StackedTables, load: MeanLoad) -> MeanField:
-    """Mean-value estimate of all stacked deployments under one load."""
+def estimate_stacked(stacked: StackedTables, load: MeanLoad) -> MeanEstimate:
+    """Estimate the mean latency and throughput of all stacked deployments under one load."""
     estimates = np.zeros((len(stacked.numbers), _NUM_RESULTS))
     loads = np.array(
         [load.inputs, load.outputs, load.concurrency, load.per_second, load.requests],
         dtype=np.float64,
     )
     _solve_all(stacked, loads, estimates)
-    return MeanField(
+    return MeanEstimate(
         tpot_s=estimates[:, _TPOT],
         ttft_s=estimates[:, _TTFT],
         e2e_s=estimates[:, _E2E],
@@ -189,7 +191,7 @@ def mean_field(stacked: StackedTables, load: MeanLoad) -> MeanField:
     )
 
 
-def _numbers(table: StepTable, fleet: Fleet) -> list[float]:
+def _deployment_scalars(table: StepTable, fleet: Fleet) -> list[float]:
     """Scalars of one deployment, in the order of the columns above."""
     scheduler = fleet.scheduler
     return [
@@ -218,6 +220,7 @@ def _offsets(counts: list[int]) -> IntArray:
 
 
 def _concatenated(columns: list[FloatArray] | list[IntArray]) -> FloatArray:
+    """Concatenate columns to one float array; empty for no columns."""
     return np.concatenate(columns).astype(np.float64) if columns else np.zeros(0)
 
 
@@ -225,8 +228,9 @@ def _concatenated(columns: list[FloatArray] | list[IntArray]) -> FloatArray:
 def _interpolated(
     points: FloatArray, values: FloatArray, start: int, stop: int, at: float
 ) -> float:
-    """Value at `at`, linear between points; extrapolated after the last two, constant before the
-    first.
+    """Value at `at`, linear between points.
+
+    Extrapolated after the last two points, constant before the first.
     """
     last_index = stop - 1
     if last_index == start or at <= points[start]:
@@ -263,8 +267,10 @@ def _iteration(
     prompt_tokens: float,
     length: float,
 ) -> float:
-    """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts of
-    `length` tokens.
+    """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts.
+
+    Args:
+        length: tokens of a prompt.
     """
     numbers = stacked.numbers[i]
     tokens = decoding * (numbers[_DRAFT_TOKENS] + 1) + prompt_tokens
@@ -319,9 +325,7 @@ def _prompt_iterations(numbers: FloatArray, decoding: float, inputs: float) -> f
 def _token_interval(
     stacked: StackedTables, i: int, decoding: float, inputs: float, outputs: float
 ) -> float:
-    """Seconds from one token of a request to the next, with the prompts of other requests
-    between.
-    """
+    """Seconds from one token of a request to the next, with the other requests' prompts between."""
     numbers = stacked.numbers[i]
     answer = max(1.0, (outputs - 1.0) / numbers[_MEAN_TOKENS])
     prompts = decoding / answer * inputs
@@ -329,8 +333,7 @@ def _token_interval(
     if numbers[_MIXES] > 0.0:
         room = max(1.0, numbers[_BUDGET] - decoding * (numbers[_DRAFT_TOKENS] + 1))
         prompt_tokens = min(prompts, room)
-        # An iteration has a prompt in it or not: the time is that of those with, and those without,
-        # in their shares.
+        # The time is the mean of iterations with a prompt and without, weighted by their shares.
         share = min(1.0, prompt_tokens / min(inputs, room))
         with_prompts = (
             _iteration(stacked, i, decoding, context, prompt_tokens / max(share, 1e-12), inputs)
@@ -389,7 +392,7 @@ def _solve(stacked: StackedTables, i: int, loads: FloatArray, estimate: FloatArr
                 low = decoding
             else:
                 high = decoding
-    # Stages work on as many batches, each of its share of the requests.
+    # Each pipeline stage works on a batch of its own, with an equal share of the requests.
     cycle = _token_interval(stacked, i, decoding / numbers[_STAGES], inputs, outputs)
     rate = decoding / (answer * cycle)
     estimate[_DECODING], estimate[_ITERATION] = decoding, cycle

@@ -1,6 +1,4 @@
-"""The worker with the next event: a tournament tree of the workers' times, updated in logarithmic
-steps.
-"""
+"""Tournament tree of the workers' next event times, updated in logarithmic steps."""
 
 from __future__ import annotations
 
@@ -13,9 +11,10 @@ from shardwright.compiled import inner
 END, BEGIN, NUM_ROWS = range(3)
 
 
-def new_soonest(workers: int) -> FloatArray:
-    """(NUM_ROWS, 2 leaves) tournament trees without events: node i has the smaller time of nodes 2
-    i and 2 i + 1, worker w is node leaves + w.
+def new_time_trees(workers: int) -> FloatArray:
+    """(NUM_ROWS, 2 leaves) tournament trees of event times, without events.
+
+    Node i has the smaller time of nodes 2 i and 2 i + 1, worker w is node leaves + w.
     """
     leaves = 1 << (workers - 1).bit_length()
     return np.full((NUM_ROWS, 2 * leaves), np.inf)
@@ -23,7 +22,7 @@ def new_soonest(workers: int) -> FloatArray:
 
 @inner
 def set_time(soonest: FloatArray, row: int, worker: int, at: float) -> None:
-    """Set a worker's time and update the tree."""
+    """Set a worker's next event time in a tree."""
     node = soonest.shape[1] // 2 + worker
     soonest[row, node] = at
     while node > 1:
@@ -36,7 +35,7 @@ def set_time(soonest: FloatArray, row: int, worker: int, at: float) -> None:
 
 @inner
 def first_worker(soonest: FloatArray, row: int) -> int:
-    """The worker with the smallest time; the first of several."""
+    """The worker with the smallest event time; the first of several."""
     leaves, node = soonest.shape[1] // 2, 1
     while node < leaves:
         node = 2 * node if soonest[row, 2 * node] == soonest[row, node] else 2 * node + 1
@@ -45,7 +44,7 @@ def first_worker(soonest: FloatArray, row: int) -> int:
 
 @inner
 def soonest_of_others(soonest: FloatArray, worker: int) -> float:
-    """The smallest time of all other workers, of either row."""
+    """The smallest event time of all other workers, in seconds, of either row."""
     node, soonest_time = soonest.shape[1] // 2 + worker, np.inf
     while node > 1:
         sibling = node + 1 - 2 * (node % 2)

@@ -1,5 +1,4 @@
-"""Disaggregated serving: prompts on prefill workers, answers on decode workers, and the KV cache
-transferred between.
+"""Disaggregated serving: prefill workers, decode workers and KV cache transfers between them.
 
 A prompt runs at a prefill worker, then its cache goes to a decode worker, then the request decodes
 there: with vLLM from the prompt's last token on, so that the first token of the answer comes from
@@ -32,7 +31,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.policy.next_iteration import find_refusals
 from shardwright.serving.policy.scheduler_state import INPUTS, OUTPUTS
-from shardwright.serving.simulation.cache_transfer import CacheLink, Transfers
+from shardwright.serving.simulation.cache_transfer import CacheLink, CacheTransfers
 from shardwright.serving.simulation.compiled_loop import (
     ENDED,
     FOLLOWING,
@@ -40,7 +39,7 @@ from shardwright.serving.simulation.compiled_loop import (
     KNOWN,
     NEXT_BEGIN,
     NEXT_END,
-    Simulation,
+    ServingSimulation,
     add_arrival,
     advance_simulation,
     new_simulation,
@@ -50,12 +49,12 @@ from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
-_expect = python_form(add_arrival)
+_add_arrival = python_form(add_arrival)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DisaggregatedRun:
-    """Outcome of requests in both pools.
+    """Outcome of requests in the prefill and the decode pool.
 
     Args:
         served: outcome of whole requests; `worker` is the decode worker.
@@ -70,7 +69,7 @@ class DisaggregatedRun:
     transfer_s: FloatArray
 
 
-def serve_split(
+def serve_disaggregated(
     requests: Requests,
     tables: tuple[StepTable, StepTable],
     fleets: tuple[Fleet, Fleet],
@@ -78,11 +77,10 @@ def serve_split(
     *,
     think_s: float = 0.0,
 ) -> DisaggregatedRun:
-    """Outcome of requests that are prefilled and decoded by separate workers.
+    """Simulate requests that are prefilled and decoded by separate workers.
 
     Args:
-        tables, fleets: of prefill and of decode workers; their schedulers are set to their roles
-            here.
+        tables, fleets: those of prefill and of decode workers; the schedulers' roles are set here.
         think_s: see `Fleet`.
     """
     prefill_fleet = replace(
@@ -98,23 +96,23 @@ def serve_split(
     if requests.concurrency:
         prefill.run.numbers[KNOWN] = min(requests.concurrency, len(requests.inputs))
     decodes_first = decode_fleet.scheduler.batching is Batching.MIXED
-    refused = refusals_of(prefill)
+    refused = find_refused_requests(prefill)
     decoded = np.flatnonzero(~refused & ((requests.outputs > 1) | decodes_first))
-    decode = new_simulation(chosen_requests(requests, decoded), tables[1], decode_fleet)
+    decode = new_simulation(select_requests(requests, decoded), tables[1], decode_fleet)
     decode.run.numbers[KNOWN] = 0
     goes_on = np.zeros(len(refused), dtype=np.bool_)
     goes_on[decoded] = True
-    refused[decoded] = refusals_of(decode)
+    refused[decoded] = find_refused_requests(decode)
     alone = (
         (link.bytes_per_sequence + link.bytes_per_token * requests.inputs)
         / link.layers
         / link.bandwidth
     )
-    pools = _Pools(
+    pools = _TwoPools(
         requests=requests,
         prefill=prefill,
         decode=decode,
-        links=tuple(Transfers() for _ in range(prefill_fleet.workers)),
+        links=tuple(CacheTransfers() for _ in range(prefill_fleet.workers)),
         alone=alone,
         latency_s=link.latency_s,
         think_s=think_s,
@@ -125,32 +123,32 @@ def serve_split(
     )
     with compiling():
         pools.run()
-    return _split(pools, decodes_first=decodes_first)
+    return _combine_pools(pools, decodes_first=decodes_first)
 
 
-def refusals_of(simulation: Simulation) -> BoolArray:
+def find_refused_requests(simulation: ServingSimulation) -> BoolArray:
     """(n,) True for requests of a simulation that never fit."""
     refused = np.zeros(len(simulation.state.requests), dtype=np.bool_)
     find_refusals(simulation.state, refused)
     return refused
 
 
-def chosen_requests(requests: Requests, chosen: IntArray) -> Requests:
-    """Some of the requests, without shared prefixes and with arrivals not known yet."""
+def select_requests(requests: Requests, indices: IntArray) -> Requests:
+    """Some of the requests, without shared prefixes and with unknown arrivals."""
     return Requests(
-        arrival_s=np.full(len(chosen), np.nan),
-        inputs=requests.inputs[chosen],
-        outputs=requests.outputs[chosen],
+        arrival_s=np.full(len(indices), np.nan),
+        inputs=requests.inputs[indices],
+        outputs=requests.outputs[indices],
         concurrency=0,
-        block_offsets=np.zeros(len(chosen) + 1, dtype=np.int64),
+        block_offsets=np.zeros(len(indices) + 1, dtype=np.int64),
         blocks=np.zeros(0, dtype=np.int64),
         block_tokens=requests.block_tokens,
     )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Pools:
-    """Both pools and the links between them, each at a time of its own.
+class _TwoPools:
+    """A prefill and a decode simulation and the links between them, each at a time of its own.
 
     Args:
         alone: (n,) seconds of a transfer without others.
@@ -160,16 +158,15 @@ class _Pools:
         came: (n,) time of arrival at the decode workers.
         over: heap of (time, request) of transfers that have ended and are still to be delivered.
         landed: requests in the order of arrival at the decode workers.
-        ends: heap of times at which a request was done and has not brought the next one; of the
-            first
-            `settled` requests the refused ones are included.
+        ends: heap of end times of requests after which the next one has not been scheduled; of the
+            first `settled` requests the refused ones are included.
         seen: number of ends of each pool that were read.
     """
 
     requests: Requests
-    prefill: Simulation
-    decode: Simulation
-    links: tuple[Transfers, ...]
+    prefill: ServingSimulation
+    decode: ServingSimulation
+    links: tuple[CacheTransfers, ...]
     alone: FloatArray
     latency_s: float
     think_s: float
@@ -189,43 +186,45 @@ class _Pools:
         In each turn the earliest end of all iterations and transfers is passed.
         """
         while True:
-            prompt, answer = self._soonest()
+            prompt, answer = self._earliest_ends()
             if prompt == answer == self._next_transfer() == inf:
                 return
-            until = self._bring(min(answer, prompt) if self.early else answer)
-            if _due(self.prefill, until):
+            until = self._schedule_next_arrivals(min(answer, prompt) if self.early else answer)
+            if _may_affect_other_pool(self.prefill, until):
                 advance_simulation(self.prefill, until=until)
-                self._send()
-                prompt, _ = self._soonest()
-            # No transfer begins before the next prompt ends, so those that end before are not
+                self._start_transfers()
+                prompt, _ = self._earliest_ends()
+            # No transfer begins before the next prompt ends, so transfers that end before are not
             # delayed any more.
-            self._land(until=nextafter(prompt, -inf))
+            self._deliver(until=nextafter(prompt, -inf))
             until = prompt + self.latency_s
-            if _due(self.decode, until):
+            if _may_affect_other_pool(self.decode, until):
                 advance_simulation(self.decode, until=until)
                 for request in self._new_ends(1):
                     heappush(self.ends, float(self.decode.run.last[request]))
 
-    def _soonest(self) -> tuple[float, float]:
-        """Times before which no prompt and no answer ends, whatever the other pool still sends."""
+    def _earliest_ends(self) -> tuple[float, float]:
+        """Times in seconds before which no prompt and no answer ends, with events still to come."""
         prompt, answer = _next_end(self.prefill), _next_end(self.decode)
         more_to_come = self.prefill.run.numbers[KNOWN] < len(self.refused)
         if more_to_come and self.ends:
-            prompt = min(prompt, _end_behind(self.prefill, self.ends[0] + self.think_s))
+            prompt = min(prompt, _earliest_end_after(self.prefill, self.ends[0] + self.think_s))
         answer = min(
-            answer, _end_behind(self.decode, min(prompt, self._next_transfer()) + self.latency_s)
+            answer,
+            _earliest_end_after(self.decode, min(prompt, self._next_transfer()) + self.latency_s),
         )
         if more_to_come:
-            prompt = min(prompt, _end_behind(self.prefill, answer + self.think_s))
+            prompt = min(prompt, _earliest_end_after(self.prefill, answer + self.think_s))
         return prompt, answer
 
     def _next_transfer(self) -> float:
         """Earliest time at which a transfer ends."""
         return min(self.over[0][0] if self.over else inf, *(link.next_end for link in self.links))
 
-    def _bring(self, bound: float) -> float:
-        """Add the next requests of a closed loop for ends up to `bound`; returns the first possible
-        arrival that is not known then.
+    def _schedule_next_arrivals(self, bound: float) -> float:
+        """Schedule the next requests of a closed loop for ends up to `bound` seconds.
+
+        Returns the first possible arrival that is not known then.
         """
         numbers, arrival = self.prefill.run.numbers, self.prefill.run.arrival
         while numbers[KNOWN] < len(arrival):
@@ -238,12 +237,12 @@ class _Pools:
                     heappush(self.ends, float(arrival[self.settled]))
                 self.settled += 1
             elif end <= bound:
-                _expect(self.prefill.run, heappop(self.ends) + self.think_s)
+                _add_arrival(self.prefill.run, heappop(self.ends) + self.think_s)
             else:
                 return bound + self.think_s
         return inf
 
-    def _send(self) -> None:
+    def _start_transfers(self) -> None:
         """Start the transfers of prompts that have ended, in the order of their ends."""
         run = self.prefill.run
         for request in sorted(
@@ -251,19 +250,20 @@ class _Pools:
         ):
             at = float(run.last[request])
             link = self.links[run.where[request]]
-            for transfer in link.ended(until=at):
+            for transfer in link.pop_ended(until=at):
                 heappush(self.over, transfer)
             link.begin(at, alone=float(self.alone[request]), transfer=request)
             if not self.goes_on[request]:
                 heappush(self.ends, at)
 
-    def _land(self, *, until: float) -> None:
-        """Deliver requests whose transfers end by `until` to the decode workers, ties in order of
-        the requests.
+    def _deliver(self, *, until: float) -> None:
+        """Deliver requests whose transfers end by `until` seconds to the decode workers.
+
+        Ties are in the order of the requests.
         """
         run, columns = self.decode.run, self.decode.state.requests
         for link in self.links:
-            for transfer in link.ended(until=until):
+            for transfer in link.pop_ended(until=until):
                 heappush(self.over, transfer)
         ended: list[tuple[float, int]] = []
         while self.over and self.over[0][0] <= until:
@@ -283,47 +283,43 @@ class _Pools:
             self.landed.append(request)
 
     def _new_ends(self, pool: int) -> list[int]:
-        """Requests of a pool that ended since the last call."""
+        """Requests of a pool that ended since the last call; pool 0 = prefill, 1 = decode."""
         run = (self.prefill, self.decode)[pool].run
         num_seen, self.seen[pool] = self.seen[pool], int(run.numbers[ENDED])
         ended: list[int] = run.ended[num_seen : self.seen[pool]].tolist()
         return ended
 
 
-def _next_end(simulation: Simulation) -> float:
-    """Time before which none of the simulation's iterations ends, except for requests not known
-    yet.
-    """
+def _next_end(simulation: ServingSimulation) -> float:
+    """Time in seconds before which no iteration of the simulation ends, without new requests."""
     clock = simulation.run.clock
     return min(
         float(clock[NEXT_END]),
-        _end_behind(simulation, min(float(clock[NEXT_BEGIN]), _next_arrival(simulation))),
+        _earliest_end_after(simulation, min(float(clock[NEXT_BEGIN]), _next_arrival(simulation))),
     )
 
 
-def _end_behind(simulation: Simulation, begin: float) -> float:
-    """Time before which no iteration ends that begins at `begin`; inf while all workers are
-    busy.
-    """
+def _earliest_end_after(simulation: ServingSimulation, begin: float) -> float:
+    """Time before which no iteration ends that begins at `begin`; inf if all workers are busy."""
     return nextafter(begin, inf) if simulation.run.numbers[IDLE] else inf
 
 
-def _due(simulation: Simulation, until: float) -> bool:
-    """True if the simulation's events up to `until` may affect the other pool."""
+def _may_affect_other_pool(simulation: ServingSimulation, until: float) -> bool:
+    """True if the simulation's events up to `until` seconds may affect the other pool."""
     run = simulation.run
     if run.clock[NEXT_END] <= until:
         return True
     return bool(run.numbers[IDLE] and min(run.clock[NEXT_BEGIN], _next_arrival(simulation)) < until)
 
 
-def _next_arrival(simulation: Simulation) -> float:
+def _next_arrival(simulation: ServingSimulation) -> float:
     """Time of the next known arrival; inf if there is none."""
     run = simulation.run
     following = run.numbers[FOLLOWING]
     return float(run.arrival[following]) if following < run.numbers[KNOWN] else inf
 
 
-def _split(pools: _Pools, *, decodes_first: bool) -> DisaggregatedRun:
+def _combine_pools(pools: _TwoPools, *, decodes_first: bool) -> DisaggregatedRun:
     """Results of both pools combined, on a clock that begins with the first arrival."""
     prefill, decode = served_requests(pools.prefill), served_requests(pools.decode)
     decoded, run = np.array(pools.landed, dtype=np.int64), pools.decode.run
@@ -360,8 +356,9 @@ def combined_result(
     worker: IntArray,
     preempted: IntArray,
 ) -> ServedRequests:
-    """Outcome of whole requests from the outcomes of both pools; a request without a last token has
-    no first token.
+    """Outcome of whole requests from the outcomes of the prefill and the decode pool.
+
+    A request without a last token has no first token.
     """
     return ServedRequests(
         arrival_s=arrival,

@@ -1,6 +1,4 @@
-"""The simulation in plain Python, one request and iteration after the other: the reference of the
-compiled loop.
-"""
+"""Serving simulation in plain Python, request by request: the reference of the compiled loop."""
 
 from __future__ import annotations
 
@@ -41,8 +39,8 @@ from shardwright.serving.step_times.iteration_seconds import (
     NUM_COUNTS,
     NUM_PARTS,
     Columns,
-    columns_of,
     iteration_seconds,
+    tabulate_steps,
 )
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
@@ -51,10 +49,10 @@ Timing: TypeAlias = Callable[[SchedulerState, int, int], float]
 """Seconds of the iteration that is planned in a rank's slot."""
 
 Watcher: TypeAlias = Callable[[float, SchedulerState, int, int], None]
-"""Is told of each iteration of each rank as it begins: when, and its slot of the state."""
+"""Callback at the begin of each iteration of each rank: time, state, rank and slot."""
 
 
-def serve_unfolded(
+def serve_requests_in_python(
     requests: Requests,
     table: StepTable,
     fleet: Fleet,
@@ -62,7 +60,7 @@ def serve_unfolded(
     timing: Timing | None = None,
     watcher: Watcher | None = None,
 ) -> ServedRequests:
-    """Outcome of requests on a fleet, iteration by iteration.
+    """Simulate requests on a fleet in plain Python, iteration by iteration; return their outcome.
 
     At one instant iterations end first, then requests arrive, then iterations begin. A worker with
     pipeline stages begins the next one a stage's share of the last one's seconds later, and ends
@@ -84,7 +82,7 @@ _NOBODY = np.zeros(2, dtype=np.int64)
 
 @dataclass(slots=True, kw_only=True)
 class _Worker:
-    """A worker's iterations.
+    """State of a worker's iterations.
 
     Args:
         under_way: (end, slot) of iterations under way, the oldest first.
@@ -92,8 +90,8 @@ class _Worker:
         planned: a slot planned in advance; -1 = none.
         begins: time at which the next iteration may begin.
         begun: time of the last attempt to begin.
-        looked: an end was seen since that attempt.
-        blocked: nothing could begin, and another event has to come first.
+        looked: an end was handled since that attempt.
+        blocked: no iteration could begin, and another event has to come first.
     """
 
     under_way: deque[tuple[float, int]] = field(default_factory=deque)
@@ -107,6 +105,8 @@ class _Worker:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
+    """State of a simulation run."""
+
     requests: Requests
     table: StepTable
     fleet: Fleet
@@ -142,7 +142,7 @@ class _Run:
             seed=self.fleet.acceptance.seed,
         )
         longest = int((self.requests.inputs + self.requests.outputs).max(initial=1))
-        self.columns = columns_of(self.table, scheduler, longest=longest)
+        self.columns = tabulate_steps(self.table, scheduler, longest=longest)
         self.nowhere = np.zeros(len(self.columns.windows), dtype=np.int64)
         self.workers = [_Worker(slots=list(range(slots))) for _ in range(self.fleet.workers)]
         self.arrival = self.requests.arrival_s.copy()
@@ -152,7 +152,7 @@ class _Run:
         self.chances = self.fleet.acceptance.chances(scheduler.draft_tokens)
 
     def advance(self) -> bool:
-        """Run the next event; False if there is none."""
+        """Run the next event; False if no event is left."""
         end = min((self._next_end(w) for w in self.workers), default=np.inf)
         begin = min(
             (max(w.begins, self.now) for w in self.workers if self._may_begin(w)), default=np.inf
@@ -163,11 +163,13 @@ class _Run:
             return False
         self._pass_time(float(at))
         if end <= at:
-            self._end(next(i for i, w in enumerate(self.workers) if self._next_end(w) == end))
+            self._end_iteration(
+                next(i for i, w in enumerate(self.workers) if self._next_end(w) == end)
+            )
         elif arrives <= at:
-            self._arrive()
+            self._admit_arrival()
         else:
-            self._begin(
+            self._begin_iteration(
                 next(
                     i
                     for i, w in enumerate(self.workers)
@@ -177,6 +179,7 @@ class _Run:
         return True
 
     def _may_begin(self, worker: _Worker) -> bool:
+        """True if a worker may begin an iteration now or later, without another event."""
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
 
     def _next_end(self, worker: _Worker) -> float:
@@ -189,15 +192,17 @@ class _Run:
         return float(max(worker.under_way[0][0], np.nextafter(worker.begun, np.inf)))
 
     def _pass_time(self, at: float) -> None:
+        """Advance the clock to `at` seconds and add to the integral of the queue length."""
         self.queued += (at - self.now) * int(self.state.ranks[:, NUM_WAITING].sum())
         self.now = at
 
-    def _arrive(self) -> None:
+    def _admit_arrival(self) -> None:
+        """Put the next arriving request in the queue of a rank, or refuse it."""
         request = self.following
         self.following += 1
         if never_fits(self.state, request):
             self.state.requests[request, STATUS] = REFUSED
-            self._next_of_loop()
+            self._schedule_next_of_loop()
             return
         rank = route(
             self.state, router_number(self.fleet.router), request, self.routed, self.fleet.workers
@@ -207,32 +212,34 @@ class _Run:
         arrive(self.state, rank, request)
         self.workers[rank // self.fleet.ranks].blocked = False
 
-    def _next_of_loop(self) -> None:
+    def _schedule_next_of_loop(self) -> None:
+        """In a closed loop, schedule the next request's arrival after a request has ended."""
         if self.requests.concurrency and self.known < len(self.arrival):
             self.known += 1
             self.arrival[self.known - 1] = self.now + self.fleet.think_s
-            # Requests are counted in the order of their arrival: one that has not come yet may come
-            # behind this one.
+            # Requests are numbered in the order of their arrival: a later one may arrive after this
+            # one.
             self.arrival[self.following : self.known].sort()
 
-    def _begin(self, index: int) -> None:
+    def _begin_iteration(self, index: int) -> None:
+        """Begin a worker's planned iteration, or plan and begin one."""
         worker = self.workers[index]
         worker.begun, worker.looked = self.now, False
-        slot = worker.planned if worker.planned >= 0 else self._plan(index)
+        slot = worker.planned if worker.planned >= 0 else self._plan_iteration(index)
         worker.planned = -1
         if slot < 0:
             worker.blocked = True
             return
-        seconds = self._seconds(index, slot)
+        seconds = self._iteration_seconds(index, slot)
         previous_end = worker.under_way[-1][0] if worker.under_way else 0.0
         worker.under_way.append((max(previous_end, self.now + seconds), slot))
         worker.begins = self.now + seconds / max(1, self.table.stages)
         self.iterations += 1
         self.busy += seconds
         if self.fleet.scheduler.asynchronous and self.table.stages == 1:
-            worker.planned = self._plan(index)
+            worker.planned = self._plan_iteration(index)
 
-    def _plan(self, index: int) -> int:
+    def _plan_iteration(self, index: int) -> int:
         """Plan the next iteration of a worker's ranks; returns its slot, -1 = nothing to do."""
         worker = self.workers[index]
         slot = worker.slots.pop()
@@ -240,19 +247,20 @@ class _Run:
         update_prompt_delay(self.state, index * self.fleet.ranks, self.fleet.ranks)
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
             num_planned += plan_iteration(self.state, rank, slot)
-            self._admit(rank, slot)
+            self._record_admissions(rank, slot)
         if num_planned:
             return slot
         worker.slots.append(slot)
         return -1
 
-    def _admit(self, rank: int, slot: int) -> None:
+    def _record_admissions(self, rank: int, slot: int) -> None:
+        """Record the admission times of the requests that are in their first iteration."""
         for entry in range(self.state.batch_size[rank, slot]):
             request = self.state.batch[rank, slot, entry, ENTRY]
             if np.isnan(self.admitted[request]):
                 self.admitted[request] = self.now
 
-    def _seconds(self, index: int, slot: int) -> float:
+    def _iteration_seconds(self, index: int, slot: int) -> float:
         """Seconds of a worker's iteration: those of its slowest rank."""
         slowest, slowest_parts = -1.0, self.parts
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
@@ -279,19 +287,21 @@ class _Run:
         self.parts = self.parts + slowest_parts
         return slowest
 
-    def _end(self, index: int) -> None:
+    def _end_iteration(self, index: int) -> None:
+        """End a worker's oldest iteration: give its tokens and remove finished requests."""
         worker = self.workers[index]
         _, slot = worker.under_way.popleft()
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
             num_done = 0
             for entry in range(self.state.batch_size[rank, slot]):
-                num_done += self._give(rank, slot, entry)
+                num_done += self._give_entry_tokens(rank, slot, entry)
             if num_done:
                 remove_done(self.state, rank)
         worker.slots.append(slot)
         worker.blocked, worker.looked = False, True
 
-    def _give(self, rank: int, slot: int, entry: int) -> bool:
+    def _give_entry_tokens(self, rank: int, slot: int, entry: int) -> bool:
+        """Give the tokens of one entry; True if its request has ended."""
         request = self.state.batch[rank, slot, entry, ENTRY]
         given = give_tokens(
             self.state, rank, slot, entry, tokens_given(self.state, self.chances, rank, slot, entry)
@@ -303,17 +313,17 @@ class _Run:
         if self.state.requests[request, STATUS] != DONE:
             return False
         self.last[request] = self.now
-        self._next_of_loop()
+        self._schedule_next_of_loop()
         return True
 
     def served(self) -> ServedRequests:
         """Outcome of all requests, on a clock that begins with the first arrival."""
-        return served_of(
+        return collect_served_requests(
             self.state,
             arrival=self.arrival,
             admitted=self.admitted,
-            first=self.first,
-            last=self.last,
+            first_s=self.first,
+            last_s=self.last,
             where=self.where,
             iterations=self.iterations,
             busy=self.busy,
@@ -322,13 +332,13 @@ class _Run:
         )
 
 
-def served_of(
+def collect_served_requests(
     state: SchedulerState,
     *,
     arrival: FloatArray,
     admitted: FloatArray,
-    first: FloatArray,
-    last: FloatArray,
+    first_s: FloatArray,
+    last_s: FloatArray,
     where: IntArray,
     iterations: int,
     busy: float,
@@ -347,12 +357,12 @@ def served_of(
             hint="a higher memory fraction, fewer tokens an iteration, or shorter requests",
         )
     start = float(arrival[0]) if len(arrival) else 0.0
-    seconds = float(np.nanmax(last, initial=start)) - start if len(arrival) else 0.0
+    seconds = float(np.nanmax(last_s, initial=start)) - start if len(arrival) else 0.0
     waited = (admitted - arrival)[state.requests[:, STATUS] == DONE]
     return ServedRequests(
         arrival_s=arrival - start,
-        first_s=first - start,
-        last_s=last - start,
+        first_s=first_s - start,
+        last_s=last_s - start,
         worker=where,
         preempted=state.requests[:, PREEMPTED].copy(),
         cached=state.requests[:, CACHED].copy(),
@@ -365,4 +375,4 @@ def served_of(
     )
 
 
-__all__ = ["Timing", "Watcher", "serve_unfolded", "served_of"]
+__all__ = ["Timing", "Watcher", "collect_served_requests", "serve_requests_in_python"]

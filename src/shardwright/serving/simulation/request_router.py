@@ -1,4 +1,4 @@
-"""Routing of arriving requests to ranks."""
+"""Routing of arriving requests to the ranks of workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ROUND_ROBIN, _SHORTEST, _PREFIX = range(3)
 
 @allocation_free
 def route(state: SchedulerState, router: int, request: int, order: int, workers: int) -> int:
-    """The rank of the `order`-th request of all. Ties go to the lowest rank."""
+    """Choose the rank of the `order`-th request by the router's rule; ties go to the lowest."""
     ranks = state.ranks.shape[0]
     ranks_per_worker = ranks // workers
     if router == _ROUND_ROBIN:
@@ -52,5 +52,5 @@ def route(state: SchedulerState, router: int, request: int, order: int, workers:
 
 
 def router_number(router: Router) -> int:
-    """Number of a router, as the compiled `route` takes it."""
+    """Number of a router in the form that the compiled `route` takes."""
     return ROUTERS.index(router)

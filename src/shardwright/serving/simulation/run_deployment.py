@@ -1,4 +1,4 @@
-"""Simulation of a deployment's pools under a job's requests: step tables, schedulers and loop."""
+"""Simulate a deployment under a job's requests, from step tables and scheduler settings."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from shardwright.job.serving_job import ClosedLoop, Poisson
 from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
+from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
 from shardwright.serving.simulation.cache_transfer import CacheLink
-from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.compiled_loop import serve_requests
 from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet
 from shardwright.serving.simulation.mean_estimate import (
-    MeanField,
+    MeanEstimate,
     MeanLoad,
-    mean_field,
-    stacked_tables,
+    estimate_stacked,
+    stack_tables,
 )
-from shardwright.serving.simulation.prefill_and_decode import serve_split
+from shardwright.serving.simulation.prefill_and_decode import serve_disaggregated
 from shardwright.serving.step_times.block_prices import step_table
 from shardwright.serving.step_times.worker_memory import cached_bytes
 from shardwright.serving.traffic.draw_requests import draw_requests
@@ -30,7 +30,7 @@ from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 def simulate_job(
     problem: ServingProblem, deployment: Deployment, *, blocks: tuple[int, ...]
 ) -> tuple[Requests, ServedRequests]:
-    """A job's requests, drawn, and their outcome on a deployment.
+    """Draw a job's requests and simulate them on a deployment; return both.
 
     The first requests of a closed loop without a burst arrive spread over the mean time of a
     request in a run with a burst.
@@ -52,8 +52,7 @@ def simulate_job(
 def simulate_requests(
     problem: ServingProblem, deployment: Deployment, requests: Requests, *, blocks: tuple[int, ...]
 ) -> ServedRequests:
-    """Outcome of requests on aggregated workers, or on prefill workers and, after a transfer, on
-    decode workers.
+    """Simulate requests on aggregated workers, or on prefill workers and then decode workers.
 
     Args:
         blocks: cache blocks of each rank, one number for each pool.
@@ -68,9 +67,9 @@ def simulate_requests(
         for pool_problem, pool, count in zip(problems, deployment.pools, blocks, strict=True)
     ]
     if len(fleets) == 1:
-        return serve(requests, tables[0], fleets[0])
-    link = link_between(problem, deployment)
-    return serve_split(
+        return serve_requests(requests, tables[0], fleets[0])
+    link = cache_link(problem, deployment)
+    return serve_disaggregated(
         requests,
         (tables[0], tables[1]),
         (fleets[0], fleets[1]),
@@ -79,9 +78,8 @@ def simulate_requests(
     ).served
 
 
-def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanField:
-    """Mean-value estimate of aggregated workers in closed form (`mean_field`), without a
-    simulation.
+def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanEstimate:
+    """Estimate mean latency and throughput of aggregated workers in closed form.
 
     Args:
         blocks: cache blocks of each rank.
@@ -103,7 +101,7 @@ def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: in
         )
     pool_problem = problem_on_worker(problem, pool.worker)
     inputs, outputs = job.lengths.inputs.mean, job.lengths.outputs.mean
-    stacked = stacked_tables(
+    stacked = stack_tables(
         [step_table(pool_problem, pool.worker)],
         [fleet_of(pool_problem, pool, blocks=blocks)],
         context=inputs + outputs / 2,
@@ -117,12 +115,15 @@ def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: in
         )
     else:
         load = MeanLoad(inputs=inputs, outputs=outputs, per_second=job.arrivals.per_second)
-    return mean_field(stacked, load)
+    return estimate_stacked(stacked, load)
 
 
-def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:
-    """The fleet of a pool's workers; the engine of `problem` is that of `problem_on_worker`."""
-    speculation = problem.job.speculation if pool.role is not Role.PREFILL else None
+def fleet_of(problem: ServingProblem, pool: WorkerPool, *, blocks: int) -> Fleet:
+    """The fleet of a pool's workers, with scheduler, ranks and draft acceptance.
+
+    The engine of `problem` is that of `problem_on_worker`.
+    """
+    speculation = problem.job.speculation if pool.role is not WorkerRole.PREFILL else None
     return Fleet(
         scheduler=scheduler_settings(problem.engine, pool.worker, blocks=blocks, role=pool.role),
         workers=pool.count,
@@ -134,12 +135,12 @@ def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:
     )
 
 
-def link_between(problem: ServingProblem, deployment: Deployment) -> CacheLink:
-    """Link for KV caches from a prefill worker: the island's links where the whole deployment lies
-    in one, else the network cards of its devices.
+def cache_link(problem: ServingProblem, deployment: Deployment) -> CacheLink:
+    """Link for KV caches from prefill to decode workers, with its bandwidth and cache bytes.
 
-    Every device of a rank sends its part of the cache, all at once; the worker with fewer devices
-    limits the rate.
+    The island's links where the whole deployment lies in one, else the network cards of its
+    devices. Every device of a rank sends its part of the cache, all at once; the worker with fewer
+    devices limits the rate.
     """
     cluster, workers = problem.cluster, [pool.worker for pool in deployment.pools]
     bandwidth, latency_s = _tier_of_deployment(cluster, deployment.devices)
@@ -154,9 +155,7 @@ def link_between(problem: ServingProblem, deployment: Deployment) -> CacheLink:
 
 
 def _tier_of_deployment(cluster: Cluster, devices: int) -> tuple[float, float]:
-    """Bytes a second of a device and seconds of a message, on the smallest tier that joins
-    `devices` devices.
-    """
+    """Bytes a second of a device, and latency in seconds, of the tier that joins `devices`."""
     tiers = cluster.tiers()
     tier = next((tier for tier in tiers if tier.num_devices >= devices), tiers[-1])
     return tier.bandwidth, tier.latency_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.workers import Deployment, Pool
+from shardwright.serving.deployments.workers import Deployment, WorkerPool
 from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.user_metrics import Metrics
 from shardwright.serving.step_times.worker_memory import WorkerMemory
@@ -14,23 +14,23 @@ from shardwright.serving.traffic.drawn_requests import ServedRequests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAnswer:
-    """Memory of a pool's devices, and the largest share of the cache in use."""
+    """Memory of a worker pool's devices, and the largest share of the cache in use."""
 
-    pool: Pool
+    pool: WorkerPool
     memory: WorkerMemory
     cache_used: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServingAnswer:
-    """Outcome of a deployment under a job's traffic.
+    """Answer of a serving simulation: outcome of a deployment under a job's traffic.
 
     Args:
         engine: name and options.
         settled: the engine's settings on the first pool's workers.
         metrics: latencies and throughput that users see.
         served: outcome of each request.
-        joules_per_token: at the devices' power limits while the run lasts; None = not known.
+        joules_per_token: joules at the devices' power limits during the run; None = not known.
         notes: assumptions.
     """
 

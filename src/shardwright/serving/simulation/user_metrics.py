@@ -1,6 +1,4 @@
-"""Metrics that users of a service see: times to tokens, throughput, and the share of requests that
-meet the latency targets.
-"""
+"""Latency, throughput and goodput metrics of a serving run, as users see them."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpread:
-    """Mean of one metric over requests, and its percentiles by nearest rank."""
+    """Mean and nearest-rank percentiles of one metric over requests."""
 
     mean: float
     p50: float
@@ -24,7 +22,7 @@ class MetricSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Metrics of a run, or of its requests after the warm-up.
+    """Latency, throughput and goodput of a serving run, or of its requests after the warm-up.
 
     Args:
         num_requests: requests counted.
@@ -62,7 +60,7 @@ class Metrics:
 
 
 def metric_spread(values: FloatArray) -> MetricSpread:
-    """Mean, and the smallest values that 50, 90 and 99 % are not above; nan of an empty array."""
+    """Mean and nearest-rank percentiles (50, 90, 99 %) of values; nan of an empty array."""
     if not len(values):
         return MetricSpread(mean=np.nan, p50=np.nan, p90=np.nan, p99=np.nan)
     ordered = np.sort(values)
@@ -84,14 +82,14 @@ def metrics(
     warm_up: int = 0,
     request_s: float = 0.0,
 ) -> Metrics:
-    """Metrics of served requests as users see them.
+    """Compute the latency, throughput and goodput metrics of served requests.
 
     Args:
         devices: devices of all workers.
         promise: latency targets of requests.
-        warm_up: the first requests that do not count. InferenceX sends 2 C of them before it starts
-            its clock with a burst of its own: draw a loop for those alone, or leave it at 0 and
-            count the burst, as it does.
+        warm_up: number of first requests that do not count. InferenceX sends 2 C requests before it
+            starts its clock with a burst of its own: draw a loop for those alone, or leave 0 and
+            count the burst, as InferenceX does.
         request_s: seconds of a request's way to the queue and of its first token's way back, which
             users wait for too.
     """
@@ -107,7 +105,7 @@ def metrics(
     several_tokens = outputs > 1
     tpot = (last_s - first_s)[several_tokens] / (outputs[several_tokens] - 1)
     seconds = float(last_s.max() - arrival_s.min()) + request_s if len(last_s) else 0.0
-    on_time = _promise_kept(promise, ttft, last_s - first_s, outputs, e2e)
+    on_time = _meets_targets(promise, ttft, last_s - first_s, outputs, e2e)
     share = float(on_time.sum() / counts.sum()) if counts.any() else 1.0
     rate = 1 / seconds if seconds > 0 else 0.0
     tokens = float(outputs.sum()) * rate
@@ -130,15 +128,16 @@ def metrics(
     )
 
 
-def _promise_kept(
+def _meets_targets(
     promise: Promise | None,
     ttft: FloatArray,
     decode_s: FloatArray,
     outputs: IntArray,
     e2e: FloatArray,
 ) -> BoolArray:
-    """(n,) True for requests that meet their latency targets; a request of one token has no
-    TPOT.
+    """(n,) True for requests that meet their latency targets.
+
+    A request of one token has no TPOT.
     """
     on_time = np.ones(len(ttft), dtype=np.bool_)
     if promise is None:

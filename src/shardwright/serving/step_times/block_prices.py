@@ -1,6 +1,4 @@
-"""Construction of a worker's step table: every block is lowered once and priced for all numbers of
-tokens at once.
-"""
+"""Build a worker's step table: every block is priced for all numbers of tokens at once."""
 
 from __future__ import annotations
 
@@ -44,18 +42,19 @@ MULTIPLIES_IN: Final = {
     NumberFormat.NVFP4: Dtype.FP4,
     NumberFormat.MXFP4: Dtype.FP4,
 }
-"""Units that multiply a format; devices have as many of them for 8-bit integers as for 8-bit
-floats."""
+"""Matrix-multiplication units for each number format.
+
+Devices have as many units for 8-bit integers as for 8-bit floats.
+"""
 STATE_BYTES: Final = 4
 MAX_PROMPT_TOKENS: Final = 2**17
 
 
 def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
-    """Table of an iteration's seconds on one rank of `worker`; see `StepTable` for the sum of its
-    columns.
+    """Build the table of an iteration's seconds on one rank of a worker.
 
-    The engine is that of `problem_on_worker`. Stages have equal shares of the seconds: layers are
-    cut evenly.
+    See `StepTable` for the sum of its columns. The engine is that of `problem_on_worker`. Stages
+    have equal shares of the seconds: layers are cut evenly.
     """
     engine, model, constants = problem.engine, problem.model, problem.constants
     products = products_of(problem)
@@ -67,28 +66,28 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     tokens = _token_points(problem, worker)
     sequences = _sample_points(worker.sequences or engine.max_sequences)
     lengths = np.concatenate([[0], _sample_points(MAX_PROMPT_TOKENS, smallest=64)])
-    base, head = _KernelPath.zeros(len(tokens)), _KernelPath.zeros(len(sequences))
+    base, head = np.zeros((4, len(tokens))), np.zeros((4, len(sequences)))
     start, slope, prompts = (
         np.zeros(len(sequences)),
         np.zeros(len(sequences)),
         np.zeros(len(lengths)),
     )
     windows: dict[int, FloatArray] = {}
-    for block, count in counted_blocks(model, draft_tokens=worker.draft_tokens):
+    for block, count in block_uses(model, draft_tokens=worker.draft_tokens):
         token_counts = sequences * (worker.draft_tokens + 1) if is_head(block) else tokens
         kernel_seconds = forward_seconds(
             block,
-            rows_of(worker, token_counts),
+            worker_rows(worker, token_counts),
             products=products,
             networks=networks,
             skew=problem.job.expert_skew,
             gap_s=constants.replayed_launch_s,
         )
-        path = _kernel_path(kernel_seconds, block, problem)
+        seconds = count * _launch_seconds(kernel_seconds, block, problem)
         if is_head(block):
-            head += path.times(count)
+            head += seconds
             continue
-        base += path.times(count)
+        base += seconds
         core = _ContextCost.of(block, problem, worker, machine)
         start += count * core.state(sequences)
         prompts += count * prompt_factor * core.prompts(lengths)
@@ -102,19 +101,20 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             else:
                 slope += count * slope_seconds
     window_sizes = sorted(windows)
-    # Between two iterations lies what one stage takes of the first, so the host's work hides behind
-    # as much in each of them, or comes on top of it.
+    replayed, launched, replaying, launching = base
+    # Between two iterations lie the seconds of one stage, so the host's work overlaps with as many
+    # seconds in each of them, or is added to them.
     host_rounds = worker.pp if engine.asynchronous or engine.stages_wait else 1
     return StepTable(
         tokens=tokens,
-        replayed=monotone(base.replayed),
-        launched=monotone(np.maximum(base.launched, base.replayed)),
-        replaying=monotone(base.replaying),
-        launching=monotone(base.launching),
+        replayed=monotone(replayed),
+        launched=monotone(np.maximum(launched, replayed)),
+        replaying=monotone(replaying),
+        launching=monotone(launching),
         captured=np.array(engine.captured, dtype=np.int64),
         piecewise=engine.piecewise,
         sequences=sequences,
-        head=monotone(head.replayed),
+        head=monotone(head[0]),
         decode_start=monotone(start),
         decode_slope=slope,
         windows=np.array(window_sizes, dtype=np.int64),
@@ -134,17 +134,19 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
 
 
 def monotone(values: FloatArray) -> FloatArray:
-    """Non-decreasing version of scattered measurements: the mean of the highest value so far and
-    the lowest still to come.
+    """Make measured values non-decreasing.
+
+    The mean of the highest value so far and the lowest still to come.
     """
     return np.asarray(
         (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
     )
 
 
-def counted_blocks(model: Model, *, draft_tokens: int) -> tuple[tuple[Block, int], ...]:
-    """(block, uses in an iteration) of the text model; a block that predicts further tokens runs
-    once for each draft token.
+def block_uses(model: Model, *, draft_tokens: int) -> tuple[tuple[Block, int], ...]:
+    """(block, uses in an iteration) of the text model.
+
+    A block that predicts further tokens runs once for each draft token.
     """
     uses: dict[int, int] = {}
     for run in model.runs:
@@ -156,7 +158,7 @@ def counted_blocks(model: Model, *, draft_tokens: int) -> tuple[tuple[Block, int
 
 
 def products_of(problem: ServingProblem) -> ServingGemms:
-    """Matrix multiplication rates in all formats of the job, on the cluster's device."""
+    """Matrix multiplication rates of the cluster's device in all number formats of the job."""
     device, precision = problem.cluster.node.accelerator, problem.job.precision
     classes = (precision.attention, precision.mlp, precision.experts, precision.head)
     formats = {NumberFormat.BF16, *(number_format.activations for number_format in classes)}
@@ -172,6 +174,7 @@ def products_of(problem: ServingProblem) -> ServingGemms:
 
 
 def _machine(device: Accelerator, multiplied: NumberFormat) -> Machine:
+    """The device with its compute units and kernels for a number format."""
     return machine_of(
         device,
         compute=MULTIPLIES_IN.get(multiplied, Dtype.BF16),
@@ -180,9 +183,10 @@ def _machine(device: Accelerator, multiplied: NumberFormat) -> Machine:
     )
 
 
-def rows_of(worker: Worker, tokens: IntArray) -> Rows:
-    """A worker's stage as rows of degrees, tensor parallel ranks side by side; ``mbs`` = tokens of
-    a rank.
+def worker_rows(worker: Worker, tokens: IntArray) -> Rows:
+    """A worker's pipeline stage as cost-table rows, one for each number of tokens of a rank.
+
+    Tensor parallel ranks are side by side; ``mbs`` = tokens of a rank.
     """
     inside = worker.tp * worker.cp
     fixed = {
@@ -206,50 +210,15 @@ def rows_of(worker: Worker, tokens: IntArray) -> Rows:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _KernelPath:
-    """Seconds of work by kernel launch: captured graphs replayed, or kernels launched one by one;
-    and the host's seconds of each.
-    """
-
-    replayed: FloatArray
-    launched: FloatArray
-    replaying: FloatArray
-    launching: FloatArray
-
-    @staticmethod
-    def zeros(count: int) -> _KernelPath:
-        """Zero seconds at `count` points."""
-        return _KernelPath(
-            **dict.fromkeys(("replayed", "launched", "replaying", "launching"), np.zeros(count))
-        )
-
-    def __add__(self, other: _KernelPath) -> _KernelPath:
-        return _KernelPath(
-            replayed=self.replayed + other.replayed,
-            launched=self.launched + other.launched,
-            replaying=self.replaying + other.replaying,
-            launching=self.launching + other.launching,
-        )
-
-    def times(self, count: int) -> _KernelPath:
-        """The seconds of `count` such blocks."""
-        return _KernelPath(
-            replayed=self.replayed * count,
-            launched=self.launched * count,
-            replaying=self.replaying * count,
-            launching=self.launching * count,
-        )
-
-
-def _kernel_path(
+def _launch_seconds(
     kernel_seconds: ForwardSeconds, block: Block, problem: ServingProblem
-) -> _KernelPath:
-    """Seconds of a block, at least those of its host.
+) -> FloatArray:
+    """(4, t) seconds of a block with graphs replayed, with kernels launched; host of each.
 
-    The host takes time for each kernel where Python launches it; where an engine compiles the piece
-    between two attention cores (the pieces that it captures), for each piece and its kernels,
-    except experts, which Python launches; for each piece alone where captured pieces are replayed.
+    The host takes time for each kernel that Python launches. Where an engine compiles the piece
+    between two attention cores (the pieces that it captures), it takes time for each piece and its
+    kernels, except experts, which Python launches. Where captured pieces are replayed, it takes
+    time for each piece alone.
     """
     constants, engine = problem.constants, problem.engine
     total = engine_seconds(
@@ -264,18 +233,20 @@ def _kernel_path(
         compiled = kernel_seconds.compiled * constants.compiled_launch_s
         launches = pieces + compiled + kernel_seconds.opaque * constants.host_launch_s
     replays = np.full(len(total), 0.0 if engine.full_graphs else pieces)
-    return _KernelPath(
-        replayed=np.maximum(total, replays),
-        launched=np.maximum(total, launches),
-        replaying=replays,
-        launching=np.broadcast_to(launches, total.shape),
+    return np.stack(
+        [
+            np.maximum(total, replays),
+            np.maximum(total, launches),
+            replays,
+            np.broadcast_to(launches, total.shape),
+        ]
     )
 
 
 def engine_seconds(
     kernel_seconds: ForwardSeconds, constants: ServingConstants, *, accelerator: str
 ) -> FloatArray:
-    """(t,) seconds of a block's kernels inside a running engine on a catalog's `accelerator`."""
+    """(t,) seconds of a block's kernels inside a running engine on a catalog accelerator."""
     return np.asarray(
         np.array([constants.in_place(part, accelerator) for part in PARTS])
         @ kernel_seconds.seconds,
@@ -285,7 +256,7 @@ def engine_seconds(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _ContextCost:
-    """Costs of a block that depend on the contexts: attention, scans and states."""
+    """Costs of a block that depend on the context lengths: attention, scans and states."""
 
     block: Block
     machine: Machine
@@ -295,7 +266,7 @@ class _ContextCost:
 
     @staticmethod
     def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _ContextCost:
-        """The context-dependent costs of a block on a worker."""
+        """Create the context-dependent costs of a block on a worker."""
         return _ContextCost(
             block=block,
             machine=machine,
@@ -311,10 +282,10 @@ class _ContextCost:
         ]
 
     def decoding(self, sequences: IntArray) -> dict[int, tuple[FloatArray, FloatArray]]:
-        """By attention window (0 = none), (start, slope) of decode attention: (s,) seconds, and
-        seconds a context token.
+        """Decode-attention seconds by attention window (0 = no window), as (start, slope).
 
-        Keys chosen by a scorer count as a window of as many tokens.
+        (s,) seconds, and (s,) seconds a context token. Keys chosen by a scorer count as a window of
+        as many tokens.
         """
         latent = latent_of(self.block)
         by_window: dict[int, tuple[FloatArray, FloatArray]] = {}
@@ -390,8 +361,9 @@ def _sample_points(largest: int, *, smallest: int = 1) -> IntArray:
 
 
 def _token_points(problem: ServingProblem, worker: Worker) -> IntArray:
-    """Numbers of tokens that are priced: the captured sizes, and samples up to the budget or the
-    most decode tokens.
+    """Numbers of tokens that are priced: the captured sizes, and samples up to the most tokens.
+
+    The most tokens are the budget or those of the most decoding requests.
     """
     engine = problem.engine
     max_tokens = max(

@@ -1,4 +1,4 @@
-"""Seconds of an iteration, computed from a step table that is tabulated once for a run."""
+"""Seconds of an engine iteration, from a step table that is tabulated once for a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardwright.serving.policy.scheduler_state import (
 )
 from shardwright.serving.step_times.step_table import StepTable
 
-# What `Served.by_part` counts.
+# Parts of an iteration's seconds, in the order of `ServedRequests.by_part`.
 BASE, HEAD, DECODE, PROMPT, HOST, NUM_PARTS = range(6)
 PARTS = (
     "products, norms, experts and sums",
@@ -31,8 +31,8 @@ PARTS = (
 # Scalars of `Columns`.
 HOST_SECONDS, HOST_SEQUENCE, ANSWER, OVERLAPPED, PIECEWISE, LARGEST, NUM_SCALARS = range(7)
 
-# What an iteration is, as far as its time goes: tokens, sampled requests, those that decode, the
-# sum of their contexts, requests in all, and whether there are prompts in it.
+# Counts of an iteration: tokens, sampled requests, decoding requests, the sum of their contexts,
+# requests in all, and 1 if there are prompts in it.
 T, S, D, K, R, PROMPTS, NUM_COUNTS = range(7)
 
 
@@ -41,13 +41,13 @@ class Columns(NamedTuple):
     """A step table at every number of tokens and of sequences that a run can have, in seconds.
 
     Args:
-        replayed, launched: (tokens + 1,) base.
-        replaying, launching: (tokens + 1,) of the host.
-        head, start, slope: (sequences + 1,).
-        windows: (w,) tokens.
-        window_slope: (w, sequences + 1).
+        replayed, launched: (tokens + 1,) seconds of the base.
+        replaying, launching: (tokens + 1,) seconds of the host.
+        head, start, slope: (sequences + 1,) see `StepTable`.
+        windows: (w,) tokens of each attention window.
+        window_slope: (w, sequences + 1) seconds a context token.
         prompt_tokens, prompt_seconds: points of A, attention of a whole prompt.
-        scalars: see above.
+        scalars: columns above.
     """
 
     replayed: FloatArray
@@ -64,11 +64,11 @@ class Columns(NamedTuple):
     scalars: FloatArray
 
 
-def columns_of(table: StepTable, scheduler: SchedulerSettings, *, longest: int) -> Columns:
-    """`table` at every number of tokens and sequences that `scheduler` can reach.
+def tabulate_steps(table: StepTable, scheduler: SchedulerSettings, *, longest: int) -> Columns:
+    """Tabulate a step table at every number of tokens and sequences that a scheduler can reach.
 
     Args:
-        longest: most tokens of a request.
+        longest: tokens of the longest request.
     """
     sequences = np.arange(scheduler.max_sequences + 1, dtype=np.float64)
     max_prompt_tokens = (
@@ -122,8 +122,9 @@ def columns_of(table: StepTable, scheduler: SchedulerSettings, *, longest: int) 
 
 
 def interpolated(at: FloatArray, points: IntArray | FloatArray, values: FloatArray) -> FloatArray:
-    """Values at `at`, linear between points; extrapolated after the last two, constant before the
-    first.
+    """Values at `at`, linear between points.
+
+    Extrapolated after the last two points, constant before the first.
     """
     points = np.asarray(points, dtype=np.float64)
     at_points = np.interp(at, points, values)
@@ -156,7 +157,7 @@ def prompt_attention_seconds(columns: Columns, tokens: float) -> float:
 
 @inner
 def seconds_at_tokens(values: FloatArray, tokens: int) -> float:
-    """Value of a column at `tokens`, extrapolated after its end."""
+    """Value of a column at a number of tokens, extrapolated after its end."""
     last_index = len(values) - 1
     if tokens <= last_index:
         return float(values[tokens])
@@ -167,7 +168,7 @@ def seconds_at_tokens(values: FloatArray, tokens: int) -> float:
 
 @inner
 def exposed_host_seconds(host: float, device: float) -> float:
-    """Seconds by which the host's work, all in one thread, exceeds the device's work meanwhile."""
+    """Seconds by which the host's work, all in one thread, exceeds the concurrent device work."""
     return max(0.0, host - device)
 
 
@@ -175,10 +176,10 @@ def exposed_host_seconds(host: float, device: float) -> float:
 def seconds_by_part(
     columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray
 ) -> float:
-    """Seconds of an iteration; its parts are written to `parts`.
+    """Seconds of an iteration from its counts; its parts are written to `parts`.
 
     Args:
-        counts: (NUM_COUNTS,).
+        counts: (NUM_COUNTS,) counts of the iteration.
         prompts: seconds of attention of parts of prompts.
         windowed: seconds of attention within windows.
     """
@@ -221,7 +222,7 @@ def iteration_seconds(
         steady: (2,) requests that decode beside the entries of the batch, and the sum of their
             contexts.
         windows: (w,) sum of their context tokens in each window.
-        counts, parts: written to.
+        counts, parts: receive the counts and the seconds of each part.
     """
     counts[:] = 0.0
     prompts, windowed = 0.0, 0.0

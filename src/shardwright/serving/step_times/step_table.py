@@ -1,6 +1,4 @@
-"""The step table: seconds of a worker's iteration as columns, for loops over millions of
-iterations.
-"""
+"""Step table: seconds of a worker's iteration as columns, for loops over millions of iterations."""
 
 from __future__ import annotations
 
@@ -10,7 +8,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTable:
-    """Seconds of one iteration of a worker (of one of its ranks under data parallel attention).
+    """Seconds of one iteration of a worker, as columns by tokens, sequences and context.
+
+    With data parallel attention, of one of its ranks.
 
     An iteration has D requests that decode, with `draft_tokens` + 1 tokens each, and parts of
     prompts: part i has q_i tokens behind p_i that are cached already. Its tokens are T =
@@ -45,8 +45,7 @@ class StepTable:
         prompt_tokens: (p,) rising from 0.
         prompt_seconds: (p,) A, attention of a whole prompt.
         host_s, host_sequence_s: host's seconds of an iteration, and of each request in it; times
-            the
-            stages where every stage's host does its own work.
+            the stages where every stage's host does its own work.
         answer_s: seconds after each iteration, not hidden.
         asynchronous: see above.
         draft_tokens: see `Worker`.

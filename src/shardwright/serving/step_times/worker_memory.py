@@ -17,24 +17,22 @@ from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.scheduler_settings import running_at_once
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.workers import Worker
-from shardwright.serving.step_times.block_prices import STATE_BYTES, counted_blocks, rows_of
+from shardwright.serving.step_times.block_prices import STATE_BYTES, block_uses, worker_rows
 from shardwright.units import GIB, format_bytes
 
 CONTEXT_BYTES = 2 * GIB
-"""CUDA's context, NCCL's buffers, an engine's workspaces, and what PyTorch's allocator holds
-without use.
+"""Bytes of CUDA's context, NCCL's buffers, workspaces, and unused bytes of PyTorch's allocator.
 
 Source: assumed; vLLM reports 0.6 to 1.5 GiB of memory outside PyTorch on one to eight H100 (docs,
 "conserving memory"), and its workspace of FlashInfer's attention is 0.4 GiB more. Of 1, 1.5 and 2
-GiB it is the one with which published runs wait for the cache where they were measured to (21 of
-29, 20 of 28, 21 of 25 rows near its end), so that it counts among the numbers that were chosen by
-runs.
+GiB this value makes published runs wait for the cache where they were measured to (21 of 29, 20 of
+28, 21 of 25 rows near its end), so it is one of the numbers that were fitted to runs.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMemory:
-    """Bytes on the worker's fullest device.
+    """Bytes on the worker's fullest device, by use, and the size of its KV cache.
 
     Args:
         capacity: memory of the device.
@@ -66,18 +64,17 @@ class WorkerMemory:
 
 
 def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
-    """Memory of the fullest device of `worker`, and the size of its cache; the engine is that of
-    `problem_on_worker`.
+    """Memory of a worker's fullest device by use, and the number of KV cache blocks that fit.
 
         cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
         cache = (capacity - others) x fraction - weights                    STATIC
         cache = (capacity - weights - activations - others) x fraction      FREE
 
-    With STATIC the rest is left to activations and graphs. States of sequences are reserved for as
-    many sequences as may run at once.
+    With STATIC the rest is left to activations and graphs. States of sequences are reserved for all
+    sequences that may run at once. The engine is that of `problem_on_worker`.
 
     Raises:
-        InfeasibleError: nothing is left, or one block does not fit.
+        InfeasibleError: no memory is left for the cache, or one block does not fit.
     """
     engine, device = problem.engine, problem.cluster.node.accelerator
     weights, activations = weight_bytes(problem, worker), _activation_bytes(problem, worker)
@@ -116,7 +113,7 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
     )
 
 
-def require_room(memory: WorkerMemory, *, longest: int) -> None:
+def require_cache_for(memory: WorkerMemory, *, longest: int) -> None:
     """Raise InfeasibleError unless the cache holds one request of `longest` tokens."""
     if memory.tokens < longest:
         missing = int((longest - memory.tokens) * memory.token)
@@ -131,13 +128,14 @@ def require_room(memory: WorkerMemory, *, longest: int) -> None:
 
 
 def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
-    """Bytes of the weights on a device of the first stage (blocks are cut evenly over stages), each
-    class in its format.
+    """Bytes of the weights on a device of a worker's first stage, each class in its format.
+
+    Blocks are divided evenly over stages.
     """
-    rows = rows_of(worker, np.ones(1, dtype=np.int64))
+    rows = worker_rows(worker, np.ones(1, dtype=np.int64))
     local = rows.degrees()
     total = 0.0
-    for block, count in counted_blocks(problem.model, draft_tokens=worker.draft_tokens):
+    for block, count in block_uses(problem.model, draft_tokens=worker.draft_tokens):
         if worker.draft_tokens and block.name in PREDICTORS:
             count = 1
         program = forward_program(block, routed=worker.dpa > 1)
@@ -159,11 +157,12 @@ def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
 
 
 def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
-    """(bytes of a cached token, bytes of a sequence's states) on a device. Tokens beyond a window
-    count as cached.
+    """(bytes of a cached token, bytes of a sequence's states) on a device.
+
+    Tokens beyond a window count as cached.
     """
     token, sequence = 0.0, 0
-    for block, count in counted_blocks(problem.model, draft_tokens=min(worker.draft_tokens, 1)):
+    for block, count in block_uses(problem.model, draft_tokens=min(worker.draft_tokens, 1)):
         for living in decode_states(block):
             elements = living.elements(worker.tp)
             if living.lifetime is Lifetime.TOKEN:
@@ -177,13 +176,13 @@ def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
     """Bytes of activations of the largest iteration.
 
     The stream between blocks, and the largest of: the widest matrix products of a layer in 16 bits,
-    the gathered tokens of experts, the logits while a token of each request is sampled.
+    the gathered tokens of experts, and the logits while a token of each request is sampled.
     """
     engine, model = problem.engine, problem.model
     tokens = worker.chunk or engine.token_budget
-    local = rows_of(worker, np.full(1, tokens, dtype=np.int64)).degrees()
+    local = worker_rows(worker, np.full(1, tokens, dtype=np.int64)).degrees()
     widest = 0
-    for block, _ in counted_blocks(model, draft_tokens=worker.draft_tokens):
+    for block, _ in block_uses(model, draft_tokens=worker.draft_tokens):
         program = forward_program(block, routed=worker.dpa > 1)
         written_bytes = [
             int(sum(int(evaluate(size, local)[0]) for size in w.written))
@@ -198,11 +197,10 @@ def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
 
 
 def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> int:
-    """Bytes of experts where every rank with data parallel attention gathers the tokens of all
-    ranks.
+    """Bytes of the expert inputs that a rank gathers from all ranks of data parallel attention.
 
     The tokens, `tokens` of each rank, their sum, and rows for as many experts as a token chooses,
-    on whichever rank:
+    on any rank:
 
         T (2 hidden x 2 + k (max(hidden, width) a + max(2 width, hidden) x 2)) of T tokens that
         choose k experts, with a bytes an activation
@@ -213,7 +211,7 @@ def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> 
     if worker.dpa == 1 or problem.engine.exchange is not ExpertExchange.GATHERED:
         return 0
     largest = 0
-    for block, _ in counted_blocks(problem.model, draft_tokens=worker.draft_tokens):
+    for block, _ in block_uses(problem.model, draft_tokens=worker.draft_tokens):
         for operator in block.operators:
             if (
                 operator.experts is None

@@ -1,4 +1,4 @@
-"""Drawing of a job's requests from its random seed, or from its trace."""
+"""Draw a job's requests from its random seed, or take them from its trace."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from shardwright.job.serving_job import (
 from shardwright.serving.traffic.drawn_requests import Requests
 
 CANDIDATES_AT_ONCE: Final = 4096
-"""Candidates that are thinned at once."""
+"""Candidate arrivals that are thinned at once."""
 
 
 def draw_requests(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) -> Requests:
-    """Arrival times, lengths and shared prefix blocks of a job's requests.
+    """Draw the arrival times, lengths and shared prefix blocks of a job's requests.
 
     Lengths, arrivals and prefixes have separate streams of random numbers, so that a change of one
-    leaves the others: with the same seed a faster stream is the same one with its gaps shortened.
+    leaves the others: with the same seed a faster stream is the same stream with shorter gaps.
 
     Args:
         block_tokens: tokens of a block of the engine's cache; a trace with hashes keeps its own
-            block
-            size, which has to be a multiple.
+            block size, which has to be a multiple.
         answer_s: mean seconds of a request, over which a closed loop without a burst spreads its
             first requests.
     """
@@ -40,10 +39,10 @@ def draw_requests(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) 
         np.random.Generator(np.random.PCG64(s)) for s in np.random.SeedSequence(job.seed).spawn(3)
     )
     if isinstance(job.arrivals, Trace):
-        return _from_trace(job.arrivals, block_tokens=block_tokens)
+        return _trace_requests(job.arrivals, block_tokens=block_tokens)
     if job.lengths is None:
         raise ValueError("lengths are needed where the arrivals are not a trace")
-    inputs, outputs = _lengths(job.lengths, job.arrivals.requests, length_random)
+    inputs, outputs = _draw_lengths(job.lengths, job.arrivals.requests, length_random)
     if isinstance(job.arrivals, ClosedLoop):
         arrival = _closed_loop_arrivals(job.arrivals, answer_s)
         concurrency = job.arrivals.concurrency
@@ -62,29 +61,29 @@ def draw_requests(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) 
 
 
 def longest_request(job: ServingJob) -> int:
-    """Tokens of the longest prompt and answer together that the job may draw, or that its trace
-    has.
-    """
+    """Most tokens of prompt and answer together in one request of the job or its trace."""
     if isinstance(job.arrivals, Trace):
         return int((job.arrivals.inputs + job.arrivals.outputs).max())
     assert job.lengths is not None
     return job.lengths.inputs.high + job.lengths.outputs.high
 
 
-def _lengths(
+def _draw_lengths(
     lengths: Lengths, count: int, random: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """(n,) tokens of prompts and (n,) tokens of answers, drawn evenly from their ranges."""
+    """(n,) tokens of prompts and (n,) tokens of answers, drawn uniformly from their ranges."""
 
     def drawn_from(range: TokenRange) -> IntArray:
+        """(count,) tokens drawn uniformly from a range."""
         return random.integers(range.low, range.high, size=count, endpoint=True, dtype=np.int64)
 
     return drawn_from(lengths.inputs), drawn_from(lengths.outputs)
 
 
 def _closed_loop_arrivals(loop: ClosedLoop, answer_s: float) -> FloatArray:
-    """(n,) arrival times in seconds of a closed loop's first `concurrency` requests; later ones are
-    set when they arrive.
+    """(n,) arrival times in seconds of a closed loop's first `concurrency` requests.
+
+    Later ones are set when they arrive.
     """
     arrival = np.zeros(loop.requests)
     if not loop.burst:
@@ -103,7 +102,7 @@ def _stream_arrivals(arrivals: Poisson | Diurnal, random: np.random.Generator) -
 
 
 def _thinned(arrivals: Diurnal, random: np.random.Generator) -> FloatArray:
-    """(n,) arrival times in seconds of a stream whose rate follows the time of day.
+    """(n,) arrival times in seconds of a stream whose rate follows the time of day, by thinning.
 
     Candidates come at the day's highest rate; each is kept with probability rate then / highest
     rate (Lewis and Shedler 1979).
@@ -124,9 +123,7 @@ def _thinned(arrivals: Diurnal, random: np.random.Generator) -> FloatArray:
 def _prefixes(
     prefix: SharedPrefix | None, inputs: IntArray, block_tokens: int, random: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Offsets (n + 1,) and numbers of the blocks of each prompt that lie in its group's shared
-    text.
-    """
+    """Offsets (n + 1,) and numbers of the blocks of each prompt in its group's shared text."""
     if prefix is None:
         return np.zeros(len(inputs) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     groups = random.integers(0, prefix.groups, size=len(inputs), dtype=np.int64)
@@ -137,11 +134,11 @@ def _prefixes(
     return offsets, np.repeat(groups, counts) * blocks_of_text + block_index
 
 
-def _from_trace(trace: Trace, *, block_tokens: int) -> Requests:
-    """Requests of a trace, with its times, lengths and block hashes."""
+def _trace_requests(trace: Trace, *, block_tokens: int) -> Requests:
+    """Requests of a trace, with its arrival times, lengths and block hashes."""
     if trace.blocks and trace.block_tokens % block_tokens == 0:
         counts = np.array([len(row) for row in trace.blocks], dtype=np.int64)
-        # A last block that is not full is nobody else's.
+        # A last block that is not full is never shared.
         counts = np.minimum(counts, trace.inputs // trace.block_tokens)
         flat = np.array(
             [

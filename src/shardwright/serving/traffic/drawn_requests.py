@@ -1,4 +1,4 @@
-"""Requests of a job and the outcome of their simulation, as columns."""
+"""Requests of a job, and the outcome of their simulation, as columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
-    """n requests in the order of arrival.
+    """n requests in the order of arrival: times, lengths and shared prefix blocks.
 
     Args:
         arrival_s: (n,) seconds; in a closed loop only those of the first `concurrency` count, later
@@ -31,7 +31,9 @@ class Requests:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServedRequests:
-    """Outcome of n requests: seconds on the run's clock, which begins with the first arrival.
+    """Outcome of n simulated requests: times of first and last tokens, preemptions and cache hits.
+
+    Times are seconds on the run's clock, which begins with the first arrival.
 
     Args:
         arrival_s, first_s, last_s: (n,) times of the arrival, the first and the last token; nan =

@@ -1,6 +1,6 @@
-"""Reader of logged request traces; every malformed line is an error that names the line.
+"""Reader of request trace files (Azure, Mooncake, or this project's CSV).
 
-Three forms, told apart by the first line::
+Every malformed line is an error that names the line. Three forms, told apart by the first line::
 
     TIMESTAMP,ContextTokens,GeneratedTokens
         Azure LLM inference 2023: time of day, tokens of prompt and answer
@@ -9,7 +9,7 @@ Three forms, told apart by the first line::
     arrival_s,input_tokens,output_tokens
         this project's form: seconds from any start
 
-Requests have to stand in the order of their arrival. A request without an answer (0 tokens) is
+Requests must be in the order of their arrival. A request without an answer (0 tokens) is
 given an answer of one token, as an engine does.
 
 Sources: https://github.com/Azure/AzurePublicDataset/blob/master/AzureLLMInferenceDataset2023.md,
@@ -59,7 +59,7 @@ class _TraceColumns:
 
 
 def read_trace(path: Path) -> Trace:
-    """The request trace in a file of at most `MAX_FILE_BYTES` bytes."""
+    """Read the request trace in a file of at most `MAX_FILE_BYTES` bytes."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
@@ -76,13 +76,15 @@ def read_trace(path: Path) -> Trace:
 
 
 def parse_trace(content: bytes, *, source: str) -> Trace:
-    """The request trace in a file's `content`; `source` names the file in errors and in the
-    result.
+    """Parse the request trace in a file's content.
+
+    Args:
+        source: name of the file in errors and in the result.
 
     Raises:
         DataError: with the number of the line and the expected form.
     """
-    lines = _lines(content, source)
+    lines = _numbered_lines(content, source)
     number, first_line = next(lines, (1, ""))
     columns = _TraceColumns(source=source)
     if first_line.startswith("{"):
@@ -106,9 +108,10 @@ def parse_trace(content: bytes, *, source: str) -> Trace:
     )
 
 
-def _lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text) of the lines that are not empty, without a copy of the whole
-    content.
+def _numbered_lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, text) of the lines that are not empty.
+
+    Without a copy of the whole content.
     """
     number, start = 0, 3 if content.startswith(b"\xef\xbb\xbf") else 0
     while start < len(content):
@@ -133,6 +136,7 @@ def _read_lines(
     *,
     start: tuple[int, str] | None = None,
 ) -> None:
+    """Read each line into the columns by `read`; raises beyond `MAX_REQUESTS` lines."""
     if start is not None:
         read(columns, *start)
     for number, line in lines:
@@ -142,6 +146,7 @@ def _read_lines(
 
 
 def _read_azure(columns: _TraceColumns, number: int, line: str) -> None:
+    """Read a line of an Azure trace: time of day, prompt tokens, answer tokens."""
     time_text, inputs, outputs = _three_cells(columns, number, line)
     day, _, fraction = time_text.partition(".")
     try:
@@ -167,6 +172,7 @@ def _read_azure(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _read_plain(columns: _TraceColumns, number: int, line: str) -> None:
+    """Read a line of this project's form: seconds, prompt tokens, answer tokens."""
     time_text, inputs, outputs = _three_cells(columns, number, line)
     _add_request(
         columns,
@@ -180,6 +186,7 @@ def _read_plain(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _three_cells(columns: _TraceColumns, number: int, line: str) -> tuple[str, int, int]:
+    """The cells of a CSV line: time, prompt tokens, answer tokens."""
     cells = line.split(",")
     if len(cells) != 3:
         _refuse(
@@ -196,6 +203,7 @@ def _three_cells(columns: _TraceColumns, number: int, line: str) -> tuple[str, i
 
 
 def _token_count(columns: _TraceColumns, number: int, cell: str) -> int:
+    """Read a number of tokens; raises for other text."""
     text = cell.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         _refuse(columns.source, number, f"'{text[:40]}' is no number of tokens", "a whole number")
@@ -203,6 +211,7 @@ def _token_count(columns: _TraceColumns, number: int, cell: str) -> int:
 
 
 def _seconds(text: str) -> float:
+    """Read a number of seconds; nan for other text."""
     try:
         return float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
@@ -210,6 +219,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_mooncake(columns: _TraceColumns, number: int, line: str) -> None:
+    """Read a JSON line of a Mooncake trace: milliseconds, lengths and block hashes."""
     try:
         row: Any = json.loads(line, parse_constant=lambda word: word)
     except (ValueError, RecursionError):
@@ -243,6 +253,7 @@ def _read_mooncake(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _hashes(columns: _TraceColumns, number: int, hashes: object, inputs: int) -> tuple[int, ...]:
+    """Block hashes of a prompt as a tuple; raises for other values or too many."""
     if not isinstance(hashes, list) or any(
         isinstance(block_hash, bool) or not isinstance(block_hash, int) or abs(block_hash) >= 2**63
         for block_hash in hashes
@@ -276,6 +287,7 @@ def _add_request(
     time: str,
     form: str,
 ) -> None:
+    """Append a request to the columns; raises for times and lengths out of range."""
     if not math.isfinite(seconds):
         _refuse(columns.source, number, f"'{time[:40]}' is no time", form)
     if columns.arrival and seconds < columns.arrival[-1]:
@@ -292,6 +304,7 @@ def _add_request(
 
 
 def _refuse(source: str, number: int, message: str, hint: str) -> NoReturn:
+    """Raise a DataError that names the file and the line."""
     raise DataError(f"{source}, line {number}: {message}", hint=hint)
 
 

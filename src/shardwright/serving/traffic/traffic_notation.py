@@ -1,4 +1,4 @@
-"""Notation of traffic, latency targets and number formats on the command line, read."""
+"""Parse the notation of traffic, latency targets and number formats on the command line."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ _CLASSES: Final = ("attention", "output", "mlp", "experts", "head", "kv")
 
 
 def _require_short(text: str, flag: str) -> None:
+    """Raise UsageError for an empty text, or one longer than `_MAX_TEXT` characters."""
     if not text.strip() or len(text) > _MAX_TEXT:
         raise UsageError(
             f"{flag} is 1 to {_MAX_TEXT} characters, not {len(text)}",
@@ -45,8 +46,7 @@ def _require_short(text: str, flag: str) -> None:
 
 
 def read_tokens(text: str, *, flag: str) -> TokenRange:
-    """Range of token counts written as ``1024``, ``1k`` (1,024) or ``819-1024`` (each count as
-    likely).
+    """Read a range of token counts: ``1024``, ``1k`` (1,024), or ``819-1024`` (uniform).
 
     Raises:
         UsageError: the text has another form.
@@ -62,6 +62,7 @@ def read_tokens(text: str, *, flag: str) -> TokenRange:
 
 
 def _token_count(text: str, *, flag: str) -> int:
+    """Read a number of tokens such as ``1024`` or ``8k``."""
     word = text.strip().lower().replace(",", "").replace("_", "")
     scale = 1024 if word.endswith("k") else 1
     digits = word.removesuffix("k")
@@ -78,7 +79,7 @@ def _token_count(text: str, *, flag: str) -> int:
 
 
 def read_seconds(text: str, *, flag: str) -> float:
-    """Seconds written as ``500ms``, ``2s`` or ``24h``.
+    """Read seconds written as ``500ms``, ``2s`` or ``24h``.
 
     Raises:
         UsageError: no number with a unit, or not above 0.
@@ -96,8 +97,9 @@ def read_seconds(text: str, *, flag: str) -> float:
 
 
 def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
-    """Arrival process written as ``poisson:12/s`` or ``diurnal:12/s,0.5,24h`` (mean rate, swing as
-    a share of the rate, period).
+    """Read an arrival process: ``poisson:12/s``, or ``diurnal:12/s,0.5,24h``.
+
+    A diurnal process has a mean rate, a swing as a share of the rate, and a period.
 
     Raises:
         UsageError: another form, or a number out of its range.
@@ -108,7 +110,7 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
     if kind == "poisson" and len(parts) == 1:
         return Poisson(per_second=_rate(parts[0]), requests=requests)
     if kind == "diurnal" and len(parts) == 3:
-        swing = _fraction(parts[1], flag="--arrivals diurnal", most=1.0)
+        swing = _fraction(parts[1], flag="--arrivals diurnal", largest=1.0)
         return Diurnal(
             per_second=_rate(parts[0]),
             swing=swing,
@@ -123,6 +125,7 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
 
 
 def _rate(text: str) -> float:
+    """Read a request rate such as ``12/s`` as requests a second."""
     match = re.fullmatch(r"([0-9.eE+-]+)\s*/\s*(s|min|m|h|d)", text)
     try:
         per_second = float(match[1]) / _SECONDS[match[2]] if match else 0.0
@@ -135,20 +138,21 @@ def _rate(text: str) -> float:
     return per_second
 
 
-def _fraction(text: str, *, flag: str, most: float) -> float:
+def _fraction(text: str, *, flag: str, largest: float) -> float:
+    """Read a fraction such as ``0.5`` or ``50%``, at most `largest`."""
     try:
         fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         fraction = -1.0
-    if not 0 <= fraction <= most:
+    if not 0 <= fraction <= largest:
         raise UsageError(
-            f"{flag}: {text[:40]!r} is not between 0 and {most:g}", hint="such as 0.5 or 50%"
+            f"{flag}: {text[:40]!r} is not between 0 and {largest:g}", hint="such as 0.5 or 50%"
         )
     return fraction
 
 
 def read_promise(text: str) -> Promise:
-    """Latency targets written as ``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``.
+    """Read latency targets written as ``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``.
 
     Each word at most once; the share of requests is 0.99 by default.
 
@@ -168,7 +172,7 @@ def read_promise(text: str) -> Promise:
                 hint=hint,
             )
         fields[field] = (
-            _fraction(value_text, flag="--slo share", most=1.0)
+            _fraction(value_text, flag="--slo share", largest=1.0)
             if name == "share"
             else read_seconds(value_text, flag=f"--slo {name}")
         )
@@ -180,7 +184,7 @@ def read_promise(text: str) -> Promise:
 
 
 def read_prefix(text: str) -> SharedPrefix:
-    """Shared prefixes written as ``2000x4``: prompts begin with one of 4 texts of 2,000 tokens.
+    """Read shared prefixes, ``2000x4``: prompts begin with one of 4 texts of 2,000 tokens.
 
     Raises:
         UsageError: the text has another form.
@@ -200,8 +204,7 @@ def read_prefix(text: str) -> SharedPrefix:
 
 
 def read_speculation(draft_tokens: int, acceptance: str) -> Speculation | None:
-    """Speculative decoding with `draft_tokens` tokens and a stated acceptance; None without draft
-    tokens.
+    """Create the speculative decoding settings for `draft_tokens`; None without draft tokens.
 
     Raises:
         UsageError: one of the two without the other, or an acceptance that is no share.
@@ -222,17 +225,17 @@ def read_speculation(draft_tokens: int, acceptance: str) -> Speculation | None:
             ),
         )
     return Speculation(
-        tokens=draft_tokens, acceptance=_fraction(acceptance, flag="--acceptance", most=1.0)
+        tokens=draft_tokens, acceptance=_fraction(acceptance, flag="--acceptance", largest=1.0)
     )
 
 
 def read_precision(text: str) -> Precision:
-    """Number formats written as one format for all matrix products (``fp8``), or by class:
-    ``attention=bf16 experts=nvfp4 kv=fp8 mlp=int4/bf16``.
+    """Read number formats: one for all matrix products (``fp8``), or one for each operator class.
 
-    Behind a slash stands the format that tokens are cast to; without one it is the format of the
-    weights, but 16 bits for int4 and mxfp4, which engines unpack before they multiply. Logits and
-    classes not named are in bf16; so are keys and values.
+    By class: ``attention=bf16 experts=nvfp4 kv=fp8 mlp=int4/bf16``. After a slash is the format
+    that tokens are cast to; without a slash it is the format of the weights, but 16 bits for int4
+    and mxfp4, which engines unpack before they multiply. Logits and classes not named are in bf16;
+    so are keys and values.
 
     Raises:
         UsageError: an unknown class or format.
@@ -260,6 +263,7 @@ UNPACKED: Final = (NumberFormat.INT4, NumberFormat.INT4_GROUP_32, NumberFormat.M
 
 
 def _format(text: str) -> OperatorPrecision:
+    """Read the formats of weights and activations, such as ``int4/bf16``."""
     weights, slash, activations = text.lower().partition("/")
     names = [number_format.value for number_format in NumberFormat]
     for name in (weights, activations) if slash else (weights,):
@@ -277,8 +281,7 @@ def _format(text: str) -> OperatorPrecision:
 
 
 def closed_loop(concurrency: int, *, requests: int) -> ClosedLoop:
-    """A closed loop of `concurrency` requests in flight, by default 10 times as many requests in
-    all.
+    """Create a closed loop of `concurrency` requests in flight; 0 requests = 10 times as many.
 
     Raises:
         UsageError: out of range.

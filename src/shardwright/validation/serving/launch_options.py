@@ -11,10 +11,10 @@ from dataclasses import replace
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.engine_options import engine_with_options
-from shardwright.serving.deployments.workers import Deployment, Pool, Role
+from shardwright.serving.deployments.workers import Deployment, WorkerPool, WorkerRole
 from shardwright.validation.tables.facts_of_row import options_of_text, text_of_options
 
-_PREFIXES = tuple(f"{role.value}." for role in Role)
+_PREFIXES = tuple(f"{role.value}." for role in WorkerRole)
 
 
 def joined_options(facts: Mapping[str, str], row_options: str) -> str:
@@ -51,7 +51,7 @@ def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -
     )
 
 
-def _with_options(pool: Pool, *, engine: Engine, options: str) -> Pool:
+def _with_options(pool: WorkerPool, *, engine: Engine, options: str) -> WorkerPool:
     """Set the options of a pool's role on its workers."""
     prefix = f"{pool.role.value}."
     of_role = {

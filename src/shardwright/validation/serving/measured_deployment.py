@@ -10,7 +10,7 @@ from shardwright.job.serving_job import ClosedLoop, ServingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.engines.engine import Engine
-from shardwright.serving.deployments.workers import Deployment, Role
+from shardwright.serving.deployments.workers import Deployment, WorkerRole
 from shardwright.validation.errors.measured_run import has_routed_experts
 from shardwright.validation.serving.measured_rows import ServingMeasurement, ServingMetric
 
@@ -100,7 +100,7 @@ class ServingRun:
     @property
     def is_disaggregated(self) -> bool:
         """True if prefill and decode run on separate workers."""
-        return any(pool.role is Role.DECODE for pool in self.deployment.pools)
+        return any(pool.role is WorkerRole.DECODE for pool in self.deployment.pools)
 
     @property
     def mean_outputs(self) -> float:

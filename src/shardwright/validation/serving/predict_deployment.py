@@ -12,7 +12,7 @@ from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.simulation.run_deployment import simulate_job
 from shardwright.serving.simulation.user_metrics import metrics
-from shardwright.serving.step_times.worker_memory import require_room, worker_memory
+from shardwright.serving.step_times.worker_memory import require_cache_for, worker_memory
 from shardwright.serving.traffic.draw_requests import longest_request
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
 
@@ -35,7 +35,7 @@ def predict_serving(run: ServingRun, constants: ServingConstants) -> ServingValu
         for pool in run.deployment.pools
     ]
     for memory in memories:
-        require_room(memory, longest=longest)
+        require_cache_for(memory, longest=longest)
     blocks = tuple(memory.blocks for memory in memories)
     means = metrics(
         *simulate_job(problem, run.deployment, blocks=blocks), request_s=constants.request_s

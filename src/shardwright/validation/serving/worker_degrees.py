@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.errors import StrategyError
 from shardwright.serving.deployments.deployment_notation import parse_deployment
-from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
+from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
 from shardwright.validation.serving.measured_rows import ServingMeasurement
 
 PRODUCT: Final = "product of tp and ep"
@@ -54,7 +54,7 @@ def _pools(words: str, *, draft_tokens: int) -> Deployment:
     if len(parts) != 2 or None in parts:
         raise StrategyError(f"workers {words[:60]!r} are not of the form 1x(tp4ep4dp)+5x(tp8ep8)")
     pools = []
-    for role, part in zip((Role.PREFILL, Role.DECODE), parts, strict=True):
+    for role, part in zip((WorkerRole.PREFILL, WorkerRole.DECODE), parts, strict=True):
         assert part is not None
         count, devices, ep = int(part[1]), int(part[2]), int(part[3] or 1)
         data_parallel = bool(part[4])
@@ -64,9 +64,9 @@ def _pools(words: str, *, draft_tokens: int) -> Deployment:
             tp=1 if data_parallel else devices,
             dpa=devices if data_parallel else 1,
             ep=ep,
-            draft_tokens=draft_tokens if role is Role.DECODE else 0,
+            draft_tokens=draft_tokens if role is WorkerRole.DECODE else 0,
         )
-        pools.append(Pool(role=role, count=count, worker=worker))
+        pools.append(WorkerPool(role=role, count=count, worker=worker))
     return Deployment(pools=tuple(pools))
 
 
@@ -84,4 +84,6 @@ def _equal_workers(row: ServingMeasurement, *, draft_tokens: int) -> Deployment:
     replicas = row.replicas or (count or worker.devices) // worker.devices
     if replicas * worker.devices != (count or replicas * worker.devices):
         raise StrategyError(f"{replicas} x (tp {tp} x dpa {dpa} x pp {pp}) is not {count} devices")
-    return Deployment(pools=(Pool(role=Role.AGGREGATED, count=replicas, worker=worker),))
+    return Deployment(
+        pools=(WorkerPool(role=WorkerRole.AGGREGATED, count=replicas, worker=worker),)
+    )

@@ -12,29 +12,29 @@ import pytest
 
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.search.mixed.bounds.time_bound import covers
+from shardwright.search.mixed.bounds.time_bound import covers_space
 from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut, most_above
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, general_plan
+from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan, subspace_of
 from shardwright.search.mixed.stages.frame_terms import (
-    StageCosts,
+    MixedStageCosts,
     Terms,
-    first_frames,
     layers_that_fit,
-    split,
+    root_subspaces,
+    split_subspace,
 )
 from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.stages.recompute_choices import (
     FIRST,
     LAST,
     ROLES,
-    Sharers,
+    StateSharers,
     static_bytes,
 )
-from shardwright.search.mixed.stages.recompute_choices import _room as room_of
+from shardwright.search.mixed.stages.recompute_choices import _activation_room_bytes as room_of
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.stage_tables import MODES
-from shardwright.search.mixed_certificate import Frame
+from shardwright.search.mixed_certificate import Subspace
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (
     CLUSTERS,
@@ -162,8 +162,8 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
         terms,
         _Pair(p1, p2),
         upper=np.array([m]),
-        which=np.array([0]),
-        least=np.array([0]),
+        shape_indices=np.array([0]),
+        lower=np.array([0]),
         limit=limit,
     )  # type: ignore[arg-type]
     assert some[0] == m
@@ -176,8 +176,8 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
         terms,
         _Pair(p1, p2),
         upper=np.array([m]),
-        which=np.array([0]),
-        least=np.array([0]),
+        shape_indices=np.array([0]),
+        lower=np.array([0]),
         limit=0.99 * work / 2,
     )  # type: ignore[arg-type]
     assert none[0] < m
@@ -219,8 +219,8 @@ def test_microbatches_that_memory_leaves_are_those_of_every_cut(seed: int) -> No
         terms,
         _Pair(p1, p2),
         upper=np.array([most]),
-        which=np.array([0]),
-        least=np.array([0]),
+        shape_indices=np.array([0]),
+        lower=np.array([0]),
         limit=1e9,
     )  # type: ignore[arg-type]
     assert found[0] == expected
@@ -242,7 +242,7 @@ def check_members(
         anyhow: stages lie on any devices of their pools.
     """
     problem = mixed_problem(generator, kind=kind, runtimes=runtimes)
-    pipelines = PricedPipelines.of(StageCosts.of(problem))
+    pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
     ratios = []
     for _ in range(plans):
         plan = drawn_plan(
@@ -265,10 +265,10 @@ def check_members(
 
 
 def _ratio(pipelines: PricedPipelines, plan: MixedPlan, seconds: float) -> float:
-    frame = frame_of(pipelines.stage_costs.table, plan)
-    if not frame.sharded:
-        frame = replace(frame, sole=sole_of(pipelines.stage_costs, plan))
-    terms, jitter = pipelines.stage_costs.terms(frame), pipelines.stage_costs.jitter(frame)
+    subspace = subspace_of(pipelines.stage_costs.table, plan)
+    if not subspace.sharded:
+        subspace = replace(subspace, sole=sole_of(pipelines.stage_costs, plan))
+    terms, jitter = pipelines.stage_costs.terms(subspace), pipelines.stage_costs.jitter(subspace)
     least = 0.0
     for lane in plan.lanes:
         shape = shape_of(pipelines, lane)
@@ -282,8 +282,8 @@ def _ratio(pipelines: PricedPipelines, plan: MixedPlan, seconds: float) -> float
             terms,
             pipelines.shapes,
             upper=upper,
-            which=np.array([shape]),
-            least=np.array([0]),
+            shape_indices=np.array([shape]),
+            lower=np.array([0]),
             limit=limit,
         )
         assert some[0] == lane.microbatches, f"{lane} is simulated in {seconds} s, below its bound"
@@ -395,27 +395,33 @@ def test_a_frame_between_edges_is_split_by_the_classes_that_alone_hold_a_layer()
         (CLUSTERS[4], 3),
         ("h100-sxm:8@east+h100-sxm:8@west,east~west=50gbps/10ms", 2),
     ):
-        stage_costs = StageCosts.of(replace(problem, cluster=parse_cluster(cluster)))
-        smallest = Frame(replicas=(1, 1), tp=1, nodes=(0.0, 1.0))
-        parts = split(stage_costs, smallest)
+        stage_costs = MixedStageCosts.of(replace(problem, cluster=parse_cluster(cluster)))
+        smallest = Subspace(replicas=(1, 1), tp=1, nodes=(0.0, 1.0))
+        parts = split_subspace(stage_costs, smallest)
         assert {part.sole for part in parts} == {
             some for count in range(3) for some in combinations(range(classes), count)
         }
-        assert covers(
+        assert covers_space(
             stage_costs,
-            [part for whole in first_frames(stage_costs) for part in _smallest(stage_costs, whole)],
-        )
-        assert not covers(
-            stage_costs,
-            [part for whole in first_frames(stage_costs) for part in _smallest(stage_costs, whole)][
-                1:
+            [
+                part
+                for whole in root_subspaces(stage_costs)
+                for part in _smallest(stage_costs, whole)
             ],
         )
+        assert not covers_space(
+            stage_costs,
+            [
+                part
+                for whole in root_subspaces(stage_costs)
+                for part in _smallest(stage_costs, whole)
+            ][1:],
+        )
 
 
-def _smallest(stage_costs: StageCosts, frame: Frame) -> list[Frame]:
-    parts = split(stage_costs, frame)
-    return [one for part in parts for one in _smallest(stage_costs, part)] if parts else [frame]
+def _smallest(stage_costs: MixedStageCosts, subspace: Subspace) -> list[Subspace]:
+    parts = split_subspace(stage_costs, subspace)
+    return [one for part in parts for one in _smallest(stage_costs, part)] if parts else [subspace]
 
 
 def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest_node() -> None:
@@ -424,23 +430,25 @@ def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest
     problem = replace(
         mixed_problem(random.Random(3)), cluster=parse_cluster("a100-sxm-40gb:16+v100-sxm-16gb:16")
     )
-    stage_costs = StageCosts.of(problem)
-    table, frame = stage_costs.table, Frame(replicas=(4, 5), tp=1, nodes=(2.0, 2.3))
+    stage_costs = MixedStageCosts.of(problem)
+    table, subspace = stage_costs.table, Subspace(replicas=(4, 5), tp=1, nodes=(2.0, 2.3))
     pair = table.meshes.index((1, StageMesh(tp=8)))
     layer = next(block for block in problem.model.blocks if block.name == "layer")
     matrices = sum(p.size for o in layer.operators for p in o.parameters)
     card = problem.cluster.groups[1].kind.network_per_device.achieved
     parts = 4 * matrices / 8 * (1 - 1 / 4) / card
     shared = stage_costs.shared.least(
-        stage_costs.rows(frame), stage_costs.sums.members(frame, stage_costs.rows(frame))[0], ()
+        stage_costs.rows(subspace),
+        stage_costs.sums.members(subspace, stage_costs.rows(subspace))[0],
+        (),
     )
     assert shared[1, pair, LAYER] == pytest.approx(parts, rel=0.01)
-    base, known = stage_costs.terms(frame), stage_costs.terms(replace(frame, sole=()))
+    base, known = stage_costs.terms(subspace), stage_costs.terms(replace(subspace, sole=()))
     rows = table.pairs == pair
     assert (known.reduce[rows, LAYER] > 2 * base.reduce[rows, LAYER]).all()
     assert (known.reduce >= base.reduce).all()
     # What the V100 alone may hold is summed as before, what the A100 hold is not.
-    some = stage_costs.terms(replace(frame, sole=(1,)))
+    some = stage_costs.terms(replace(subspace, sole=(1,)))
     assert (some.reduce[rows] == base.reduce[rows]).all()
     assert (some.reduce[table.pool == 0, LAYER] >= known.reduce[table.pool == 0, LAYER]).all()
 
@@ -456,9 +464,11 @@ def test_the_recompute_of_a_stage_is_the_cheapest_that_fits(seed: int) -> None:
         replace(g, kind=_with_memory(g.kind, generator.choice((0.02, 0.05, 0.1, 1.0))))
         for g in problem.cluster.groups
     )
-    stage_costs = StageCosts.of(replace(problem, cluster=replace(problem.cluster, groups=little)))
+    stage_costs = MixedStageCosts.of(
+        replace(problem, cluster=replace(problem.cluster, groups=little))
+    )
     table, several = stage_costs.table, generator.random() < 0.5
-    sharers = Sharers(members=(4,) * len(table.meshes), replicas=4, several=several)
+    sharers = StateSharers(members=(4,) * len(table.meshes), replicas=4, several=several)
     found, static = stage_costs.recompute(sharers), static_bytes(table, sharers)
     rooms = [
         [

@@ -14,8 +14,8 @@ from shardwright.search.mixed.stages.layer_cuts import (
     AFTER,
     BEFORE,
     LAYER,
-    Pattern,
-    parts_of,
+    LayerPattern,
+    part_block_counts,
     pattern_of,
 )
 from tests.search.mixed.members import KINDS, chain_model
@@ -24,13 +24,13 @@ from tests.search.mixed.members import KINDS, chain_model
 @pytest.mark.parametrize(
     ("model", "pattern"),
     [
-        ("llama-2-13b", Pattern(first=0, period=1, units=40, last=0)),
-        ("deepseek-v3", Pattern(first=3, period=1, units=58, last=0)),
-        ("llama-4-maverick", Pattern(first=0, period=4, units=12, last=0)),
-        ("gemma-3-1b", Pattern(first=0, period=6, units=4, last=2)),
+        ("llama-2-13b", LayerPattern(first=0, period=1, units=40, last=0)),
+        ("deepseek-v3", LayerPattern(first=3, period=1, units=58, last=0)),
+        ("llama-4-maverick", LayerPattern(first=0, period=4, units=12, last=0)),
+        ("gemma-3-1b", LayerPattern(first=0, period=6, units=4, last=2)),
     ],
 )
-def test_patterns_of_known_models(model: str, pattern: Pattern) -> None:
+def test_patterns_of_known_models(model: str, pattern: LayerPattern) -> None:
     assert pattern_of(load_model(model)) == pattern
 
 
@@ -38,7 +38,7 @@ def test_patterns_of_known_models(model: str, pattern: Pattern) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_parts_make_up_the_model_and_every_unit_is_alike(seed: int, kind: str) -> None:
     model = chain_model(random.Random(seed), kind=kind)
-    pattern, counts, chain = pattern_of(model), parts_of(model), chain_of(model)
+    pattern, counts, chain = pattern_of(model), part_block_counts(model), chain_of(model)
     assert (
         (counts[BEFORE] + pattern.units * counts[LAYER] + counts[AFTER]) == chain.counts.sum(axis=0)
     ).all()

@@ -15,11 +15,17 @@ from shardwright.program.problem import Problem
 from shardwright.search.certificate import stops_of
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.plans import pool_grids
-from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
+from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, pool_grid_space
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
+from shardwright.search.mixed.stages.pinned_values import PinnedValues, pinned_values_of
 from shardwright.search.mixed.stages.stage_tables import stage_table
-from shardwright.search.mixed_certificate import GIVEN_UP, Closed, Dual, Frame, worth_of
+from shardwright.search.mixed_certificate import (
+    GIVEN_UP,
+    ClosedSubspaces,
+    Dual,
+    Subspace,
+    device_worth_seconds,
+)
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_limit import STOP, out_of_time
 from shardwright.search.search_request import SEARCH_MEMORY, Request
@@ -34,7 +40,7 @@ def test_rows_have_what_is_pinned_and_nothing_that_is_excluded() -> None:
     every = stage_table(problem)
     assert set(every.tp.tolist()) == {1, 2}
     assert set(every.mbs.tolist()) == {1, 2, 4, 8}
-    table = stage_table(problem, choices_of((("mbs", ("2", "3")),), (("tp", ("2",)),)))
+    table = stage_table(problem, pinned_values_of((("mbs", ("2", "3")),), (("tp", ("2",)),)))
     assert set(table.tp.tolist()) == {1}
     assert set(table.mbs.tolist()) == {2, 3}
     assert [(pool, mesh.size) for pool, mesh in table.meshes] == [(0, 1), (1, 1)]
@@ -43,20 +49,24 @@ def test_rows_have_what_is_pinned_and_nothing_that_is_excluded() -> None:
 def test_lanes_have_the_stages_that_are_pinned_and_left() -> None:
     problem = tiny(CLUSTER, batch=8)
     assert set(stage_table(problem).zero.tolist()) == {1, 2, 3}
-    assert set(stage_table(problem, choices_of((("zero", ("3",)),), ())).zero.tolist()) == {3}
-    assert set(stage_table(problem, choices_of((), (("zero", ("3",)),))).zero.tolist()) == {1, 2}
-    found = find_mixed(problem, choices=choices_of((("zero", ("3",)),), ()))
+    assert set(stage_table(problem, pinned_values_of((("zero", ("3",)),), ())).zero.tolist()) == {3}
+    assert set(stage_table(problem, pinned_values_of((), (("zero", ("3",)),))).zero.tolist()) == {
+        1,
+        2,
+    }
+    found = find_mixed(problem, choices=pinned_values_of((("zero", ("3",)),), ()))
     assert all(rule.parameter != 1 for rule in found.plan.shards)
     assert "zero {3} over the two or more replicas" in found.certificate.space
-    with pytest.raises(UsageError, match="has no lanes with what is pinned"):
+    with pytest.raises(UsageError, match="has no lanes with the pinned values"):
         stage_table(
-            tiny(CLUSTER, batch=8, runtime="megatron-2022"), choices_of((("zero", ("3",)),), ())
+            tiny(CLUSTER, batch=8, runtime="megatron-2022"),
+            pinned_values_of((("zero", ("3",)),), ()),
         )
 
 
 def test_a_pool_without_a_pinned_degree_has_no_stage() -> None:
     table = stage_table(
-        tiny("a100-sxm-40gb:2+v100-sxm-16gb:1", batch=2), choices_of((("tp", ("2",)),), ())
+        tiny("a100-sxm-40gb:2+v100-sxm-16gb:1", batch=2), pinned_values_of((("tp", ("2",)),), ())
     )
     assert set(table.pool.tolist()) == {0}
     assert len(table.pools) == 2
@@ -71,10 +81,10 @@ def test_a_part_of_the_space_is_no_faster_and_its_stages_have_what_is_pinned(
     problem = tiny(CLUSTER, batch=8)
     whole, part = (
         find_mixed(problem, top=3),
-        find_mixed(problem, choices=choices_of(pins, ()), top=3),
+        find_mixed(problem, choices=pinned_values_of(pins, ()), top=3),
     )
     assert part.step_time_s >= whole.certificate.lower_bound_s
-    table, wanted = stage_table(problem, choices_of(pins, ())), dict(pins)
+    table, wanted = stage_table(problem, pinned_values_of(pins, ())), dict(pins)
     for lane in part.detail.lanes if part.detail is not None else ():
         for row in lane.rows:
             assert str(table.tp[row]) in wanted.get("tp", (str(table.tp[row]),))
@@ -83,13 +93,15 @@ def test_a_part_of_the_space_is_no_faster_and_its_stages_have_what_is_pinned(
 
 def test_degrees_of_experts_can_be_pinned_where_there_are_experts() -> None:
     pins = (("ep", ("2",)),)
-    table = stage_table(tiny(CLUSTER, batch=8, kind="experts"), choices_of(pins, (), experts=True))
+    table = stage_table(
+        tiny(CLUSTER, batch=8, kind="experts"), pinned_values_of(pins, (), experts=True)
+    )
     assert {(mesh.tp, mesh.dp, mesh.ep) for _, mesh in table.meshes} == {(1, 2, 2), (2, 1, 2)}
     # A member's microbatches are of the usual sizes, a replica's of as many times more as it has
     # members.
     assert set((table.mbs // (table.size // table.tp)).tolist()) == {1, 2, 4, 8}
     with pytest.raises(UsageError, match="all pipelines of a mixed cluster have ep=1"):
-        choices_of(pins, ())
+        pinned_values_of(pins, ())
 
 
 @pytest.mark.parametrize("runtime", ["megatron-core", "megatron-bridge"])
@@ -126,8 +138,10 @@ def _options_of_pools(request: Request) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for pool in pools_of(problem.cluster):
         choices = choices_for(request, problem)
-        task = AloneSearch(pool=pool, choices=choices, seconds=0.0, stop=None, memory=SEARCH_MEMORY)
-        for row in space_alone(problem, task)[1].option_parts():
+        task = PoolGridSearch(
+            pool=pool, choices=choices, seconds=0.0, stop=None, memory=SEARCH_MEMORY
+        )
+        for row in pool_grid_space(problem, task)[1].rows():
             for name, value in {**dict(problem.runtime.own), **dict(row.chosen)}.items():
                 found.setdefault(name, set()).add(value)
     return {
@@ -139,14 +153,14 @@ def _options_of_pools(request: Request) -> dict[str, set[str]]:
 
 def test_the_order_of_pins_is_no_part_of_the_answer() -> None:
     one, other = (("tp", ("1",)), ("mbs", ("2",))), (("mbs", ("2",)), ("tp", ("1",)))
-    assert choices_of(one, ()) == choices_of(other, ())
-    assert choices_of((), ()) == Choices()
+    assert pinned_values_of(one, ()) == pinned_values_of(other, ())
+    assert pinned_values_of((), ()) == PinnedValues()
 
 
 def test_an_axis_with_one_value_takes_pins_that_have_it() -> None:
-    assert choices_of((("zero", ("1", "2")),), (("schedule", ("gpipe",)),)).tp == ()
+    assert pinned_values_of((("zero", ("1", "2")),), (("schedule", ("gpipe",)),)).tp == ()
     with pytest.raises(UsageError, match="schedule=1f1b"):
-        choices_of((), (("schedule", ("1f1b",)),))
+        pinned_values_of((), (("schedule", ("1f1b",)),))
 
 
 @pytest.mark.parametrize("limit_s", cases([0.0, 0.05, 0.3, 1.0], 2))
@@ -207,11 +221,15 @@ def test_grids_that_are_given_up_leave_a_bound_and_are_given_up_again(
 
 
 def test_what_a_device_is_worth_is_of_the_tightest_frame() -> None:
-    frame = Frame(replicas=(1, 4), tp=1, nodes=(0.0, 2.0))
-    loose = Dual(frame=frame, limit_s=2.0, devices=(1.0, 1.0), nodes=0.0, replicas=0.0, samples=4.0)
-    tight = Dual(frame=frame, limit_s=2.0, devices=(3.0, 0.5), nodes=2.0, replicas=0.0, samples=8.0)
-    assert worth_of([Closed(options=(), duals=(loose, tight))], (8, 4)) == (
+    subspace = Subspace(replicas=(1, 4), tp=1, nodes=(0.0, 2.0))
+    loose = Dual(
+        frame=subspace, limit_s=2.0, devices=(1.0, 1.0), nodes=0.0, replicas=0.0, samples=4.0
+    )
+    tight = Dual(
+        frame=subspace, limit_s=2.0, devices=(3.0, 0.5), nodes=2.0, replicas=0.0, samples=8.0
+    )
+    assert device_worth_seconds([ClosedSubspaces(options=(), duals=(loose, tight))], (8, 4)) == (
         (3.0 + 2.0 / 8) / 4,
         (0.5 + 2.0 / 4) / 4,
     )
-    assert worth_of([], (8, 4)) == (None, None)
+    assert device_worth_seconds([], (8, 4)) == (None, None)

@@ -1,9 +1,8 @@
-"""The bound of a search for cost or energy: times are cut into cells, and each shows the least that
-plans that end in it take.
+"""Lower bound on cost or energy, proven over intervals of step times.
 
-A plan that takes begin_s to limit_s does the batch by limit_s, so it takes no less a second than
-the least rate by then, and no less a step than begin_s times that. From the longest time down each
-cell reaches as far as that stays above what is to be shown.
+A plan that takes begin_s to limit_s completes the batch by limit_s. So it takes at least the least
+rate by that limit, and at least begin_s times that rate a step. From the longest time down each
+interval reaches as far as this product stays above the value to prove.
 """
 
 from __future__ import annotations
@@ -14,34 +13,38 @@ from math import inf, isfinite
 
 from shardwright.runtime.runtime import Options
 from shardwright.search.mixed.bounds.cost_rate_bound import (
-    Known,
-    holds_floor,
+    ValuesCache,
+    floor_holds,
     least_floors,
-    least_of,
+    least_rate,
 )
-from shardwright.search.mixed.bounds.time_bound import covers
+from shardwright.search.mixed.bounds.time_bound import covers_space
 from shardwright.search.mixed.effort import Effort
 from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed_certificate import Cell, Floors
+from shardwright.search.mixed_certificate import Floors, TimeInterval
 from shardwright.search.search_limit import Limit
 
 SLIGHT = 1e-7
-"""Share of a number that a file rounds."""
+"""Relative rounding error of numbers in files."""
 
 PipelineSets = Mapping[Options, PricedPipelines]
 
 
-def rate_by(
+def least_rate_by(
     pipeline_sets: PipelineSets,
     price_per_second: PricePerSecond,
     limit_s: float,
-    known: Mapping[Options, Known],
+    values_cache: Mapping[Options, ValuesCache],
     *,
     enough: float,
 ) -> tuple[float, tuple[Floors, ...]]:
-    """Least dollars or joules a second of a plan that ends by a limit, on whole nodes, and the
-    floors that prove it; inf = no plan ends by then.
+    """Lower bound in dollars or joules a second on plans that end by a limit, and its proof.
+
+    The rate is rounded up to whole nodes; inf = no plan ends by the limit.
+
+    Args:
+        enough: rate from which on no higher bound is looked for.
     """
     shown, rate = [], inf
     for options, pipelines in pipeline_sets.items():
@@ -50,16 +53,18 @@ def rate_by(
             price_per_second,
             limit_s,
             enough=enough,
-            most=pipelines.effort.cost_bound_tests,
-            known=known[options],
+            max_programs=pipelines.effort.cost_bound_tests,
+            values_cache=values_cache[options],
         )
         shown.append(Floors(options=options, floors=floors))
-        rate = min(rate, least_of(floors))
-    return whole_rate(pipeline_sets, price_per_second, rate), tuple(shown)
+        rate = min(rate, least_rate(floors))
+    return round_up_to_node_rates(pipeline_sets, price_per_second, rate), tuple(shown)
 
 
-def whole_rate(pipeline_sets: PipelineSets, price_per_second: PricePerSecond, rate: float) -> float:
-    """The least rate of whole nodes that is no smaller."""
+def round_up_to_node_rates(
+    pipeline_sets: PipelineSets, price_per_second: PricePerSecond, rate: float
+) -> float:
+    """Least cost rate of whole nodes that is at least `rate`, in dollars or joules a second."""
     pipelines = next(iter(pipeline_sets.values()))
     packs = [
         pool.devices // int(size)
@@ -67,22 +72,24 @@ def whole_rate(pipeline_sets: PipelineSets, price_per_second: PricePerSecond, ra
             pipelines.stage_costs.table.pools, price_per_second.sizes, strict=True
         )
     ]
-    return price_per_second.whole(rate, packs)
+    return price_per_second.round_up(rate, packs)
 
 
-def cell_of(
+def interval_up_to(
     pipeline_sets: PipelineSets,
     price_per_second: PricePerSecond,
     limit_s: float,
-    known: Mapping[Options, Known],
+    values_cache: Mapping[Options, ValuesCache],
     *,
     budget: float,
     enough: float,
-) -> Cell:
-    """The cell of all times up to a limit."""
-    rate, shown = rate_by(pipeline_sets, price_per_second, limit_s, known, enough=enough)
+) -> TimeInterval:
+    """Interval of all step times up to a limit, with its least cost rate and the proof."""
+    rate, shown = least_rate_by(
+        pipeline_sets, price_per_second, limit_s, values_cache, enough=enough
+    )
     empty = rate > budget * (1 + 1e-9)
-    return Cell(
+    return TimeInterval(
         begin_s=0.0,
         limit_s=limit_s,
         rate=rate if isfinite(rate) else None,
@@ -91,40 +98,43 @@ def cell_of(
     )
 
 
-def cells_of_all_times(
+def intervals_of_all_times(
     pipeline_sets: PipelineSets,
     price_per_second: PricePerSecond,
     *,
     budget: float,
-    last: Cell,
+    longest_interval: TimeInterval,
     target: Callable[[float], float],
     edges: tuple[float, ...],
     effort: Effort,
     clock: Limit,
-    known: Mapping[Options, Known],
+    values_cache: Mapping[Options, ValuesCache],
     say: Callable[[float], None],
-) -> tuple[Cell, ...]:
-    """Cells of all times, the longest first.
+) -> tuple[TimeInterval, ...]:
+    """Intervals that cover all step times, the longest first, each with a least cost rate.
 
     Args:
-        budget: units a second that plans may take, inf = any.
-        last: the first cell.
-        target: value that is to be shown of plans that end by a limit.
-        edges: times that no cell reaches over.
-        clock: past it nothing more is shown.
+        budget: largest units a second of a plan, inf = no limit.
+        longest_interval: the first interval.
+        target: value to prove for plans that end by a limit.
+        edges: step times that no interval reaches across.
+        clock: past its limit nothing more is proven.
         say: called with each limit.
     """
-    high, cells = last.begin_s, [last]
+    high, cells = longest_interval.begin_s, [longest_interval]
     while True:
         say(high)
         if clock.passed():
-            return (*cells, Cell(begin_s=0.0, limit_s=high, rate=0.0, empty=False, shown=()))
+            return (
+                *cells,
+                TimeInterval(begin_s=0.0, limit_s=high, rate=0.0, empty=False, shown=()),
+            )
         wanted = target(high)
-        cell = cell_of(
+        cell = interval_up_to(
             pipeline_sets,
             price_per_second,
             high,
-            known,
+            values_cache,
             budget=budget,
             enough=effort.least_interval_ratio * wanted / high,
         )
@@ -144,60 +154,76 @@ def earliest_within(
     price_per_second: PricePerSecond,
     *,
     budget: float,
-    high: float,
+    latest_limit_s: float,
     effort: Effort,
     clock: Limit,
-    known: Mapping[Options, Known],
-) -> Cell:
-    """Times by which no plan within a budget ends, as long as can be shown up to `high`."""
+    values_cache: Mapping[Options, ValuesCache],
+) -> TimeInterval:
+    """Longest interval of step times by which no plan within the budget ends."""
 
-    def tried(limit_s: float) -> Cell:
-        return cell_of(
+    def interval_by(limit_s: float) -> TimeInterval:
+        """The interval of all step times up to a limit, with the floors that prove its rate."""
+        return interval_up_to(
             pipeline_sets,
             price_per_second,
             limit_s,
-            known,
+            values_cache,
             budget=budget,
             enough=budget * (1 + 1e-6),
         )
 
-    found = tried(high)
-    if found.empty:
-        return found
-    low, found = 0.0, Cell(begin_s=0.0, limit_s=0.0, rate=None, empty=True, shown=())
-    while high - low > effort.budget_limit_precision * high and not clock.passed():
-        middle = (low + high) / 2
-        cell = tried(middle)
-        low, high, found = (middle, high, cell) if cell.empty else (low, middle, found)
-    return found
+    empty_interval = interval_by(latest_limit_s)
+    if empty_interval.empty:
+        return empty_interval
+    low, empty_interval = (
+        0.0,
+        TimeInterval(begin_s=0.0, limit_s=0.0, rate=None, empty=True, shown=()),
+    )
+    while (
+        latest_limit_s - low > effort.budget_limit_precision * latest_limit_s and not clock.passed()
+    ):
+        middle = (low + latest_limit_s) / 2
+        cell = interval_by(middle)
+        low, latest_limit_s, empty_interval = (
+            (middle, latest_limit_s, cell) if cell.empty else (low, middle, empty_interval)
+        )
+    return empty_interval
 
 
-def least_value(cells: tuple[Cell, ...], *, by: float = inf) -> float:
-    """Lower bound on dollars or joules of a plan that ends by some seconds; inf where cells show
-    that there is none.
+def least_value(cells: tuple[TimeInterval, ...], *, limit_s: float = inf) -> float:
+    """Lower bound in dollars or joules a step on plans that end by a time in seconds.
+
+    Inf where the intervals prove that there is no such plan.
     """
     return min(
         (
             cell.begin_s * cell.rate
             for cell in cells
-            if cell.begin_s < by and not cell.empty and cell.rate is not None
+            if cell.begin_s < limit_s and not cell.empty and cell.rate is not None
         ),
         default=inf,
     )
 
 
-def cell_holds(pipeline_sets: PipelineSets, price_per_second: PricePerSecond, cell: Cell) -> bool:
-    """True where a cell's floors make up the space by its limit and prove its rate."""
-    if {one.options for one in cell.shown} != set(pipeline_sets):
+def interval_holds(
+    pipeline_sets: PipelineSets, price_per_second: PricePerSecond, cell: TimeInterval
+) -> bool:
+    """True where an interval's floors cover the space by its limit and prove its rate."""
+    if {floors.options for floors in cell.shown} != set(pipeline_sets):
         return False
     least = inf
-    for one in cell.shown:
-        pipelines = pipeline_sets[one.options]
-        least = min(least, least_of(one.floors))
-        late = all(floor.limit_s >= cell.limit_s * (1 - SLIGHT) for floor in one.floors)
-        if not (late and covers(pipelines.stage_costs, [floor.frame for floor in one.floors])):
+    for floors in cell.shown:
+        pipelines = pipeline_sets[floors.options]
+        least = min(least, least_rate(floors.floors))
+        limits_reached = all(
+            floor.limit_s >= cell.limit_s * (1 - SLIGHT) for floor in floors.floors
+        )
+        if not (
+            limits_reached
+            and covers_space(pipelines.stage_costs, [floor.frame for floor in floors.floors])
+        ):
             return False
-        if not all(holds_floor(pipelines, price_per_second, floor) for floor in one.floors):
+        if not all(floor_holds(pipelines, price_per_second, floor) for floor in floors.floors):
             return False
-    least = whole_rate(pipeline_sets, price_per_second, least)
+    least = round_up_to_node_rates(pipeline_sets, price_per_second, least)
     return least == inf if cell.rate is None else least >= cell.rate * (1 - SLIGHT)

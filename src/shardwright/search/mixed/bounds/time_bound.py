@@ -1,4 +1,4 @@
-"""The bound of a mixed space: frames closed one by one by prices, those that stay open split."""
+"""Lower bound on step time, by branch and bound over subspaces with dual prices."""
 
 from __future__ import annotations
 
@@ -10,119 +10,139 @@ from math import exp, floor, log, log1p
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
+from shardwright.search.mixed.pipelines.priced_pipelines import (
+    PricedPipelines,
+    ShapeMicrobatches,
+    prices_of,
+)
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
-from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames, split
-from shardwright.search.mixed_certificate import Dual, Frame
+from shardwright.search.mixed.stages.frame_terms import (
+    MixedStageCosts,
+    root_subspaces,
+    split_subspace,
+)
+from shardwright.search.mixed_certificate import Dual, Subspace
 from shardwright.search.search_limit import Limit
 
-FINE = 0.0005
-"""From one limit of the grid to the next."""
+LIMIT_GRID_STEP = 0.0005
+"""Relative distance from one limit of the grid to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pricing:
-    """A frame that may have no plan by a limit.
+class PricingTask:
+    """A task: find dual prices of a subspace at a step-time limit.
 
     Args:
         pipelines_index: place of its pipelines in `TaskInputs.pipeline_sets`.
-        start: what is known of its shapes there at no earlier a limit, or near by.
+        start: shape values at this limit or a later one, or of a subspace near by.
     """
 
     pipelines_index: int
-    frame: Frame
+    subspace: Subspace
     limit_s: float
-    start: Values | None
+    start: ShapeMicrobatches | None
 
 
-def tested(inputs: TaskInputs, asked: Pricing) -> tuple[Dual, Values | None]:
-    """Prices of a frame, and what is known of its shapes where they do not close it."""
-    pipelines = inputs.pipeline_sets[asked.pipelines_index]
-    dual, values = pipelines.priced(asked.frame, asked.limit_s, start=asked.start)
+def run_pricing_task(
+    inputs: TaskInputs, task: PricingTask
+) -> tuple[Dual, ShapeMicrobatches | None]:
+    """Dual prices of a subspace, with its shape values where they do not rule out every plan."""
+    pipelines = inputs.pipeline_sets[task.pipelines_index]
+    dual, values = pipelines.priced(task.subspace, task.limit_s, start=task.start)
     return dual, None if dual.samples < pipelines.batch else values
 
 
 @dataclass(slots=True)
-class Closing:
-    """Frames of one set of pipelines that are proven to hold no plan by a limit, and those that are
-    not. All frames of a round are tested at one limit, in whatever process.
+class BranchAndBound:
+    """Subspaces of one set of pipelines: those proven to hold no plan by a limit, and the others.
+
+    All subspaces of a round are tested at one limit, in any process.
 
     Args:
-        closed: prices of the leaves that no plan of which ends by their limit.
-        open: leaves in which one may, and what is known of their shapes there.
-        tests: how often a frame was priced.
-        clock: past it nothing more is closed.
+        closed: dual prices of the closed leaves: no plan of them ends by their limit.
+        open: leaves that may hold such a plan, with their shape values.
+        tests: number of prices computed.
+        clock: past its limit nothing more is closed.
     """
 
     pipelines: PricedPipelines
     tasks: SearchTasks
-    closed: dict[Frame, Dual] = field(default_factory=dict)
-    open: dict[Frame, Values | None] = field(default_factory=dict)
+    closed: dict[Subspace, Dual] = field(default_factory=dict)
+    open: dict[Subspace, ShapeMicrobatches | None] = field(default_factory=dict)
     tests: int = 0
     clock: Limit = field(default_factory=Limit)
 
-    def close(self, limit_s: float, *, most: int) -> bool:
-        """Close frames at a limit, and split those that stay open, in at most so many tests;
-        whether all are closed.
+    def close(self, limit_s: float, *, max_tests: int) -> bool:
+        """Rule out plans by a limit in every subspace, splitting open ones; True if none is left.
+
+        Args:
+            max_tests: largest number of tests.
         """
-        # Branch and bound: dual prices under which a frame's plans do fewer samples than the batch
-        # prove that none of them ends by the limit; other frames are split. The widest come first,
-        # so that no part of the space is split to the end before another is begun.
-        waiting: deque[tuple[Frame, Values | None]] = deque(
-            (frame, None) for frame in first_frames(self.pipelines.stage_costs)
+        # Branch and bound: dual prices under which a subspace's plans do fewer samples than the
+        # batch prove that none of them ends by the limit; other subspaces are split. The widest
+        # come first, so that no part of the space is split to the end before another is begun.
+        waiting: deque[tuple[Subspace, ShapeMicrobatches | None]] = deque(
+            (subspace, None) for subspace in root_subspaces(self.pipelines.stage_costs)
         )
         self.closed.clear()
         self.open.clear()
-        begun, place, left = deque[Frame](), self.tasks.place(self.pipelines), most
+        begun, place, left = deque[Subspace](), self.tasks.index_of(self.pipelines), max_tests
 
-        def ask() -> Pricing | None:
+        def ask() -> PricingTask | None:
+            """The next subspace to price; None = no subspace waits, or no test is left."""
             nonlocal left
             if not waiting or not left or self.clock.passed():
                 return None
             left -= 1
-            frame, start = waiting.popleft()
-            begun.append(frame)
-            return Pricing(pipelines_index=place, frame=frame, limit_s=limit_s, start=start)
+            subspace, start = waiting.popleft()
+            begun.append(subspace)
+            return PricingTask(
+                pipelines_index=place, subspace=subspace, limit_s=limit_s, start=start
+            )
 
         for dual, values in self.tasks.flow(
-            tested, ask, size=self.tasks.effort.tests_at_once, more=most
+            run_pricing_task, ask, size=self.tasks.effort.tests_at_once, more=max_tests
         ):
-            frame = begun.popleft()
+            subspace = begun.popleft()
             self.tests += 1
             if values is None:
-                self.closed[frame] = dual
+                self.closed[subspace] = dual
                 continue
-            parts = split(self.pipelines.stage_costs, frame)
+            parts = split_subspace(self.pipelines.stage_costs, subspace)
             waiting.extend((part, values) for part in parts)
             if not parts:
-                self.open[frame] = values
+                self.open[subspace] = values
         if self.clock.stopped_at:
             return False
         self.open |= dict(waiting)
         return not self.open
 
     def closed_limit(self, limit_s: float) -> float:
-        """The largest limit, up to `limit_s`, that was shown to close all frames; 0 where the clock
-        stopped before one was.
+        """Largest step-time limit in seconds, up to `limit_s`, proven to rule out all plans.
+
+        0 where the clock stopped before any limit did.
         """
         effort = self.tasks.effort
         most = min(
             max(effort.bound_test_shapes // len(self.pipelines.shapes), effort.least_bound_tests),
             effort.bound_tests,
         )
-        if not limit_s or self.close(limit_s, most=most):
+        if not limit_s or self.close(limit_s, max_tests=most):
             return limit_s
-        return 0.0 if self.clock.stopped_at else self.lowered(limit_s)
+        return 0.0 if self.clock.stopped_at else self.lower_limit(limit_s)
 
-    def lowered(self, limit_s: float) -> float:
-        """Close what is open at a lower limit: the largest one, to FINE, that closes all, and
-        return that limit.
+    def lower_limit(self, limit_s: float) -> float:
+        """Find the largest lower limit that rules out all plans of the open subspaces.
 
-        From the limit down by doubled steps, then by bisection. Only frames that are open at a
+        From the limit down by doubled steps of the grid, then by bisection. Only subspaces that are
+        open at a later limit are tested at an earlier one. Where the clock stops the bisection, the
+        largest proven limit is returned; 0 where there is none.
+
+        From the limit down by doubled steps, then by bisection. Only subspaces that are open at a
         later limit are tested at an earlier one. Where the clock stops the bisection, the largest
         limit that was shown to close all is returned; 0 where none was.
         """
-        left = self._left(self.open, limit_s)
+        left = self._still_open(self.open, limit_s)
         self.open.clear()
         high, step = step_of(limit_s), self.tasks.effort.first_lowered_steps
         if not left:
@@ -130,47 +150,52 @@ class Closing:
         if self.clock.passed():
             return 0.0
         low = high - step
-        while still := self._left(left, seconds_of(low)):
+        while still := self._still_open(left, seconds_of(low)):
             if self.clock.passed():
                 return 0.0
             high, step, left = low, 2 * step, still
             low = high - step
         while high - low > 1 and not self.clock.passed():
             middle = (low + high) // 2
-            still = self._left(left, seconds_of(middle))
+            still = self._still_open(left, seconds_of(middle))
             if still:
                 high, left = middle, still
             else:
                 low = middle
         return seconds_of(low)
 
-    def _left(self, frames: Mapping[Frame, Values | None], limit_s: float) -> dict[Frame, Values]:
-        """Test frames at one limit: those that stay open, and what is known of their shapes."""
-        place = self.tasks.place(self.pipelines)
+    def _still_open(
+        self, subspaces: Mapping[Subspace, ShapeMicrobatches | None], limit_s: float
+    ) -> dict[Subspace, ShapeMicrobatches]:
+        """Test subspaces at one limit; return those that may hold a plan, with their values."""
+        place = self.tasks.index_of(self.pipelines)
         tests = [
-            Pricing(pipelines_index=place, frame=frame, limit_s=limit_s, start=start)
-            for frame, start in frames.items()
+            PricingTask(pipelines_index=place, subspace=subspace, limit_s=limit_s, start=start)
+            for subspace, start in subspaces.items()
         ]
-        found = dict(zip(frames, self.tasks.map(tested, tests), strict=True))
+        found = dict(zip(subspaces, self.tasks.map(run_pricing_task, tests), strict=True))
         self.tests += len(tests)
-        self.closed |= {frame: dual for frame, (dual, values) in found.items() if values is None}
-        return {frame: values for frame, (_, values) in found.items() if values is not None}
+        self.closed |= {
+            subspace: dual for subspace, (dual, values) in found.items() if values is None
+        }
+        return {subspace: values for subspace, (_, values) in found.items() if values is not None}
 
 
 def step_of(limit_s: float) -> int:
-    """The last step of the grid of limits that is no later: every cluster has the same grid, so
-    that bounds of two compare.
+    """Last step of the grid of limits that is at or before a limit in seconds.
+
+    Every cluster has the same grid, so that bounds of two clusters compare.
     """
-    return floor(log(limit_s) / log1p(FINE) + 1e-9)
+    return floor(log(limit_s) / log1p(LIMIT_GRID_STEP) + 1e-9)
 
 
 def seconds_of(step: int) -> float:
-    """The limit at a step of the grid."""
-    return exp(step * log1p(FINE))
+    """Step-time limit in seconds at a step of the grid."""
+    return exp(step * log1p(LIMIT_GRID_STEP))
 
 
-def aimed_at(best_s: float, gap: float) -> float:
-    """The first limit of the grid that shows a gap."""
+def limit_for_gap(best_s: float, gap: float) -> float:
+    """First limit of the grid, in seconds, that proves a relative gap to the best plan."""
     return min(seconds_of(step_of(best_s * (1.0 - gap)) + 1), best_s) if gap < 1 else 0.0
 
 
@@ -181,22 +206,24 @@ def lower_bound(
     *,
     tolerance: float,
     clock: Limit | None = None,
-) -> tuple[float, tuple[Closing, ...]]:
-    """Lower bound, in seconds, on the step time of every plan of the pipelines, and the frames that
-    prove it; 0 where the clock leaves no time to prove any.
+) -> tuple[float, tuple[BranchAndBound, ...]]:
+    """Lower bound in seconds on the step time of every pipeline plan, and its proof.
 
-    Where not all frames close within `tolerance` of the best, the limit is that by which the
-    earliest of them ends. A wide gap is shown first, which takes little and stands if the clock's
-    limit passes.
+    0 where the clock leaves no time for a proof. Where not all subspaces close within `tolerance`
+    of the best, the bound is the largest limit that closes all. A wide gap is proven first; this
+    takes little time and stands if the clock's limit passes.
     """
     clock, found = (
         clock or Limit(),
-        (0.0, tuple(Closing(pipelines=pipelines, tasks=tasks) for pipelines in pipeline_sets)),
+        (
+            0.0,
+            tuple(BranchAndBound(pipelines=pipelines, tasks=tasks) for pipelines in pipeline_sets),
+        ),
     )
     for share in (*(gap for gap in tasks.effort.first_gaps if gap > tolerance), tolerance):
-        limit = aimed_at(best_s, share)
+        limit = limit_for_gap(best_s, share)
         closings = tuple(
-            Closing(pipelines=one, tasks=tasks, tests=old.tests, clock=clock)
+            BranchAndBound(pipelines=one, tasks=tasks, tests=old.tests, clock=clock)
             for one, old in zip(pipeline_sets, found[1], strict=True)
         )
         for closing in closings:
@@ -208,27 +235,29 @@ def lower_bound(
     return found
 
 
-def holds(pipelines: PricedPipelines, dual: Dual) -> bool:
-    """True where prices close their frame: the samples of every shape by the limit are computed
-    again, without a linear program.
+def dual_holds(pipelines: PricedPipelines, dual: Dual) -> bool:
+    """True where dual prices rule out every plan of their subspace, with all samples recomputed.
+
+    No linear program is solved.
     """
     values, mbs = pipelines.values(dual.frame, dual.limit_s), pipelines.shapes.mbs
     floor = np.floor(np.maximum(pipelines.cost(prices_of(dual)), 0.0) / mbs).astype(np.int64)
     underpriced = np.flatnonzero(values.microbatches > floor)
     pipelines.refine(values, underpriced, above=floor[underpriced])
-    return pipelines.repriced(dual, pipelines.samples(values)).samples < pipelines.batch
+    return pipelines.valid_dual(dual, pipelines.samples(values)).samples < pipelines.batch
 
 
-def covers(stage_costs: StageCosts, frames: list[Frame]) -> bool:
-    """True where frames make up the space: the frames that it begins with, and parts of the frames
-    that were split.
+def covers_space(stage_costs: MixedStageCosts, subspaces: list[Subspace]) -> bool:
+    """True where the subspaces together cover the space.
+
+    They must be the root subspaces, or the parts of subspaces that were split.
     """
-    left, waiting = set(frames), list(first_frames(stage_costs))
+    given, waiting = set(subspaces), list(root_subspaces(stage_costs))
     while waiting:
-        frame = waiting.pop()
-        if frame in left:
+        subspace = waiting.pop()
+        if subspace in given:
             continue
-        parts = split(stage_costs, frame)
+        parts = split_subspace(stage_costs, subspace)
         if not parts:
             return False
         waiting += parts

@@ -1,6 +1,4 @@
-"""The linear program over replicas of shapes: prices of a device of each pool, of a node and of a
-replica.
-"""
+"""Linear program over replicas of pipeline shapes: dual prices of devices, nodes and replicas."""
 
 from __future__ import annotations
 
@@ -13,8 +11,12 @@ from shardwright.arrays import FloatArray
 
 
 class Prices(NamedTuple):
-    """Dual prices of the linear program, in samples for one more of each: (pools,) a device; a node
-    that may be filled; a replica, negative where plans must have more of them than is good.
+    """Dual prices of the linear program, in samples for one more of each resource.
+
+    Args:
+        devices: (pools,) of a device.
+        nodes: of a node that may be filled.
+        replicas: of a replica, negative where plans must have more of them than is best.
     """
 
     devices: FloatArray
@@ -22,9 +24,13 @@ class Prices(NamedTuple):
     replicas: float
 
 
-class Room(NamedTuple):
-    """Right-hand sides of the linear program: (pools,) devices; nodes that may be filled; least and
-    most replicas.
+class ResourceLimits(NamedTuple):
+    """Right-hand sides of the linear program: devices, nodes and replicas that plans may use.
+
+    Args:
+        devices: (pools,) devices of each pool.
+        nodes: nodes that may be filled.
+        replicas: fewest and most replicas.
     """
 
     devices: FloatArray
@@ -32,51 +38,57 @@ class Room(NamedTuple):
     replicas: tuple[int, int]
 
 
-def best_prices(use: FloatArray, nodes: FloatArray, worth: FloatArray, room: Room) -> Prices:
-    """Prices at which all that there is costs as much as the most samples that replicas can do (the
-    dual solution).
+def best_prices(
+    use: FloatArray, nodes: FloatArray, worth: FloatArray, limits: ResourceLimits
+) -> Prices:
+    """Dual solution of the program for the most samples of all replicas together.
 
         max sum x_s worth_s   s.t.  sum x_s use_sk <= devices_k,  sum x_s nodes_s <= nodes,
                                     low <= sum x_s <= high
 
-    Where so many replicas find no room whatever they are worth, prices at which all costs nothing.
+    Where the least number of replicas does not fit, prices under which all resources cost nothing.
 
     Args:
-        use: (shapes, pools).
-        nodes, worth: (shapes,).
+        use: (shapes, pools) devices of a replica.
+        nodes: (shapes,) nodes that a replica fills.
+        worth: (shapes,) samples that a replica completes by the limit.
     """
     ones = np.ones(len(worth))
     rows = np.concatenate([use.T, [nodes, ones, -ones]])
-    low, high = room.replicas
+    low, high = limits.replicas
     found = linprog(
         -worth,
         A_ub=rows,
-        b_ub=np.array([*room.devices, room.nodes, high, -low], dtype=np.float64),
+        b_ub=np.array([*limits.devices, limits.nodes, high, -low], dtype=np.float64),
         method="highs",
     )
     if found.x is None:
-        return _no_room(use, nodes, float(worth.max()), room)
+        return _infeasibility_prices(use, nodes, float(worth.max()), limits)
     prices = np.maximum(-found.ineqlin.marginals, 0.0)
     return Prices(
         devices=prices[:-3], nodes=float(prices[-3]), replicas=float(prices[-2] - prices[-1])
     )
 
 
-def _no_room(use: FloatArray, nodes: FloatArray, most: float, room: Room) -> Prices:
-    """Prices p of devices and nodes with p use >= 1 for every shape at which all that there is
-    costs less than the least number of replicas, times what makes up for the most that a replica is
-    worth.
+def _infeasibility_prices(
+    use: FloatArray, nodes: FloatArray, max_worth: float, limits: ResourceLimits
+) -> Prices:
+    """Prices that prove that the least number of replicas does not fit.
+
+    Prices p of devices and nodes with p use >= 1 for every shape, at which all resources cost less
+    than the least number of replicas. They are scaled so that the total covers the most samples
+    that a replica completes.
     """
     found = linprog(
         -np.ones(len(nodes)),
         A_ub=np.concatenate([use.T, [nodes]]),
-        b_ub=np.array([*room.devices, room.nodes]),
+        b_ub=np.array([*limits.devices, limits.nodes]),
         method="highs",
     )
     prices = np.maximum(-found.ineqlin.marginals, 0.0)
-    low = room.replicas[0]
-    missing = low - float(prices[:-1] @ room.devices + prices[-1] * room.nodes)
-    scale = most * low / missing if missing > 0 else 0.0
+    low = limits.replicas[0]
+    missing = low - float(prices[:-1] @ limits.devices + prices[-1] * limits.nodes)
+    scale = max_worth * low / missing if missing > 0 else 0.0
     return Prices(
-        devices=scale * prices[:-1], nodes=float(scale * prices[-1]), replicas=most - scale
+        devices=scale * prices[:-1], nodes=float(scale * prices[-1]), replicas=max_worth - scale
     )

@@ -1,4 +1,7 @@
-"""Shapes: pipelines of at most two runs of like stages, as columns."""
+"""Pipeline shapes, as array columns: one or two runs of equal stages.
+
+A run is a number of stages with the same pool, mesh and microbatch size.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,22 @@ from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
 from shardwright.search.mixed.stages.stage_tables import StageTable
 
 NONE = -1
-"""Row of the second run of a shape that has one."""
+"""Row of the second run, for a shape with a single run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Pipelines; s = shape.
+    """Pipeline shapes as array columns; s = shape.
 
     Args:
-        rows: (s, 2) row of the stages of each run.
-        stages: (s, 2) how many.
+        rows: (s, 2) table row of the stages of each run.
+        stages: (s, 2) number of stages of each run.
         mbs: (s,) samples of a microbatch.
         use: (s, pools) devices of a replica.
-        nodes: (s,) nodes that these fill.
-        tp: (s,) the smaller of the runs' degrees.
-        sharded: (s,) its lane shards gradients or parameters among its replicas;
-        least, most: (s,) replicas of the lane.
+        nodes: (s,) nodes that these devices fill.
+        tp: (s,) the smaller of the runs' tensor parallel degrees.
+        sharded: (s,) True where its lane shards gradients or parameters among its replicas.
+        least, most: (s,) fewest and most replicas of the lane.
     """
 
     rows: IntArray
@@ -39,21 +42,25 @@ class Shapes:
     most: IntArray
 
     def __len__(self) -> int:
+        """Number of shapes."""
         return len(self.mbs)
 
-    def take(self, which: IntArray) -> Shapes:
-        """The shapes at the places `which`."""
+    def take(self, indices: IntArray) -> Shapes:
+        """The shapes at the places `indices`."""
         return Shapes(
-            **{name: np.ascontiguousarray(getattr(self, name)[which]) for name in Shapes.__slots__}
+            **{
+                name: np.ascontiguousarray(getattr(self, name)[indices])
+                for name in Shapes.__slots__
+            }
         )
 
 
 def shapes_of(table: StageTable) -> Shapes:
-    """Every shape: one run, or two of different pool or mesh in either order, of as many stages as
-    there are layers at most.
+    """Enumerate every pipeline shape that fits on the devices.
 
-    Lanes that shard have rows of their own for one stage: pipelines of them have two stages or
-    more.
+    A shape has one run, or two runs of different pool or mesh in either order, with at most as many
+    stages as there are layers. Lanes that shard have rows of their own for one stage: their other
+    shapes have two stages or more.
     """
     most = min(MOST_STAGES, table.layers)
     rows, stages = [], []
@@ -96,9 +103,10 @@ def shapes_of(table: StageTable) -> Shapes:
     )
 
 
-def alike_use(shapes: Shapes) -> tuple[IntArray, IntArray]:
-    """The number of each shape among those that use as many devices of every pool, and one shape of
-    each.
+def group_by_device_use(shapes: Shapes) -> tuple[IntArray, IntArray]:
+    """Group shapes that use equally many devices of every pool.
+
+    Returns the group number of each shape, and the first shape of each group.
     """
     keys = shapes.use @ np.cumprod([1, *(shapes.use.max(axis=0)[:-1] + 1)])
     some, place = np.unique(keys, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Subsets of pipelines, by the pools that they lie on, that plans are composed of separately."""
+"""Subsets of pipelines, by the device pools that they use; plans are composed of each."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from shardwright.arrays import FloatArray
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 
 
-def parts_of(pipelines: PricedPipelines) -> tuple[PricedPipelines, ...]:
-    """The pipelines of all pools, whose tasks take longest and begin first; of the fastest pools,
-    from two on; and of each zone. A pool that helps the bound may lie behind a slow link, or be so
-    slow that it only makes gradient reductions longer.
+def pool_subsets(pipelines: PricedPipelines) -> tuple[PricedPipelines, ...]:
+    """Subsets of the pipelines: all pools, the fastest two or more pools, and each zone.
+
+    A pool that helps the bound may lie behind a slow link, or be so slow that it only makes
+    gradient reductions longer. The largest subset comes first, as its tasks take longest.
     """
     stage_costs = pipelines.stage_costs
-    fastest = np.argsort(-weights_of(pipelines), kind="stable").tolist()
+    fastest = np.argsort(-pool_layer_rates(pipelines), kind="stable").tolist()
     groups = stage_costs.problem.cluster.groups
     zones = [
         [pool.group for pool in stage_costs.table.pools if groups[pool.group].zone == zone]
@@ -28,8 +29,8 @@ def parts_of(pipelines: PricedPipelines) -> tuple[PricedPipelines, ...]:
     return (pipelines, *(pipelines.within(pools) for pools in sorted(named, key=len, reverse=True)))
 
 
-def weights_of(pipelines: PricedPipelines) -> FloatArray:
-    """(pools,) layers a second of a device of each pool, by its fastest row."""
+def pool_layer_rates(pipelines: PricedPipelines) -> FloatArray:
+    """(pools,) layers a second of one device of each pool, by its fastest table row."""
     table = pipelines.stage_costs.table
     rate = table.mbs / (table.seconds[:, 0].sum(axis=1) * table.size)
     return np.array([rate[table.pool == pool].max() for pool in range(len(table.pools))])

@@ -1,8 +1,7 @@
-"""How many microbatches a replica of a shape can do by a limit, at most; and the cut of the layers
-that does as many.
+"""Microbatches that a pipeline replica can complete by a limit, and the layer cut that does.
 
-The stage inequalities are those of docs/decisions/0015. Compiled, over plain arrays: it knows no
-model.
+The stage inequalities are those of docs/decisions/0015. The functions are compiled and work on
+plain arrays, without the model.
 """
 
 from __future__ import annotations
@@ -18,19 +17,17 @@ from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
 from shardwright.search.mixed.stages.frame_terms import Terms
 
 PIECES = 4.0
-"""Of a last backward and of the sum that runs beside it, at most."""
+"""Largest number of buckets of a gradient reduction that overlap the last backward."""
 
 
 class _Place(NamedTuple):
-    """Where a stage stands.
+    """Position of a stage in its pipeline, and the seconds before, after and around it.
 
-    i, p: it is stage i of p.
-    m: microbatches.
-    hd, tl: seconds of a microbatch before the stage out, and back.
-    way: of one microbatch through all stages and back.
-    sf, sb: of its sends on and back.
-    close: of the first stage's last bucket.
-    least: of the update of some stage, which all wait for.
+    i, p: stage i of p. m: microbatches. hd, tl: seconds of a microbatch on its way from the first
+    stage to this one, and back. way: seconds of one microbatch through all stages and back. sf, sb:
+    seconds of the stage's activation and gradient sends. close: seconds of the reduction of the
+    first stage's last bucket. least: seconds of the update of some stage, which all stages wait
+    for.
     """
 
     i: int
@@ -47,7 +44,7 @@ class _Place(NamedTuple):
 
 @inner
 def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: float) -> bool:
-    """A stage with n layers of row r ends its microbatches by the limit."""
+    """True where a stage with n layers of row r completes its microbatches by the limit."""
     i, p, m, hd, tl = at.i, at.p, at.m, at.hd, at.tl
     q = p - i
     first, last = float(role & 1), float((role >> 1) & 1)
@@ -92,8 +89,10 @@ def _cut(
     limit: float,
     sizes: IntArray,
 ) -> bool:
-    """Whether m microbatches end by the limit with n1 layers in the first run; `sizes`: layers of
-    each stage then.
+    """True where m microbatches end by the limit with n1 layers in the first run of stages.
+
+    Args:
+        sizes: receives the layers of each stage.
     """
     p, layers = p1 + p2, terms.layers
     s = terms.seconds
@@ -170,11 +169,12 @@ def _cut(
 def _run_holds(
     terms: Terms, row: int, first: int, stages: int, p: int, m: int, limit: float
 ) -> int:
-    """Layers that a run holds at most, by the memory and the own work of each of its stages; 0 =
-    some stage holds none.
+    """Most layers that a run of stages can hold, by memory and each stage's own work.
+
+    0 = some stage holds none.
 
     Args:
-        first: number of its first stage, of p.
+        first: number of the run's first stage, of p.
     """
     each = terms.seconds[row, 0, 0] + terms.seconds[row, 0, 1]
     by_work = int(limit / (m * each)) + 1
@@ -192,9 +192,7 @@ def _run_holds(
 def _possible(
     terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray
 ) -> int:
-    """Layers of the first run of some cut under which m microbatches end by the limit; 0 = there is
-    none.
-    """
+    """Layers of the first run in a cut by which m microbatches end by the limit; 0 = none."""
     layers = terms.layers
     if p2 == 0:
         if p1 > layers or (p1 > 1 and _run_holds(terms, one, 0, p1, p1, m, limit) < layers):
@@ -203,8 +201,8 @@ def _possible(
     q = 1.0 - 1.0 / m
     s = terms.seconds
     each, other_each = s[one, 0, 0] + s[one, 0, 1], s[other, 0, 0] + s[other, 0, 1]
-    # All layers of a run take at least their own work: `most` of the first one, and what the second
-    # one holds.
+    # All layers of a run take at least their own work: `most` layers of the first run, and the
+    # layers that the second run holds.
     most = min(int(limit * (1.0 - q**p1) / each) + 1, layers - p2)
     least = max(layers - int(limit * (1.0 - q**p2) / other_each) - 1, p1)
     first, second = (
@@ -224,12 +222,9 @@ def _possible(
 def _work_allows(
     each: float, other_each: float, p1: int, p2: int, m: int, layers: int, limit: float
 ) -> bool:
-    """True if the work of m microbatches over all layers fits into `limit` seconds, bubbles
-    counted: a necessary condition (see `most_by_work`).
+    """Necessary condition: the work of m microbatches over all layers fits into `limit` seconds.
 
-    Args:
-        each, other_each: seconds of a layer in the first and in the second run of stages.
-        p1, p2: stages of the two runs.
+    Pipeline bubbles are counted (see `most_by_work`).
     """
     q = 1.0 - 1.0 / m
     before, after = 1.0, 1.0
@@ -253,11 +248,12 @@ def _most_by_work(
     layers: int,
     limit: float,
 ) -> IntArray:
+    """(shapes,) most microbatches of each shape that `_work_allows`, between `least` and `high`."""
     result = np.zeros(len(rows), dtype=np.int64)
     for s in range(len(rows)):
         t1, t2, p1, p2 = each[rows[s, 0]], each[rows[s, 1]], stages[s, 0], stages[s, 1]
         low, most, step = min(least[s], high[s]), high[s], 1
-        # By doubled steps as long as they hold: what holds by a little less time is near.
+        # By doubled steps as long as they hold: the result by a little less time is near.
         while low < most:
             middle = min(low + step, most)
             if _work_allows(t1, t2, p1, p2, middle, layers, limit):
@@ -279,8 +275,9 @@ def _most_above(
     least: IntArray,
     limit: float,
 ) -> IntArray:
-    """(which,) most microbatches of some shapes by the limit, none above `upper`; `least` where it
-    is no more than that.
+    """(which,) most microbatches of some shapes by the limit, at most `upper`.
+
+    `least` where a shape completes no more than that.
     """
     result = np.zeros(len(which), dtype=np.int64)
     sizes = np.zeros(64, dtype=np.int64)
@@ -288,7 +285,8 @@ def _most_above(
         shape = which[place]
         one, other, p1, p2 = rows[shape, 0], rows[shape, 1], stages[shape, 0], stages[shape, 1]
         low, high = least[place], upper[shape]
-        # Most shapes are dear: one look says so, at work alone or at all inequalities.
+        # Most shapes do no more than `least`: one test shows it, of the work alone or of all
+        # inequalities.
         allows = low < high and _work_allows(
             each[one], each[other], p1, p2, low + 1, terms.layers, limit
         )
@@ -309,39 +307,43 @@ def _most_above(
 
 
 def most_above(
-    terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray, least: IntArray, limit: float
+    terms: Terms,
+    shapes: Shapes,
+    *,
+    upper: IntArray,
+    shape_indices: IntArray,
+    lower: IntArray,
+    limit: float,
 ) -> IntArray:
-    """Microbatches that a replica of some shapes can do by `limit` at most, where they are more
-    than `least`; else `least`.
+    """(which,) most microbatches that a replica of each shape completes by `limit` seconds.
 
-    Args:
-        upper: (shapes,) no shape does more, as `most_by_work`.
-        least: (which,).
+    `lower` where a shape completes no more than that.
     """
     each = terms.seconds[:, 0].sum(axis=1)
     return np.asarray(
-        _most_above(terms, each, shapes.rows, shapes.stages, upper, which, least, limit)
+        _most_above(terms, each, shapes.rows, shapes.stages, upper, shape_indices, lower, limit)
     )
 
 
 def most_by_work(
     terms: Terms, shapes: Shapes, *, batch: int, limit: float, least: IntArray | None = None
 ) -> IntArray:
-    """(shapes,) a bound of the same by work alone, in closed form.
+    """(shapes,) upper bound on the microbatches of a replica by a limit, from its work alone.
 
         T (1 - q^p1) / t1 + T q^p1 (1 - q^p2) / t2 >= layers,   q = 1 - 1 / m
 
-    with t seconds of a layer: what stage by stage is left of the limit holds its m-th part of
-    layers. Where a slow first run only stands in the way of the second, it holds none.
+    with t seconds of a layer: the rest of the limit at each stage holds its m-th part of the
+        layers.
+    Where a slow first run only delays the second, it holds no layer.
 
     Args:
-        least: (shapes,) what is known of an earlier limit.
+        least: (shapes,) microbatches by an earlier limit, a lower bound.
     """
-    known = np.zeros(len(shapes), dtype=np.int64) if least is None else least
+    lowest = np.zeros(len(shapes), dtype=np.int64) if least is None else least
     each = terms.seconds[:, 0].sum(axis=1)
     return np.asarray(
         _most_by_work(
-            each, shapes.rows, shapes.stages, known, batch // shapes.mbs, terms.layers, limit
+            each, shapes.rows, shapes.stages, lowest, batch // shapes.mbs, terms.layers, limit
         )
     )
 
@@ -349,12 +351,11 @@ def most_by_work(
 def best_cut(
     terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float
 ) -> tuple[float, tuple[int, ...]]:
-    """The least limit (to 1e-4) by which a replica does so many microbatches, and layers of each of
-    its stages then.
+    """Layer cut by which a replica completes its microbatches earliest, and its seconds (to 1e-4).
 
     Args:
         shape: rows and stages of both runs.
-        limit: by which it does.
+        limit: seconds by which some cut completes them.
     """
     sizes = np.zeros(64, dtype=np.int64)
     stages = shape[2] + shape[3]
@@ -374,4 +375,5 @@ def best_cut(
 def _cut_once(
     terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray
 ) -> int:
+    """Compiled entry of `_possible`: layers of the first run of a cut in time; 0 = no cut."""
     return _possible(terms, one, other, p1, p2, m, limit, sizes)

@@ -15,7 +15,7 @@ from shardwright.errors import UsageError
 from shardwright.hardware.catalog.cloud_instances import find_instance
 from shardwright.hardware.catalog.list_prices import GIVE_A_PRICE, NOT_RENTED, list_price
 from shardwright.hardware.cluster import Cluster
-from shardwright.search.mixed.stages.device_pools import Pool
+from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.search_request import OBJECTIVES
 
 TIME, COST, ENERGY, PARETO = OBJECTIVES
@@ -24,12 +24,12 @@ _MOST_RATES: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PricePerSecond:
-    """Cost rates of device pools.
+    """Cost rates of device pools, in dollars or joules a second.
 
     Args:
         unit: usd or joules.
-        rates: (pools,) of a device in a second.
-        sizes: (pools,) devices that are taken together: nodes are rented whole.
+        rates: (pools,) units a second of one device.
+        sizes: (pools,) devices that are paid together: nodes are rented whole.
     """
 
     unit: str
@@ -37,35 +37,36 @@ class PricePerSecond:
     sizes: IntArray
 
     def rate(self, used: Sequence[int]) -> float:
-        """Units a second of a plan that uses so many devices of each pool, side by side."""
+        """Units a second of a plan that uses `used` devices of each pool, side by side."""
         return float(self.rates @ (-(-np.array(used) // self.sizes) * self.sizes))
 
-    def whole(self, rate: float, packs: Sequence[int]) -> float:
-        """The least rate of any whole numbers of nodes that is no smaller; the rate itself where
-        there are too many such numbers.
+    def round_up(self, rate: float, node_counts: Sequence[int]) -> float:
+        """Least cost rate of any numbers of whole nodes that is at least `rate`.
+
+        The rate itself where there are too many such numbers.
 
         Args:
-            packs: (pools,) nodes, or devices where they are taken one by one.
+            node_counts: (pools,) nodes, or devices where they are taken one by one.
         """
-        if isinf(rate) or prod(count + 1 for count in packs) > _MOST_RATES:
+        if isinf(rate) or prod(count + 1 for count in node_counts) > _MOST_RATES:
             return rate
         sums = np.zeros(1)
-        for each, count in zip(self.rates * self.sizes, packs, strict=True):
+        for each, count in zip(self.rates * self.sizes, node_counts, strict=True):
             sums = np.unique(np.add.outer(sums, each * np.arange(count + 1)))
         above = sums[sums >= rate * (1 - 1e-6)]
         return float(above[0]) if len(above) else inf
 
-    def value(self, spending: Spending) -> float:
-        """Units of a step."""
+    def step_value(self, spending: Spending) -> float:
+        """Dollars or joules of one step."""
         found = spending.usd if self.unit == "usd" else spending.joules
         assert found is not None
         return found
 
 
 def price_per_second_of(
-    cluster: Cluster, pools: tuple[Pool, ...], objective: str
+    cluster: Cluster, pools: tuple[DevicePool, ...], objective: str
 ) -> PricePerSecond:
-    """Price per second of every pool for an objective: joules for energy, else dollars.
+    """Cost rates of every pool for an objective: joules for energy, else dollars.
 
     Raises:
         UsageError: a pool has no price, or no power limit is known of it.
@@ -87,9 +88,10 @@ def price_per_second_of(
     return PricePerSecond(unit="usd", rates=np.array(prices) / SECONDS_PER_HOUR, sizes=sizes)
 
 
-def _no_price(cluster: Cluster, pool: Pool) -> UsageError:
+def _no_price(cluster: Cluster, pool: DevicePool) -> UsageError:
+    """Create the error that a pool has no price, with a hint on where to state one."""
     group = cluster.groups[pool.group]
-    known, instance = list_price(group.kind), find_instance(group.kind.name)
+    listed, instance = list_price(group.kind), find_instance(group.kind.name)
     name, count = (
         (instance.name, group.count) if instance is not None else (pool.name, pool.devices)
     )
@@ -99,8 +101,8 @@ def _no_price(cluster: Cluster, pool: Pool) -> UsageError:
         else " (no cloud lists a price of it in dollars)"
     )
     dollars, of = (
-        (f"{known.usd_per_hour:.4g}", f" ({known.of} asks that)")
-        if known is not None
+        (f"{listed.usd_per_hour:.4g}", f" ({listed.of} asks that)")
+        if listed is not None
         else ("2.5", rented)
     )
     return UsageError(

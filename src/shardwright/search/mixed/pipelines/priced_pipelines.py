@@ -1,9 +1,8 @@
-"""Pipelines with their costs: the microbatches that a replica of each shape completes by a
-step-time limit, and dual prices that bound the samples of all replicas together.
+"""Pipelines with stage costs: microbatches by a step-time limit, and dual prices of resources.
 
-A frame is priced by column generation: a linear program over the shapes whose microbatches are
-known exactly, which other shapes join whose samples exceed their cost, until there are none.
-Its parts, and later limits, begin with the shapes of this program.
+A subspace is priced by column generation: a linear program over the shapes whose microbatches are
+known exactly. Shapes with more samples than their price join the program until there are none.
+Parts of the subspace, and later limits, begin with the shapes of this program.
 """
 
 from __future__ import annotations
@@ -15,24 +14,28 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import compiled
 from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.pipelines.device_prices import Prices, Room, best_prices
-from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes, alike_use, shapes_of
+from shardwright.search.mixed.pipelines.device_prices import Prices, ResourceLimits, best_prices
+from shardwright.search.mixed.pipelines.pipeline_shapes import (
+    Shapes,
+    group_by_device_use,
+    shapes_of,
+)
 from shardwright.search.mixed.pipelines.pipeline_throughput import most_above, most_by_work
-from shardwright.search.mixed.stages.frame_terms import StageCosts, Terms
-from shardwright.search.mixed_certificate import Dual, Frame
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts, Terms
+from shardwright.search.mixed_certificate import Dual, Subspace
 
 
 @dataclass(slots=True)
-class Values:
-    """Microbatches of each shape by a limit inside a frame.
+class ShapeMicrobatches:
+    """Most microbatches of each shape by a limit, inside a subspace.
 
     Args:
-        microbatches: (shapes,) that a replica does at most.
-        exact: that many are what the stage inequalities leave.
-        active: shapes that prices were made of.
+        microbatches: (shapes,) upper bound for one replica.
+        exact: (shapes,) True where the stage inequalities give the bound.
+        active: shapes of the linear program.
     """
 
-    frame: Frame
+    subspace: Subspace
     limit_s: float
     microbatches: IntArray
     exact: BoolArray
@@ -41,30 +44,30 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PricedPipelines:
-    """Shapes of pipelines with the costs of their stages.
+    """Pipeline shapes with the costs of their stages, and methods that price subspaces.
 
     Args:
-        devices: (pools,) that there are.
-        use_of, first: see `shapes.alike_use`.
-        is_whole: the shapes are all of them.
-        kept: terms of frames, as they were asked for.
+        devices: (pools,) devices of each pool.
+        use_of, first: see `pipeline_shapes.group_by_device_use`.
+        is_whole: the shapes are all shapes of the space.
+        kept: cache of the terms of subspaces.
         effort: limits on the work of the search.
     """
 
-    stage_costs: StageCosts
+    stage_costs: MixedStageCosts
     shapes: Shapes
     devices: FloatArray
     use_of: IntArray
     first: IntArray
     is_whole: bool = True
-    kept: dict[Frame, Terms] = field(default_factory=dict)
+    kept: dict[Subspace, Terms] = field(default_factory=dict)
     effort: Effort = USUAL
 
     @staticmethod
-    def of(stage_costs: StageCosts, *, effort: Effort = USUAL) -> PricedPipelines:
-        """All shapes of the stage costs."""
+    def of(stage_costs: MixedStageCosts, *, effort: Effort = USUAL) -> PricedPipelines:
+        """Enumerate all shapes that the stage costs allow."""
         shapes = shapes_of(stage_costs.table)
-        use_of, first = alike_use(shapes)
+        use_of, first = group_by_device_use(shapes)
         devices = np.array([pool.devices for pool in stage_costs.table.pools], dtype=np.float64)
         return PricedPipelines(
             stage_costs=stage_costs,
@@ -75,11 +78,11 @@ class PricedPipelines:
             effort=effort,
         )
 
-    def terms(self, frame: Frame) -> Terms:
-        """Least seconds that stages of a frame take."""
-        key = replace(frame, nodes=(0.0, 0.0))
+    def terms(self, subspace: Subspace) -> Terms:
+        """Least seconds that stages of a subspace's plans take; cached."""
+        key = replace(subspace, nodes=(0.0, 0.0))
         if key not in self.kept:
-            self.kept[key] = self.stage_costs.terms(frame)
+            self.kept[key] = self.stage_costs.terms(subspace)
         return self.kept[key]
 
     @property
@@ -87,81 +90,99 @@ class PricedPipelines:
         """Samples of a step."""
         return self.stage_costs.problem.job.global_batch
 
-    def values(self, frame: Frame, limit_s: float, start: Values | None = None) -> Values:
-        """Upper bounds of the frame's shapes, none of them exact: by work, or what `start` found at
-        no earlier a limit of a frame around it.
+    def values(
+        self, subspace: Subspace, limit_s: float, start: ShapeMicrobatches | None = None
+    ) -> ShapeMicrobatches:
+        """Upper bounds on the microbatches of a subspace's shapes by a limit, none of them exact.
+
+        From the work alone, or from `start`, if that is of a surrounding subspace and no earlier
+        limit.
         """
-        if start is not None and start.limit_s >= limit_s and _inside(frame, start.frame):
+        if start is not None and start.limit_s >= limit_s and _inside(subspace, start.subspace):
             upper = start.microbatches.copy()
         else:
-            limit = limit_s / self.stage_costs.jitter(frame)
+            limit = limit_s / self.stage_costs.jitter(subspace)
             least = start.microbatches if start is not None else None
             upper = most_by_work(
-                self.terms(frame), self.shapes, batch=self.batch, limit=limit, least=least
+                self.terms(subspace), self.shapes, batch=self.batch, limit=limit, least=least
             )
-        upper[~self._in_frame(frame)] = 0
+        upper[~self._in_subspace(subspace)] = 0
         active = start.active if start is not None else np.zeros(0, dtype=np.int64)
-        return Values(
-            frame=frame, limit_s=limit_s, microbatches=upper, exact=upper == 0, active=active
+        return ShapeMicrobatches(
+            subspace=subspace, limit_s=limit_s, microbatches=upper, exact=upper == 0, active=active
         )
 
-    def _in_frame(self, frame: Frame) -> BoolArray:
-        """(shapes,) those that plans of the frame may have."""
+    def _in_subspace(self, subspace: Subspace) -> BoolArray:
+        """(shapes,) True for shapes that plans of the subspace may have."""
         shapes = self.shapes
-        within = shapes.tp >= frame.tp
+        within = shapes.tp >= subspace.tp
         if shapes.sharded.any():
-            low, high = frame.replicas
-            lanes = frame.sharded & shapes.sharded & (shapes.least <= high)
-            within &= lanes & (shapes.most >= low) if frame.alone else lanes | ~shapes.sharded
-        for one in frame.sole or ():
+            low, high = subspace.replicas
+            lanes = subspace.sharded & shapes.sharded & (shapes.least <= high)
+            within &= lanes & (shapes.most >= low) if subspace.alone else lanes | ~shapes.sharded
+        for pool_class in subspace.sole or ():
             pools = [
                 place
                 for place, number in enumerate(self.stage_costs.shared.classes)
-                if number == one
+                if number == pool_class
             ]
             within &= shapes.use[:, pools].any(axis=1)
         return within
 
-    def refine(self, values: Values, which: IntArray, *, above: IntArray | None = None) -> None:
-        """Make the values of some shapes exact; of those that do no more microbatches than `above`
-        (per shape) that is all that is found out.
+    def refine(
+        self, values: ShapeMicrobatches, shape_indices: IntArray, *, above: IntArray | None = None
+    ) -> None:
+        """Make the microbatches of some shapes exact, in place.
+
+        Args:
+            shape_indices: the shapes.
+            above: (which,) a shape with no more microbatches than this keeps an upper bound.
         """
-        least = np.zeros(len(which), dtype=np.int64) if above is None else above
-        limit = values.limit_s / self.stage_costs.jitter(values.frame)
-        found = most_above(
-            self.terms(values.frame),
+        least = np.zeros(len(shape_indices), dtype=np.int64) if above is None else above
+        limit = values.limit_s / self.stage_costs.jitter(values.subspace)
+        microbatches = most_above(
+            self.terms(values.subspace),
             self.shapes,
             upper=values.microbatches,
-            which=which,
-            least=least,
+            shape_indices=shape_indices,
+            lower=least,
             limit=limit,
         )
-        values.exact[which] = (found > least) | (least == 0)
-        values.microbatches[which] = np.minimum(found, values.microbatches[which])
+        values.exact[shape_indices] = (microbatches > least) | (least == 0)
+        values.microbatches[shape_indices] = np.minimum(
+            microbatches, values.microbatches[shape_indices]
+        )
 
-    def samples(self, values: Values) -> FloatArray:
-        """(shapes,) samples that a replica does at most."""
+    def samples(self, values: ShapeMicrobatches) -> FloatArray:
+        """(shapes,) most samples of one replica."""
         return np.asarray(values.microbatches * self.shapes.mbs, dtype=np.float64)
 
     def priced(
-        self, frame: Frame, limit_s: float, *, start: Values | None = None, thorough: bool = False
-    ) -> tuple[Dual, Values]:
-        """Prices that no shape of the frame is worth more than, as low as can be; or, unless
-        `thorough`, the first that close the frame, or under which shapes that can be had do the
+        self,
+        subspace: Subspace,
+        limit_s: float,
+        *,
+        start: ShapeMicrobatches | None = None,
+        thorough: bool = False,
+    ) -> tuple[Dual, ShapeMicrobatches]:
+        """Dual prices of a subspace at a limit, and its shape values, by column generation.
+
+        The prices bound the samples of all plans as low as possible. Unless `thorough`, the first
+        prices that close the subspace are returned, or the first under which plans may complete the
         batch.
 
         Args:
-            start: of a frame or a limit near by.
+            start: values of a subspace or a limit near by.
         """
-        values = self.values(frame, limit_s, start)
+        values = self.values(subspace, limit_s, start)
         if not len(values.active):
-            values.active = self._first(values)
+            values.active = self._initial_shapes(values)
         self.refine(values, values.active[~values.exact[values.active]])
         while True:
             some = values.active
             worth = (values.microbatches[some] * self.shapes.mbs[some]).astype(np.float64)
             prices = self._prices(values, some, worth)
-            dual = self._dual(frame, limit_s, prices)
+            dual = self._dual(subspace, limit_s, prices)
             if dual.samples >= self.batch and not thorough:
                 return dual, values
             above = _above(
@@ -176,12 +197,10 @@ class PricedPipelines:
             values.active = np.concatenate([some, underpriced])
         if thorough:
             self.refine_near(values, prices)
-        return self.repriced(dual, self.samples(values)), values
+        return self.valid_dual(dual, self.samples(values)), values
 
-    def _first(self, values: Values) -> IntArray:
-        """Shapes that a linear program begins with: those nearest to the prices of what work alone
-        leaves.
-        """
+    def _initial_shapes(self, values: ShapeMicrobatches) -> IntArray:
+        """Shapes that the linear program begins with: those nearest to prices from work alone."""
         alive = np.flatnonzero(values.microbatches > 0)
         worth = self.samples(values)
         best = np.full(len(self.first), -1.0)
@@ -193,9 +212,10 @@ class PricedPipelines:
         near = np.argpartition(-gains, most - 1)[:most] if most else alive
         return self._distinct_by_use(alive[near[np.lexsort((near, -gains[near]))]])
 
-    def underpriced(self, values: Values, prices: Prices) -> IntArray:
-        """Shapes that are worth more than they cost and not yet among the active ones, some of the
-        dearest; [] = there are none.
+    def underpriced(self, values: ShapeMicrobatches, prices: Prices) -> IntArray:
+        """Inactive shapes with more samples than their price, the largest excess first.
+
+        At most `Effort.columns_joined_at_once`; [] = there are none.
         """
         return self._underpriced_among(
             values,
@@ -205,47 +225,48 @@ class PricedPipelines:
         )
 
     def _underpriced_among(
-        self, values: Values, which: IntArray, gains: FloatArray, floor: IntArray
+        self, values: ShapeMicrobatches, shape_indices: IntArray, gains: FloatArray, floor: IntArray
     ) -> IntArray:
-        """Of shapes that may be worth more than they cost some of the dearest that are, and not yet
-        among the active ones; [] = there are none.
+        """Of possibly underpriced shapes, those that are and are not yet active; [] = none.
 
         Args:
-            which, gains, floor: shapes, by how much, and the most microbatches that they would not
-                be for.
+            shape_indices: the shapes.
+            gains: samples above the price.
+            floor: the most microbatches at which a shape is not underpriced.
         """
-        mbs, known = self.shapes.mbs, np.zeros(len(self.shapes), dtype=np.bool_)
-        known[values.active] = True
-        new = np.flatnonzero(~known[which])
+        mbs, is_active = self.shapes.mbs, np.zeros(len(self.shapes), dtype=np.bool_)
+        is_active[values.active] = True
+        new = np.flatnonzero(~is_active[shape_indices])
         ranked = new[np.argsort(-gains[new], kind="stable")]
         for begin in range(0, len(ranked), self.effort.shapes_refined_at_once):
             some = ranked[begin : begin + self.effort.shapes_refined_at_once]
-            doubtful = some[~values.exact[which[some]]]
-            self.refine(values, which[doubtful], above=floor[doubtful])
-            underpriced = some[values.microbatches[which[some]] > floor[some]]
+            doubtful = some[~values.exact[shape_indices[some]]]
+            self.refine(values, shape_indices[doubtful], above=floor[doubtful])
+            underpriced = some[values.microbatches[shape_indices[some]] > floor[some]]
             if len(underpriced):
-                worth = (values.microbatches[which[underpriced]] - floor[underpriced]) * mbs[
-                    which[underpriced]
-                ]
+                worth = (
+                    values.microbatches[shape_indices[underpriced]] - floor[underpriced]
+                ) * mbs[shape_indices[underpriced]]
                 return self._distinct_by_use(
-                    which[underpriced[np.lexsort((which[underpriced], -worth))]]
+                    shape_indices[underpriced[np.lexsort((shape_indices[underpriced], -worth))]]
                 )
-        return which[:0]
+        return shape_indices[:0]
 
     def _distinct_by_use(self, ranked: IntArray) -> IntArray:
-        """The first of some shapes, one of those that use as many devices."""
+        """Keep the first of the ranked shapes that use equal devices."""
         _, first = np.unique(self.use_of[ranked], return_index=True)
         return ranked[np.sort(first)[: self.effort.columns_joined_at_once]]
 
-    def refine_near(self, values: Values, prices: Prices) -> None:
-        """Make the values of shapes that are nearest to their price exact, of lanes that shard and
-        of others: those that compositions choose from.
+    def refine_near(self, values: ShapeMicrobatches, prices: Prices) -> None:
+        """Make the microbatches of the shapes nearest to their price exact, in place.
+
+        Compositions choose from them; lanes that shard and other lanes are treated separately.
         """
         open_to = ~values.exact & (values.microbatches > 0)
         gains = self.samples(values) - self.cost(prices)
         for which in (
             (~self.shapes.sharded, self.shapes.sharded)
-            if values.frame.sharded
+            if values.subspace.sharded
             else (~self.shapes.sharded,)
         ):
             near = np.flatnonzero(open_to & which)
@@ -256,32 +277,37 @@ class PricedPipelines:
             )
 
     def cost(self, prices: Prices) -> FloatArray:
-        """(shapes,) what a replica of each costs."""
+        """(shapes,) price in samples of one replica."""
         return np.asarray(
             self.shapes.use @ prices.devices + self.shapes.nodes * prices.nodes + prices.replicas
         )
 
-    def _prices(self, values: Values, some: IntArray, worth: FloatArray) -> Prices:
-        """Prices of some shapes, of those that do any microbatch."""
+    def _prices(self, values: ShapeMicrobatches, shapes: IntArray, worth: FloatArray) -> Prices:
+        """Dual prices of the linear program over some shapes, without those of no microbatch."""
         alive = worth > 0
-        columns = some[alive]
+        columns = shapes[alive]
         if not len(columns):
             return Prices(
                 devices=np.zeros(len(self.stage_costs.table.pools)), nodes=0.0, replicas=0.0
             )
         use, nodes = self.shapes.use[columns].astype(np.float64), self.shapes.nodes[columns]
-        return best_prices(use, nodes, worth[alive], self.room(values.frame))
+        return best_prices(use, nodes, worth[alive], self.resource_limits(values.subspace))
 
-    def room(self, frame: Frame) -> Room:
-        """Devices, nodes and replicas that plans of a frame may use."""
-        return Room(devices=self.devices, nodes=frame.nodes[1], replicas=frame.replicas)
+    def resource_limits(self, subspace: Subspace) -> ResourceLimits:
+        """Devices, nodes and replicas that plans of a subspace may use."""
+        return ResourceLimits(
+            devices=self.devices, nodes=subspace.nodes[1], replicas=subspace.replicas
+        )
 
-    def _dual(self, frame: Frame, limit_s: float, prices: Prices) -> Dual:
-        room = self.room(frame)
-        low, high = room.replicas
-        whole = float(prices.devices @ room.devices + prices.nodes * room.nodes)
+    def _dual(self, subspace: Subspace, limit_s: float, prices: Prices) -> Dual:
+        """Dual prices with the samples that all resources of a subspace cost."""
+        resource_limits = self.resource_limits(subspace)
+        low, high = resource_limits.replicas
+        whole = float(
+            prices.devices @ resource_limits.devices + prices.nodes * resource_limits.nodes
+        )
         return Dual(
-            frame=frame,
+            frame=subspace,
             limit_s=limit_s,
             devices=tuple(prices.devices.tolist()),
             nodes=prices.nodes,
@@ -289,26 +315,28 @@ class PricedPipelines:
             samples=whole + prices.replicas * (high if prices.replicas > 0 else low),
         )
 
-    def repriced(self, dual: Dual, worth: FloatArray) -> Dual:
-        """The prices with a replica's raised until they cover what every shape is worth, and what
-        all costs then.
-        """
+    def valid_dual(self, dual: Dual, worth: FloatArray) -> Dual:
+        """Raise the replica price until no shape is underpriced; return the dual prices."""
         return self._raised(
             dual, float((worth - self.cost(prices_of(dual)))[worth > 0].max(initial=0.0))
         )
 
-    def _raised(self, dual: Dual, more: float) -> Dual:
-        """The prices with a replica's raised, and what all costs then."""
+    def _raised(self, dual: Dual, raise_by: float) -> Dual:
+        """Dual prices with the replica price raised by `raise_by` samples."""
         prices = prices_of(dual)
         return self._dual(
-            dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(more, 0.0))
+            dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(raise_by, 0.0))
         )
 
     def within(self, pools: tuple[int, ...]) -> PricedPipelines:
-        """The shapes that lie on some of the pools."""
-        others = [pool for pool in range(len(self.stage_costs.table.pools)) if pool not in pools]
-        shapes = self.shapes.take(np.flatnonzero((self.shapes.use[:, others] == 0).all(axis=1)))
-        use_of, first = alike_use(shapes)
+        """The pipelines whose shapes use only the given pools."""
+        other_pools = [
+            pool for pool in range(len(self.stage_costs.table.pools)) if pool not in pools
+        ]
+        shapes = self.shapes.take(
+            np.flatnonzero((self.shapes.use[:, other_pools] == 0).all(axis=1))
+        )
+        use_of, first = group_by_device_use(shapes)
         return replace(self, shapes=shapes, use_of=use_of, first=first, is_whole=False)
 
 
@@ -322,9 +350,7 @@ def _above(
     node: float,
     replica: float,
 ) -> tuple[IntArray, FloatArray, IntArray]:
-    """Shapes that may be worth more than they cost, by how much, and the most microbatches that
-    they would not be for.
-    """
+    """Possibly underpriced shapes, excess samples, and most microbatches within the price."""
     count = 0
     which = np.zeros(len(mbs), dtype=np.int64)
     gains = np.zeros(len(mbs), dtype=np.float64)
@@ -342,13 +368,15 @@ def _above(
 
 
 def prices_of(dual: Dual) -> Prices:
-    """The prices that a certificate keeps."""
+    """Dual prices of a certificate's entry as arrays."""
     return Prices(devices=np.array(dual.devices), nodes=dual.nodes, replicas=dual.replicas)
 
 
-def _inside(frame: Frame, around: Frame) -> bool:
-    """Every plan of a frame is one of the other."""
-    within = (around.replicas, frame.replicas), (around.nodes, frame.nodes)
-    alike = (frame.sharded, frame.alone) == (around.sharded, around.alone)
-    alike &= around.sole in (None, frame.sole)
-    return alike and frame.tp >= around.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)
+def _inside(subspace: Subspace, outer: Subspace) -> bool:
+    """True where every plan of a subspace is in the other one."""
+    within = (outer.replicas, subspace.replicas), (outer.nodes, subspace.nodes)
+    alike = (subspace.sharded, subspace.alone) == (outer.sharded, outer.alone)
+    alike &= outer.sole in (None, subspace.sole)
+    return (
+        alike and subspace.tp >= outer.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)
+    )

@@ -1,5 +1,6 @@
-"""Tasks of a search over mixed clusters on an engine, and the inputs that all of them read
-(docs/decisions/0016).
+"""Tasks of a search over mixed clusters on an execution engine, and their shared inputs.
+
+See docs/decisions/0016.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.parallel.engine_protocol import Ask, Engine
 
 Task = TypeVar("Task")
@@ -20,8 +21,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TaskInputs:
-    """Inputs that all tasks of a search read; a task names its pipelines by their place in
-    `pipeline_sets`.
+    """Inputs that all tasks of a search read.
+
+    A task names its pipelines by their place in `pipeline_sets`.
     """
 
     problem: Problem
@@ -31,8 +33,9 @@ class TaskInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SearchTasks:
-    """Sets of pipelines on an engine. One object for all of a search, so that workers keep the
-    inputs that they have.
+    """Runs the tasks of one search on an engine.
+
+    One object serves a whole search, so that workers keep the inputs that they have.
     """
 
     engine: Engine
@@ -46,7 +49,7 @@ class SearchTasks:
         *,
         effort: Effort = USUAL,
     ) -> SearchTasks:
-        """Sets of pipelines of a problem on an engine."""
+        """Create the task runner for some sets of pipelines of a problem."""
         return SearchTasks(
             engine=engine,
             inputs=TaskInputs(problem=problem, pipeline_sets=tuple(pipeline_sets), effort=effort),
@@ -57,14 +60,14 @@ class SearchTasks:
         """Limits on the work of the search."""
         return self.inputs.effort
 
-    def place(self, pipelines: PricedPipelines) -> int:
-        """The place of a set of pipelines in `TaskInputs.pipeline_sets`."""
+    def index_of(self, pipelines: PricedPipelines) -> int:
+        """Index of a set of pipelines in `TaskInputs.pipeline_sets`."""
         return next(
             place for place, one in enumerate(self.inputs.pipeline_sets) if one is pipelines
         )
 
-    def place_of(self, stage_costs: StageCosts) -> int:
-        """The place of the first set of pipelines with these stage costs."""
+    def index_with_stage_costs(self, stage_costs: MixedStageCosts) -> int:
+        """Index of the first set of pipelines with these stage costs."""
         return next(
             place
             for place, one in enumerate(self.inputs.pipeline_sets)
@@ -79,7 +82,7 @@ class SearchTasks:
         size: int,
         more: int = 0,
     ) -> Iterator[Result]:
-        """``function(inputs, task)`` of one task after another; as `Engine.flow`."""
+        """Yield ``function(inputs, task)`` for one task after another, as `Engine.flow`."""
         return self.engine.flow(function, ask, shared=self.inputs, size=size, more=more)
 
     def map(
@@ -89,5 +92,5 @@ class SearchTasks:
         *,
         more: int = 0,
     ) -> list[Result]:
-        """``function(inputs, task)`` of every task, in their order; as `Engine.map`."""
+        """Return ``function(inputs, task)`` of every task, in task order, as `Engine.map`."""
         return self.engine.map(function, tasks, shared=self.inputs, more=more)

@@ -1,5 +1,6 @@
-"""Plans on fewer nodes of a mixed cluster: the best is searched for as if the other nodes did not
-exist, so that an answer with more nodes is never slower.
+"""Search for plans on fewer nodes of a mixed cluster, as if the other nodes did not exist.
+
+So an answer with more nodes is never slower than one with fewer.
 """
 
 from __future__ import annotations
@@ -17,33 +18,35 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.mixed.effort import Effort
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.simulated_plans import Standing
+from shardwright.search.mixed.plans.simulated_plans import SearchState
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts, root_subspaces
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.stage_tables import StageTable
 
-Search = Callable[[Problem], tuple[Standing, dict[Options, StageCosts]]]
-"""The search of a cluster, and the stage costs of each set of options."""
+Search = Callable[[Problem], tuple[SearchState, dict[Options, MixedStageCosts]]]
+"""Function that searches a cluster; it returns the state and the stage costs by options."""
 
 
-def counts_of(cluster: Cluster, *, most: int) -> Iterator[tuple[int, ...]]:
-    """Nodes of each group on fewer nodes, most first, as long as there are two groups or more; none
-    of clusters that have too many.
+def smaller_node_counts(cluster: Cluster, *, max_combinations: int) -> Iterator[tuple[int, ...]]:
+    """Yield smaller node counts of the groups, the most nodes first, while two groups remain.
+
+    Nothing for clusters with more than `max_combinations` combinations.
     """
     whole = tuple(group.count for group in cluster.groups)
-    if prod(count + 1 for count in whole) > most:
+    if prod(count + 1 for count in whole) > max_combinations:
         return
-    some = product(*(range(count + 1) for count in whole))
+    combinations = product(*(range(count + 1) for count in whole))
     yield from sorted(
-        (one for one in some if one != whole and np.count_nonzero(one) > 1),
-        key=lambda one: (-sum(one), one),
+        (counts for counts in combinations if counts != whole and np.count_nonzero(counts) > 1),
+        key=lambda counts: (-sum(counts), counts),
     )
 
 
-def with_counts(cluster: Cluster, counts: tuple[int, ...]) -> Cluster:
-    """The cluster with so many nodes of each group; groups of none are left out, and links of zones
-    that are empty then.
+def with_node_counts(cluster: Cluster, counts: tuple[int, ...]) -> Cluster:
+    """The cluster with the given number of nodes in each group.
+
+    Groups without nodes are left out, and links of zones without groups.
     """
     groups = tuple(
         replace(group, count=count)
@@ -60,64 +63,81 @@ def with_counts(cluster: Cluster, counts: tuple[int, ...]) -> Cluster:
 
 
 def search_fewer_nodes(
-    standing: Standing,
+    state: SearchState,
     pipeline_sets: dict[Options, PricedPipelines],
     search: Search,
     effort: Effort,
 ) -> None:
-    """Keep the best plan on fewer nodes where it is faster. Clusters on which prices leave none
-    that is are not searched.
+    """Search clusters with fewer nodes, and keep their best plan where it is faster.
+
+    Clusters for which prices prove that no plan is faster are not searched.
     """
-    problem = standing.problem
-    for counts in counts_of(problem.cluster, most=effort.fewer_node_clusters):
-        if standing.ends():
+    problem = state.problem
+    for counts in smaller_node_counts(problem.cluster, max_combinations=effort.fewer_node_clusters):
+        if state.ends():
             return
         if all(
-            _is_closed(pipelines, counts, standing.best_s) for pipelines in pipeline_sets.values()
+            _rules_out_plans(pipelines, counts, state.best_s)
+            for pipelines in pipeline_sets.values()
         ):
             continue
         try:
-            found, stage_costs_of = search(
-                replace(problem, cluster=with_counts(problem.cluster, counts))
+            smaller_state, stage_costs_of = search(
+                replace(problem, cluster=with_node_counts(problem.cluster, counts))
             )
         except InfeasibleError:
             continue
         for name in ("looked_at", "simulated", "bounded", "infeasible"):
-            setattr(standing, name, getattr(standing, name) + getattr(found, name))
-        if found.mixed is None or found.best is None or found.best_s >= standing.best_s:
+            setattr(state, name, getattr(state, name) + getattr(smaller_state, name))
+        if (
+            smaller_state.mixed is None
+            or smaller_state.best is None
+            or smaller_state.best_s >= state.best_s
+        ):
             continue
-        options = found.best.options
+        options = smaller_state.best.options
         stage_costs = (
             pipeline_sets[options].stage_costs
             if options in pipeline_sets
-            else StageCosts.of(replace(stage_costs_of[options].problem, cluster=problem.cluster))
+            else MixedStageCosts.of(
+                replace(stage_costs_of[options].problem, cluster=problem.cluster)
+            )
         )
-        plan = _renamed(
+        plan = _renumber_rows(
             stage_costs_of[options].table,
             stage_costs.table,
             [place for place, count in enumerate(counts) if count],
-            found.mixed,
+            smaller_state.mixed,
         )
-        standing.attempt(general_plan(stage_costs, plan, options=options), plan)
+        state.simulate(general_plan(stage_costs, plan, options=options), plan)
 
 
-def _is_closed(pipelines: PricedPipelines, counts: tuple[int, ...], limit_s: float) -> bool:
-    """True where prices prove that no plan on so many nodes ends by a limit."""
+def _rules_out_plans(pipelines: PricedPipelines, counts: tuple[int, ...], limit_s: float) -> bool:
+    """True where dual prices prove that no plan on the given nodes ends by a limit."""
     pools = pipelines.stage_costs.table.pools
     devices = np.array(
         [count * pool.node for count, pool in zip(counts, pools, strict=True)], dtype=np.float64
     )
     fewer, nodes = replace(pipelines, devices=devices), float(sum(counts))
-    frames = (replace(frame, nodes=(0.0, nodes)) for frame in first_frames(pipelines.stage_costs))
-    return all(fewer.priced(frame, limit_s)[0].samples < pipelines.batch for frame in frames)
+    subspaces = (
+        replace(subspace, nodes=(0.0, nodes)) for subspace in root_subspaces(pipelines.stage_costs)
+    )
+    return all(
+        fewer.priced(subspace, limit_s)[0].samples < pipelines.batch for subspace in subspaces
+    )
 
 
-def _renamed(table: StageTable, other: StageTable, pools: list[int], plan: MixedPlan) -> MixedPlan:
-    """The plan with the rows of another table. Args: pools: of the other one, which those of the
-    first are.
+def _renumber_rows(
+    table: StageTable, target: StageTable, pools: list[int], plan: MixedPlan
+) -> MixedPlan:
+    """The plan with its rows renumbered from one table to another.
+
+    Args:
+        pools: pools of the other table, one for each pool of the first.
     """
 
     def key(of: StageTable, row: int, pool: int) -> tuple[int, StageMesh, int, int, int, bool]:
+        """Key of a table row that is the same in both tables."""
         return (
             pool,
             of.mesh(row),
@@ -127,9 +147,10 @@ def _renamed(table: StageTable, other: StageTable, pools: list[int], plan: Mixed
             row < of.several,
         )
 
-    number = {key(other, row, int(other.pool[row])): row for row in range(len(other))}
+    number = {key(target, row, int(target.pool[row])): row for row in range(len(target))}
 
     def row_of(row: int) -> int:
+        """Row of the target table with the same key."""
         return number[key(table, row, pools[int(table.pool[row])])]
 
     return MixedPlan(

@@ -1,5 +1,6 @@
-"""Small changes to the best mixed plans, kept where their step is shorter: a layer to the next
-stage, microbatches to another lane.
+"""Local search around the best mixed plans: move one layer, or a few microbatches.
+
+A change is kept where the plan's step is shorter.
 """
 
 from __future__ import annotations
@@ -13,62 +14,74 @@ from math import lcm
 
 from shardwright.runtime.runtime import Options
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
-from shardwright.search.mixed.plans.simulated_plans import Simulating, Standing, simulated_there
+from shardwright.search.mixed.plans.simulated_plans import (
+    SearchState,
+    SimulationTask,
+    run_simulation_task,
+)
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 
 
 def improve_best_plans(
-    standing: Standing, tasks: SearchTasks, stage_costs_of: Mapping[Options, StageCosts]
+    state: SearchState, tasks: SearchTasks, stage_costs_of: Mapping[Options, MixedStageCosts]
 ) -> None:
-    """Change each of the best plans step by step; a change that helps it is kept, until none does
-    or `Effort.changes_per_plan` are spent.
+    """Improve each of the best plans by small changes, as long as a change shortens the step.
+
+    At most `Effort.changes_per_plan` changes are tried of a plan.
     """
-    for seconds, _, plan, options in sorted(standing.ranked)[: tasks.effort.improved_plans]:
-        improve_plan(standing, tasks, stage_costs_of[options], seconds, plan, options)
+    for seconds, _, plan, options in sorted(state.ranked)[: tasks.effort.improved_plans]:
+        improve_plan(state, tasks, stage_costs_of[options], seconds, plan, options)
 
 
 def improve_plan(
-    standing: Standing,
+    state: SearchState,
     tasks: SearchTasks,
-    stage_costs: StageCosts,
+    stage_costs: MixedStageCosts,
     seconds: float,
     plan: MixedPlan,
     options: Options,
 ) -> None:
-    """Change one plan step by step. Of changes that are under way when one helps, the others are
-    still of the plan before it.
+    """Improve one plan by small changes, as long as a change shortens the step.
+
+    Changes that are under simulation when one helps are still of the plan before it.
     """
     effort = tasks.effort
-    place, begun, tries = tasks.place_of(stage_costs), deque[MixedPlan](), 0
-    others = neighbours(stage_costs, plan, most_moved=effort.moved_microbatches)
+    pipelines_index, begun, tries = tasks.index_with_stage_costs(stage_costs), deque[MixedPlan](), 0
+    changes = neighbours(stage_costs, plan, most_moved=effort.moved_microbatches)
 
-    def ask() -> Simulating | None:
+    def ask() -> SimulationTask | None:
+        """The simulation task of the next change; None = no change or try is left."""
         nonlocal tries
-        other = next((one for one in others if (options, one) not in standing.seen), None)
-        if other is None or tries == effort.changes_per_plan or standing.ends():
+        changed_plan = next((one for one in changes if (options, one) not in state.seen), None)
+        if changed_plan is None or tries == effort.changes_per_plan or state.ends():
             return None
         tries += 1
-        standing.seen.add((options, other))
-        begun.append(other)
-        return standing.simulating(place, other, options)
+        state.seen.add((options, changed_plan))
+        begun.append(changed_plan)
+        return state.simulation_task(pipelines_index, changed_plan, options)
 
     for step in tasks.flow(
-        simulated_there, ask, size=effort.changes_at_once, more=effort.changes_per_plan
+        run_simulation_task, ask, size=effort.changes_at_once, more=effort.changes_per_plan
     ):
-        other = begun.popleft()
-        found = standing.take(
-            other, options, step, partial(general_plan, stage_costs, other, options=options)
+        changed_plan = begun.popleft()
+        changed_seconds = state.add_simulated(
+            changed_plan,
+            options,
+            step,
+            partial(general_plan, stage_costs, changed_plan, options=options),
         )
-        if found < seconds:
-            seconds, others = (
-                found,
-                neighbours(stage_costs, other, most_moved=effort.moved_microbatches),
+        if changed_seconds < seconds:
+            seconds, changes = (
+                changed_seconds,
+                neighbours(stage_costs, changed_plan, most_moved=effort.moved_microbatches),
             )
 
 
-def neighbours(stage_costs: StageCosts, plan: MixedPlan, *, most_moved: int) -> Iterator[MixedPlan]:
-    """Plans that differ by one layer of one lane's cut, or by a few microbatches of two lanes."""
+def neighbours(
+    stage_costs: MixedStageCosts, plan: MixedPlan, *, most_moved: int
+) -> Iterator[MixedPlan]:
+    """Plans that differ by one layer between two stages, or by a few microbatches of two lanes."""
     for number, lane in enumerate(plan.lanes):
         for give, take in (
             (i, j)
@@ -79,24 +92,27 @@ def neighbours(stage_costs: StageCosts, plan: MixedPlan, *, most_moved: int) -> 
             if lane.sizes[give] > 1:
                 sizes = list(lane.sizes)
                 sizes[give], sizes[take] = sizes[give] - 1, sizes[take] + 1
-                yield _with(plan, {number: replace(lane, sizes=tuple(sizes))})
-    for one, other in permutations(range(len(plan.lanes)), 2):
+                yield _with_lanes(plan, {number: replace(lane, sizes=tuple(sizes))})
+    for giver, receiver in permutations(range(len(plan.lanes)), 2):
         units = [
             plan.lanes[n].replicas * int(stage_costs.table.mbs[plan.lanes[n].rows[0]])
-            for n in (one, other)
+            for n in (giver, receiver)
         ]
         less, more = (lcm(*units) // unit for unit in units)
-        if max(less, more) <= most_moved and plan.lanes[one].microbatches > less:
+        if max(less, more) <= most_moved and plan.lanes[giver].microbatches > less:
             changed = {
-                one: replace(plan.lanes[one], microbatches=plan.lanes[one].microbatches - less),
-                other: replace(
-                    plan.lanes[other], microbatches=plan.lanes[other].microbatches + more
+                giver: replace(
+                    plan.lanes[giver], microbatches=plan.lanes[giver].microbatches - less
+                ),
+                receiver: replace(
+                    plan.lanes[receiver], microbatches=plan.lanes[receiver].microbatches + more
                 ),
             }
-            yield _with(plan, changed)
+            yield _with_lanes(plan, changed)
 
 
-def _with(plan: MixedPlan, changed: dict[int, MixedLane]) -> MixedPlan:
+def _with_lanes(plan: MixedPlan, changed: dict[int, MixedLane]) -> MixedPlan:
+    """The plan with some lanes replaced, by lane number."""
     return replace(
         plan, lanes=tuple(changed.get(number, lane) for number, lane in enumerate(plan.lanes))
     )

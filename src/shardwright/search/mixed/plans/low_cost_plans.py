@@ -1,5 +1,6 @@
-"""Plans that take little a second: whole replicas of a few shapes on whole nodes, at limits from
-the fastest to the cheapest.
+"""Compose plans with a low cost rate: whole replicas of a few shapes on whole nodes.
+
+Step-time limits range from the fastest to the cheapest plan.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from shardwright.arrays import IntArray
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.bounds.cost_rate_bound import Known, floor_of, with_rates
+from shardwright.search.mixed.bounds.cost_rate_bound import ValuesCache, floor_of, with_rates
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.device_prices import Prices
 from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, ShapeMicrobatches
 from shardwright.search.mixed.pipelines.whole_replicas import whole_replicas
-from shardwright.search.mixed.plans.composition_search import composed_frames
+from shardwright.search.mixed.plans.composition_search import split_by_replicas
 from shardwright.search.mixed.plans.replica_counts import (
     Composition,
-    choice_of_shapes,
+    candidate_shapes,
     exact_microbatches,
     most_replicas,
 )
-from shardwright.search.mixed.plans.simulated_plans import MixedCandidate, Standing
-from shardwright.search.mixed.plans.write_plan import MixedPlan, devices_of, general_plan
-from shardwright.search.mixed.stages.frame_terms import first_frames
+from shardwright.search.mixed.plans.simulated_plans import MixedCandidate, SearchState
+from shardwright.search.mixed.plans.write_plan import MixedPlan, devices_of
+from shardwright.search.mixed.stages.frame_terms import root_subspaces
 from shardwright.search.mixed_certificate import Floor
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.predict_plan import step_spending
@@ -36,9 +37,12 @@ from shardwright.strategy.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A simulated plan: seconds and units (dollars, joules) of its step; its replicas of shapes, or
-    else its grid in words.
+class ValuedPlan:
+    """A simulated plan with the seconds and the dollars or joules of its step.
+
+    Args:
+        mixed: its replicas of shapes; None = a grid of one pool.
+        grid: the grid in words, if it is one.
     """
 
     seconds: float
@@ -50,52 +54,56 @@ class Point:
 
 @dataclass(slots=True)
 class PlanRecord:
-    """Plans that were simulated and are within the budget (dollars an hour; inf = any).
+    """Simulated plans within the budget, with their times and values.
 
     Args:
-        grid: the next plan to be noted in words, where it is a grid.
+        budget: dollars an hour; inf = no limit.
+        grid: words of the grid that is simulated next; empty = no grid.
     """
 
-    standing: Standing
+    state: SearchState
     price_per_second: PricePerSecond
     budget: float = inf
     effort: Effort = USUAL
     grid: str = ""
-    points: list[Point] = field(default_factory=list)
+    points: list[ValuedPlan] = field(default_factory=list)
 
-    def add(self, plan: Plan, mixed: MixedPlan | None, done: SimulatedPlan) -> None:
-        """Keep a plan that was simulated."""
-        spending = step_spending(self.standing.problem, done)
+    def add(self, plan: Plan, mixed: MixedPlan | None, simulation: SimulatedPlan) -> None:
+        """Keep a simulated plan if it is within the budget."""
+        spending = step_spending(self.state.problem, simulation)
         if (spending.usd_per_hour or 0.0) <= self.budget * (1 + 1e-12):
             value, grid = (
-                self.price_per_second.value(spending),
+                self.price_per_second.step_value(spending),
                 "" if mixed is not None else self.grid,
             )
             self.points.append(
-                Point(seconds=done.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid)
+                ValuedPlan(
+                    seconds=simulation.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid
+                )
             )
 
     def ends(self) -> bool:
-        """Check the clock; True = the search for plans ends. Raises as
-        `search.limit.Limit.ends`.
+        """Check the clock; True = the search for plans ends.
+
+        Raises as `search_limit.Limit.ends`.
         """
-        return self.standing.limit.ends(found=bool(self.points))
+        return self.state.limit.ends(found=bool(self.points))
 
-    def least(self, *, by: float = inf) -> float:
-        """The least value of a plan that ends by some seconds; inf = there is none."""
-        return min((point.value for point in self.points if point.seconds <= by), default=inf)
+    def least(self, *, limit_s: float = inf) -> float:
+        """Least value of a plan whose step takes at most `limit_s` seconds; inf = no plan."""
+        return min((point.value for point in self.points if point.seconds <= limit_s), default=inf)
 
-    def cheapest(self) -> Point | None:
-        """The plan of the least value, of several the fastest."""
+    def cheapest(self) -> ValuedPlan | None:
+        """The plan with the least value, the fastest of several; None = no plan."""
         return min(self.points, key=lambda point: (point.value, point.seconds), default=None)
 
-    def fastest(self) -> Point | None:
-        """The plan of the fewest seconds, of several the cheapest."""
+    def fastest(self) -> ValuedPlan | None:
+        """The plan with the shortest step, the cheapest of several; None = no plan."""
         return min(self.points, key=lambda point: (point.seconds, point.value), default=None)
 
-    def front(self) -> tuple[Point, ...]:
-        """Plans that none beats in both, the fastest first."""
-        found: list[Point] = []
+    def front(self) -> tuple[ValuedPlan, ...]:
+        """Pareto front of time and value, the fastest plan first."""
+        found: list[ValuedPlan] = []
         for point in sorted(self.points, key=lambda point: (point.seconds, point.value)):
             if not found or point.value < found[-1].value:
                 found.append(point)
@@ -107,44 +115,53 @@ def compose_low_cost(
     pipeline_sets: dict[Options, PricedPipelines],
     limit_s: float,
     *,
-    known: dict[Options, Known],
+    values_cache: dict[Options, ValuesCache],
     timed: bool = False,
 ) -> None:
-    """Compose and simulate plans that end by about a limit and take little a second.
+    """Compose and simulate plans with a low cost rate that end by about a limit.
 
     Args:
-        known: values of the frames of each set of pipelines, kept from limit to limit.
-        timed: plans that take as little as others and end earlier count too.
+        values_cache: shape values of subspaces, kept from limit to limit.
+        timed: also compose plans that are as cheap as others but faster.
     """
     for options, whole in [
         (options, whole)
         for options, pipelines in pipeline_sets.items()
-        for whole in first_frames(pipelines.stage_costs)
+        for whole in root_subspaces(pipelines.stage_costs)
     ]:
         pipelines = pipeline_sets[options]
         floors = []
-        for frame in composed_frames(whole):
+        for subspace in split_by_replicas(whole):
             if record.ends():
                 return
             floors.append(
-                floor_of(pipelines, record.price_per_second, frame, limit_s, known[options])
+                floor_of(
+                    pipelines, record.price_per_second, subspace, limit_s, values_cache[options]
+                )
             )
-        for floor in sorted((one for one in floors if one.rate is not None), key=_rate)[
-            : pipelines.effort.cost_frames
+        for floor in sorted((one for one in floors if one.rate is not None), key=_floor_rate)[
+            : pipelines.effort.cost_subspaces
         ]:
-            if timed or _rate(floor) * limit_s < record.least(by=limit_s):
-                _compose(record, pipelines, floor, known[options][floor.frame], options)
-    _simulate(record, pipeline_sets)
+            if timed or _floor_rate(floor) * limit_s < record.least(limit_s=limit_s):
+                _compose_cheapest(
+                    record, pipelines, floor, values_cache[options][floor.frame], options
+                )
+    _simulate_cheapest(record, pipeline_sets)
 
 
-def _rate(floor: Floor) -> float:
+def _floor_rate(floor: Floor) -> float:
+    """Rate of a floor; inf = no plan."""
     return inf if floor.rate is None else floor.rate
 
 
-def _compose(
-    record: PlanRecord, pipelines: PricedPipelines, floor: Floor, values: Values, options: Options
+def _compose_cheapest(
+    record: PlanRecord,
+    pipelines: PricedPipelines,
+    floor: Floor,
+    values: ShapeMicrobatches,
+    options: Options,
 ) -> None:
-    """Let the cheapest compositions of a frame by its limit wait for their simulation."""
+    """Queue the cheapest compositions of a subspace by its limit for simulation."""
     prices = with_rates(
         Prices(devices=np.array(floor.devices), nodes=floor.nodes, replicas=floor.replicas),
         record.price_per_second,
@@ -155,13 +172,13 @@ def _compose(
     ranked = some[
         np.argsort((pipelines.cost(prices) - pipelines.samples(values))[some], kind="stable")
     ]
-    chosen = choice_of_shapes(pipelines, values, ranked, pipelines.effort.program_shapes)
+    chosen = candidate_shapes(pipelines, values, ranked, pipelines.effort.program_shapes)
     if not len(chosen):
         return
     node = max(pool.node for pool in pipelines.stage_costs.table.pools)
     for lanes in (1, max(2, len(pipelines.stage_costs.table.pools))):
         for grain in dict.fromkeys((node, 1)):
-            found = _cheapest(
+            found = _cheapest_composition(
                 record,
                 pipelines,
                 values,
@@ -172,78 +189,89 @@ def _compose(
             )
             if found is not None:
                 lanes_of = exact_microbatches(found, pipelines)
-                record.standing.consider(pipelines, lanes_of, floor.limit_s, options)
+                record.state.cut_and_queue(pipelines, lanes_of, floor.limit_s, options)
 
 
-def _cheapest(
+def _cheapest_composition(
     record: PlanRecord,
     pipelines: PricedPipelines,
-    values: Values,
-    chosen: IntArray,
+    values: ShapeMicrobatches,
+    shape_indices: IntArray,
     *,
     replicas: tuple[int, int],
     lanes: int,
     grain: int,
 ) -> Composition | None:
-    """Replicas of at most `lanes` shapes, of each a multiple of `grain`, that do the batch on the
-    cheapest nodes; None = none was found.
+    """Replicas of at most `lanes` shapes that complete the batch on the cheapest nodes.
+
+    None = the integer program finds no solution.
+
+    Args:
+        grain: replicas of each shape are a multiple of this.
     """
     price_per_second, shapes, pools = (
         record.price_per_second,
         pipelines.shapes,
         pipelines.stage_costs.table.pools,
     )
-    use, worth = shapes.use[chosen], pipelines.samples(values)[chosen]
+    use, worth = shapes.use[shape_indices], pipelines.samples(values)[shape_indices]
     devices, n, (low, high) = (
         np.array([pool.devices for pool in pools], dtype=np.float64),
-        len(chosen),
+        len(shape_indices),
         replicas,
     )
-    most = most_replicas(pipelines, chosen, devices, worth, high=high, grain=grain)
+    most = most_replicas(pipelines, shape_indices, devices, worth, max_replicas=high, grain=grain)
     if not most.any():
         return None
-    k, packs = len(pools), devices / price_per_second.sizes
+    num_pools, packs = len(pools), devices / price_per_second.sizes
     taken = price_per_second.rates * price_per_second.sizes
     rents = taken * (SECONDS_PER_HOUR if price_per_second.unit == "usd" else 0.0)
     # Columns: replicas, nodes of each pool.
-    rows = np.zeros((k + 3, n + k))
-    rows[:k, :n], rows[:k, n:] = grain * use.T, -np.diag(price_per_second.sizes.astype(np.float64))
-    rows[k, :n], rows[k + 1, :n], rows[k + 2, n:] = grain, grain * worth / pipelines.batch, rents
-    lower = np.concatenate([np.full(k, -np.inf), [low, 1.0, 0.0]])
-    upper = np.concatenate([np.zeros(k), [high, np.inf, record.budget]])
+    rows = np.zeros((num_pools + 3, n + num_pools))
+    rows[:num_pools, :n], rows[:num_pools, n:] = (
+        grain * use.T,
+        -np.diag(price_per_second.sizes.astype(np.float64)),
+    )
+    rows[num_pools, :n], rows[num_pools + 1, :n], rows[num_pools + 2, n:] = (
+        grain,
+        grain * worth / pipelines.batch,
+        rents,
+    )
+    lower = np.concatenate([np.full(num_pools, -np.inf), [low, 1.0, 0.0]])
+    upper = np.concatenate([np.zeros(num_pools), [high, np.inf, record.budget]])
     costs = np.concatenate([np.zeros(n), taken / taken.max()])
-    least = -(-shapes.least[chosen] // grain)
-    found = whole_replicas(
+    least = -(-shapes.least[shape_indices] // grain)
+    solution = whole_replicas(
         costs,
         rows,
         (lower, upper),
-        least=least,
-        most=most,
-        others=np.floor(packs),
-        shapes=lanes,
-        nodes=pipelines.effort.program_nodes,
+        min_replicas=least,
+        max_replicas=most,
+        max_others=np.floor(packs),
+        max_shapes=lanes,
+        max_tree_nodes=pipelines.effort.program_nodes,
     )
-    if found is None:
+    if solution is None:
         return None
-    many = grain * found
-    used = np.flatnonzero(many)
-    enough = worth @ many >= pipelines.batch and (use.T @ many <= devices).all()
+    replica_counts = grain * solution
+    used = np.flatnonzero(replica_counts)
+    enough = worth @ replica_counts >= pipelines.batch and (use.T @ replica_counts <= devices).all()
     return (
         Composition(
-            shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]
+            shapes=shape_indices[used],
+            replicas=replica_counts[used],
+            microbatches=values.microbatches[shape_indices[used]],
         )
         if enough
         else None
     )
 
 
-def _simulate(record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines]) -> None:
-    """Simulate the waiting plans that may be cheaper than any that ends as early, some of the
-    cheapest; the others are dropped.
-    """
-    standing = record.standing
+def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines]) -> None:
+    """Simulate the cheapest waiting plans that no known plan beats in both, and drop the others."""
+    state = record.state
     some: list[tuple[float, float, int, MixedCandidate]] = []
-    for one in standing.waiting:
+    for one in state.waiting:
         table = pipeline_sets[one.options].stage_costs.table
         some.append(
             (
@@ -253,33 +281,26 @@ def _simulate(record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines])
                 one,
             )
         )
-    standing.waiting = []
+    state.waiting = []
     tried = 0
     for value, seconds, _, one in sorted(some, key=lambda one: one[:3]):
         if (
             tried == record.effort.cost_simulations
-            or value >= record.least(by=seconds)
+            or value >= record.least(limit_s=seconds)
             or record.ends()
         ):
-            standing.looked_at += 1
-            standing.bounded += 1
+            state.looked_at += 1
+            state.bounded += 1
             continue
         tried += 1
-        _attempt(record, pipeline_sets, one)
+        state.simulate_candidate(pipeline_sets, one)
 
 
-def _attempt(
-    record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines], one: MixedCandidate
-) -> None:
-    record.standing.attempt(
-        general_plan(pipeline_sets[one.options].stage_costs, one.plan, options=one.options),
-        one.plan,
+def limits_between(first_s: float, last_s: float, *, rise: float) -> tuple[float, ...]:
+    """Limits from `last_s` down to `first_s`, at most `rise` times apart, in geometric steps."""
+    if not (isfinite(first_s) and isfinite(last_s)) or last_s <= first_s:
+        return (first_s,) if isfinite(first_s) else ()
+    count = int(np.ceil(np.log(last_s / first_s) / np.log(rise)))
+    return tuple(
+        float(first_s * (last_s / first_s) ** (step / count)) for step in range(count, -1, -1)
     )
-
-
-def limits_between(first: float, last: float, *, rise: float) -> tuple[float, ...]:
-    """Limits from the last down to the first, each `rise` times the next."""
-    if not (isfinite(first) and isfinite(last)) or last <= first:
-        return (first,) if isfinite(first) else ()
-    count = int(np.ceil(np.log(last / first) / np.log(rise)))
-    return tuple(float(first * (last / first) ** (step / count)) for step in range(count, -1, -1))

@@ -1,5 +1,6 @@
-"""The grids of each pool of a mixed cluster alone: they belong to the space, and are the first
-plans to compare with.
+"""Search the parallelism grids of each pool of a mixed cluster alone.
+
+These grids belong to the mixed space, and are the first plans to compare with.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import Space, requested, standard_space
 from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.plans.simulated_plans import Standing
-from shardwright.search.mixed.plans.write_plan import moved
-from shardwright.search.mixed.stages.device_pools import Pool, alone
-from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.plans.simulated_plans import SearchState
+from shardwright.search.mixed.plans.write_plan import move_to_pool
+from shardwright.search.mixed.stages.device_pools import DevicePool, cluster_of_pool
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed_certificate import GIVEN_UP, PoolAlone
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_answer import Answer
@@ -34,23 +35,25 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolResult:
-    """A pool with its best grid, if any fits.
+    """A pool with its best grid, if any grid fits.
 
     Args:
-        step_time_s: of it, where its devices lie in the cluster; inf = it does not fit there, or
-            there is none.
-        lower_bound_s: of all its grids, inf = none fits.
-        stopped_at: as of `frames.PoolAlone`.
+        answer: answer of the search; None = no grid was found.
+        step_time_s: seconds of the grid's step, where its devices lie in the cluster; inf = the
+            plan does not fit there, or there is no grid.
+        lower_bound_s: lower bound in seconds on the step of every grid of the pool, inf = no grid
+            fits.
+        stopped_at: as of `mixed_certificate.PoolAlone`.
     """
 
-    pool: Pool
+    pool: DevicePool
     answer: Answer | None
     step_time_s: float
     lower_bound_s: float
     stopped_at: int = 0
 
     def for_certificate(self, worth_s: float | None) -> PoolAlone:
-        """The record of the pool in a certificate."""
+        """The entry of the pool in a certificate."""
         return PoolAlone(
             name=self.pool.name,
             devices=self.pool.devices,
@@ -62,25 +65,25 @@ class PoolResult:
         )
 
 
-Known = dict[tuple[NodeKind, int], Answer | float]
-"""What was found by the kind of the pool's nodes and its devices."""
+GridAnswerCache = dict[tuple[NodeKind, int], Answer | float]
+"""Results of grid searches by node kind and number of devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AloneSearch:
-    """A pool whose grids are to be searched.
+class PoolGridSearch:
+    """A task: search the grids of one pool.
 
     Args:
-        choices: what is pinned.
-        seconds: at most.
-        stop: see `search.limit.limit_of`, or `GIVEN_UP`.
-        memory: bytes for members.
-        devices: how many of the pool, of its first nodes; 0 = all.
-        fewest: that a grid uses at least; None = as the standard space.
+        choices: pinned values.
+        seconds: time limit.
+        stop: see `search.search_limit.limit_of`, or `GIVEN_UP`.
+        memory: bytes for the members of the space.
+        devices: number of the pool's first devices to use; 0 = all devices.
+        fewest: fewest devices that a grid uses; None = as the standard space.
     """
 
-    pool: Pool
-    choices: Choices
+    pool: DevicePool
+    choices: PinnedValues
     seconds: float
     stop: int | None
     memory: int
@@ -90,84 +93,101 @@ class AloneSearch:
 
 
 def search_each_pool(
-    standing: Standing,
-    pools: tuple[Pool, ...],
+    state: SearchState,
+    pools: tuple[DevicePool, ...],
     engine: Engine,
     *,
-    choices: Choices,
+    choices: PinnedValues,
     seconds: float,
     stops: Stops | None,
     memory: int,
-    known: Known,
+    answer_cache: GridAnswerCache,
     effort: Effort,
     done: Callable[[int], None],
 ) -> list[PoolResult]:
-    """The best grid of each pool's devices, simulated where they lie in the cluster.
+    """Search the grids of each pool, and simulate the best one in the whole cluster.
 
     Args:
-        seconds: for all pools.
-        stops: of a search that is repeated.
-        known: of a search on other numbers of nodes; what is found is added.
-        done: called with how many pools are.
+        seconds: time limit for all pools together.
+        stops: stops of the search that is repeated.
+        answer_cache: results of searches on other numbers of nodes; new results are added.
+        done: called with the number of pools that are finished.
     """
-    cluster = standing.problem.cluster
-    each, room = seconds / len(pools), memory // len(pools)
-    new = [(number, pool) for number, pool in enumerate(pools) if _key(cluster, pool) not in known]
+    cluster = state.problem.cluster
+    seconds_per_pool, memory_per_pool = seconds / len(pools), memory // len(pools)
+    new = [
+        (number, pool)
+        for number, pool in enumerate(pools)
+        if _cache_key(cluster, pool) not in answer_cache
+    ]
     tasks = [
-        AloneSearch(
+        PoolGridSearch(
             pool=pool,
             choices=choices,
-            seconds=each,
+            seconds=seconds_per_pool,
             stop=stops.grids[number] if stops else None,
-            memory=room,
+            memory=memory_per_pool,
             effort=effort,
         )
         for number, pool in new
     ]
-    # Processes that are forked share what is loaded.
+    # Forked processes share the loaded kernels.
     load_kernels()
     done(0)
-    found = engine.map(pool_alone, tasks, shared=standing.problem, done=done)
-    known |= {_key(cluster, pool): answer for (_, pool), answer in zip(new, found, strict=True)}
-    return [placed(standing, pool, known[_key(cluster, pool)]) for pool in pools]
+    answers = engine.map(best_pool_grid, tasks, shared=state.problem, done=done)
+    answer_cache |= {
+        _cache_key(cluster, pool): answer for (_, pool), answer in zip(new, answers, strict=True)
+    }
+    return [
+        simulate_in_cluster(state, pool, answer_cache[_cache_key(cluster, pool)]) for pool in pools
+    ]
 
 
-def _key(cluster: Cluster, pool: Pool) -> tuple[NodeKind, int]:
+def _cache_key(cluster: Cluster, pool: DevicePool) -> tuple[NodeKind, int]:
+    """Key of a pool in `GridAnswerCache`."""
     return cluster.groups[pool.group].kind, pool.devices
 
 
-def space_alone(problem: Problem, task: AloneSearch) -> tuple[Problem, Space, GridFacts]:
-    """The problem of one pool's devices alone, the grids of it that belong to a mixed space, and
-    what their rules need to know.
-    """
-    cluster, devices = alone(problem.cluster, task.pool), task.devices or task.pool.devices
-    own = replace(
+def pool_grid_space(problem: Problem, task: PoolGridSearch) -> tuple[Problem, Space, GridFacts]:
+    """The problem of one pool alone, its grids in the mixed space, and facts for their rules."""
+    cluster, devices = (
+        cluster_of_pool(problem.cluster, task.pool),
+        task.devices or task.pool.devices,
+    )
+    pool_problem = replace(
         problem, cluster=limit_devices(cluster, num_devices=devices) if task.devices else cluster
     )
     facts = replace(facts_of(problem), devices=devices)
-    # From one device on unless said, so that the grids of fewer nodes are among those of more.
-    nested = replace(standard_space(own, facts), fewest=1 if task.fewest is None else task.fewest)
+    # From one device on, so that the grids of fewer nodes are among those of more nodes.
+    space = replace(
+        standard_space(pool_problem, facts), fewest=1 if task.fewest is None else task.fewest
+    )
     choices = task.choices
     return (
-        own,
+        pool_problem,
         requested(
-            nested, own, said=choices.said, pins=dict(choices.pins), excludes=dict(choices.excludes)
+            space,
+            pool_problem,
+            said=choices.said,
+            pins=dict(choices.pins),
+            excludes=dict(choices.excludes),
         ),
         facts,
     )
 
 
-def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
-    """The best grid of one pool's devices; where there is none the seconds that none is under, inf
-    = nothing fits.
+def best_pool_grid(problem: Problem, task: PoolGridSearch) -> Answer | float:
+    """The best grid of one pool; without one, a lower bound in seconds on every grid's step.
+
+    Inf = no grid fits.
     """
-    own, space, facts = space_alone(problem, task)
-    capacity = own.cluster.node.accelerator.memory_bytes
+    pool_problem, space, facts = pool_grid_space(problem, task)
+    capacity = pool_problem.cluster.node.accelerator.memory_bytes
     try:
         if task.stop == GIVEN_UP:
             raise out_of_time()
         return find(
-            own,
+            pool_problem,
             space,
             facts,
             capacity=capacity,
@@ -181,11 +201,11 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
     except InfeasibleError:
         return inf
     except OutOfTimeError:
-        return universal_seconds(own)
+        return universal_seconds(pool_problem)
 
 
-def placed(standing: Standing, pool: Pool, answer: Answer | float) -> PoolResult:
-    """The result of a pool's grids, the best one simulated where its devices lie in the cluster."""
+def simulate_in_cluster(state: SearchState, pool: DevicePool, answer: Answer | float) -> PoolResult:
+    """Simulate a pool's best grid on its devices in the whole cluster; return the result."""
     if isinstance(answer, float):
         return PoolResult(
             pool=pool,
@@ -194,13 +214,13 @@ def placed(standing: Standing, pool: Pool, answer: Answer | float) -> PoolResult
             lower_bound_s=answer,
             stopped_at=GIVEN_UP if isfinite(answer) else 0,
         )
-    problem, found = standing.problem, answer.certificate
-    plan = moved(plan_of_grid(problem, answer.grid), problem, pool)
-    seconds = standing.attempt(plan, None)
+    problem, certificate = state.problem, answer.certificate
+    plan = move_to_pool(plan_of_grid(problem, answer.grid), problem, pool)
+    seconds = state.simulate(plan, None)
     return PoolResult(
         pool=pool,
         answer=answer,
         step_time_s=seconds,
-        lower_bound_s=found.lower_bound_s,
-        stopped_at=found.stopped_at,
+        lower_bound_s=certificate.lower_bound_s,
+        stopped_at=certificate.stopped_at,
     )

@@ -1,5 +1,6 @@
-"""Compositions: whole numbers of replicas of a few shapes, and the microbatches of each, that do
-the batch.
+"""Compose plans from whole numbers of replicas of a few pipeline shapes.
+
+A composition has the replicas and microbatches of each shape that together complete the batch.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
+from shardwright.search.mixed.pipelines.priced_pipelines import (
+    PricedPipelines,
+    ShapeMicrobatches,
+    prices_of,
+)
 from shardwright.search.mixed.pipelines.whole_replicas import whole_replicas
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
-from shardwright.search.mixed.stages.frame_terms import StageCosts, Terms
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts, Terms
 from shardwright.search.mixed.stages.sharded_lanes import ANY
 from shardwright.search.mixed_certificate import Dual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """Replicas of some shapes, each of which does at most so many microbatches by a limit."""
+    """Replicas of some pipeline shapes, and the most microbatches of each by a limit."""
 
     shapes: IntArray
     replicas: IntArray
@@ -32,78 +37,81 @@ class Composition:
 def compositions(
     pipelines: PricedPipelines,
     dual: Dual,
-    values: Values,
+    values: ShapeMicrobatches,
     *,
     replicas: tuple[int, int],
     lanes: int,
     grain: int,
-    most: int,
+    max_compositions: int,
 ) -> list[Composition]:
-    """Replicas of at most `lanes` shapes that do the batch by the prices' limit, those that do most
-    first.
+    """Compositions of at most `lanes` shapes that complete the batch by the prices' limit.
+
+    The compositions with the most samples come first.
 
     Args:
-        replicas: least and most in all.
-        grain: of each shape a multiple of so many: regular groups sum gradients faster.
-        most: as many at most.
+        replicas: fewest and most replicas in all.
+        grain: the replicas of each shape are a multiple of this; regular groups reduce gradients
+            faster.
+        max_compositions: largest number of compositions of pairs.
     """
-    done = pipelines.samples(values)
-    some = np.flatnonzero(values.exact & (done > 0))
-    if not len(some):
+    samples = pipelines.samples(values)
+    shapes = np.flatnonzero(values.exact & (samples > 0))
+    if not len(shapes):
         return []
-    gains = (done - pipelines.cost(prices_of(dual)))[some]
-    ranked = some[np.argsort(-gains, kind="stable")]
-    found = _paired(
+    gains = (samples - pipelines.cost(prices_of(dual)))[shapes]
+    ranked = shapes[np.argsort(-gains, kind="stable")]
+    results = _pair_compositions(
         pipelines,
         values,
-        choice_of_shapes(pipelines, values, ranked, pipelines.effort.paired_shapes),
+        candidate_shapes(pipelines, values, ranked, pipelines.effort.paired_shapes),
         replicas=replicas,
         grain=grain,
-        most=most,
+        max_compositions=max_compositions,
     )
     if lanes > 2:
-        whole = _integer(
+        from_program = _program_composition(
             pipelines,
             values,
-            choice_of_shapes(pipelines, values, ranked, pipelines.effort.program_shapes),
+            candidate_shapes(pipelines, values, ranked, pipelines.effort.program_shapes),
             replicas=replicas,
             lanes=lanes,
             grain=grain,
         )
-        found = [*([whole] if whole is not None else []), *found]
-    return found
+        results = [*([from_program] if from_program is not None else []), *results]
+    return results
 
 
-def _paired(
+def _pair_compositions(
     pipelines: PricedPipelines,
-    values: Values,
-    chosen: IntArray,
+    values: ShapeMicrobatches,
+    shape_indices: IntArray,
     *,
     replicas: tuple[int, int],
     grain: int,
-    most: int,
+    max_compositions: int,
 ) -> list[Composition]:
-    """Every pair of the chosen shapes, and each alone, as many replicas of the one as can be had
-    beside any number of the other.
+    """Best compositions of every pair of shapes, and of each shape alone.
+
+    A pair has as many replicas of one shape as fit beside any number of the other.
     """
     shapes = pipelines.shapes
     devices = np.array([pool.devices for pool in pipelines.stage_costs.table.pools], dtype=np.int64)
-    worth = values.microbatches[chosen] * shapes.mbs[chosen]
-    least, most_of = shapes.least[chosen], shapes.most[chosen]
+    worth = values.microbatches[shape_indices] * shapes.mbs[shape_indices]
+    least, most_of = shapes.least[shape_indices], shapes.most[shape_indices]
     best, counts = _best_pairs(
-        worth, shapes.use[chosen], least, most_of, devices, replicas[0], replicas[1], grain
+        worth, shapes.use[shape_indices], least, most_of, devices, replicas[0], replicas[1], grain
     )
-    if values.frame.sharded:
-        # Others are those of frames in which no lane shards.
-        shards = shapes.sharded[chosen]
+    if values.subspace.sharded:
+        # Pairs without a sharding lane belong to subspaces in which no lane shards.
+        shards = shapes.sharded[shape_indices]
         best[~(shards[:, None] | shards)] = 0
     one, other = np.nonzero(best >= pipelines.batch)
-    order = np.lexsort((other, one, -best[one, other]))[:most]
+    order = np.lexsort((other, one, -best[one, other]))[:max_compositions]
     found = []
     for i, j in zip(one[order].tolist(), other[order].tolist(), strict=True):
         many = [(i, int(counts[i, j, 0])), (j, int(counts[i, j, 1]))]
         places, numbers = zip(*[(place, number) for place, number in many if number], strict=True)
-        picked = chosen[list(places)]
+        picked = shape_indices[list(places)]
         found.append(
             Composition(
                 shapes=picked,
@@ -125,8 +133,9 @@ def _best_pairs(
     high: int,
     grain: int,
 ) -> tuple[IntArray, IntArray]:
-    """(shapes, shapes) most samples of replicas of both, and (shapes, shapes, 2) how many of each;
-    the diagonal is of one shape alone.
+    """Most samples of each pair of shapes, and the replicas of both; on the diagonal one shape.
+
+    (shapes, shapes) samples, and (shapes, shapes, 2) replicas.
 
     Args:
         least, most: (shapes,) replicas of each.
@@ -161,49 +170,55 @@ def _best_pairs(
     return best, counts
 
 
-def _integer(
+def _program_composition(
     pipelines: PricedPipelines,
-    values: Values,
-    chosen: IntArray,
+    values: ShapeMicrobatches,
+    shape_indices: IntArray,
     *,
     replicas: tuple[int, int],
     lanes: int,
     grain: int,
 ) -> Composition | None:
-    """The best of at most `lanes` shapes that an integer program finds; None where it finds none
-    that does the batch.
+    """Composition of at most `lanes` shapes with the most samples, by an integer program.
+
+    None where the program finds none that completes the batch.
     """
     shapes, batch = pipelines.shapes, pipelines.batch
-    worth = pipelines.samples(values)[chosen]
+    worth = pipelines.samples(values)[shape_indices]
     devices = np.array(
         [pool.devices for pool in pipelines.stage_costs.table.pools], dtype=np.float64
     )
-    n, (low, high) = len(chosen), replicas
-    most = most_replicas(pipelines, chosen, devices, worth, high=high, grain=grain)
+    n, (low, high) = len(shape_indices), replicas
+    most = most_replicas(pipelines, shape_indices, devices, worth, max_replicas=high, grain=grain)
     if not most.any():
         return None
-    rows = grain * np.concatenate([shapes.use[chosen].T, np.ones((1, n))])
+    rows = grain * np.concatenate([shapes.use[shape_indices].T, np.ones((1, n))])
     within = np.array([*np.zeros(len(devices)), low]), np.array([*devices, high])
-    least = -(-shapes.least[chosen] // grain)
-    found = whole_replicas(
+    least = -(-shapes.least[shape_indices] // grain)
+    solution = whole_replicas(
         -grain * worth,
         rows,
         within,
-        least=least,
-        most=most,
-        others=np.zeros(0),
-        shapes=lanes,
-        nodes=pipelines.effort.program_nodes,
+        min_replicas=least,
+        max_replicas=most,
+        max_others=np.zeros(0),
+        max_shapes=lanes,
+        max_tree_nodes=pipelines.effort.program_nodes,
     )
-    if found is None:
+    if solution is None:
         return None
-    many = grain * found
-    used = np.flatnonzero(many)
-    enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
-    enough &= not values.frame.sharded or bool(shapes.sharded[chosen[used]].any())
+    replica_counts = grain * solution
+    used = np.flatnonzero(replica_counts)
+    enough = (
+        worth @ replica_counts >= batch
+        and (shapes.use[shape_indices].T @ replica_counts <= devices).all()
+    )
+    enough &= not values.subspace.sharded or bool(shapes.sharded[shape_indices[used]].any())
     return (
         Composition(
-            shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]
+            shapes=shape_indices[used],
+            replicas=replica_counts[used],
+            microbatches=values.microbatches[shape_indices[used]],
         )
         if enough
         else None
@@ -212,93 +227,105 @@ def _integer(
 
 def most_replicas(
     pipelines: PricedPipelines,
-    chosen: IntArray,
+    shape_indices: IntArray,
     devices: FloatArray,
     worth: FloatArray,
     *,
-    high: int,
+    max_replicas: int,
     grain: int,
 ) -> FloatArray:
-    """(chosen,) times `grain` replicas of each shape that there is room and work for; 0 where a
-    lane that shards has too few then.
+    """(chosen,) most multiples of `grain` replicas of each shape, by devices and batch.
+
+    0 where a lane that shards has too few replicas then.
     """
     shapes = pipelines.shapes
     most = np.minimum(
-        (devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1),
+        (devices / np.maximum(shapes.use[shape_indices], 1e-9)).min(axis=1),
         np.ceil(pipelines.batch / worth),
     )
-    result: FloatArray = np.floor(np.minimum(np.minimum(most, high), shapes.most[chosen]) / grain)
-    return np.where(result * grain >= shapes.least[chosen], result, 0.0)
+    result: FloatArray = np.floor(
+        np.minimum(np.minimum(most, max_replicas), shapes.most[shape_indices]) / grain
+    )
+    return np.where(result * grain >= shapes.least[shape_indices], result, 0.0)
 
 
-def choice_of_shapes(
-    pipelines: PricedPipelines, values: Values, ranked: IntArray, most: int
+def candidate_shapes(
+    pipelines: PricedPipelines, values: ShapeMicrobatches, ranked: IntArray, max_shapes: int
 ) -> IntArray:
-    """Shapes that compositions choose from: where some lane is to shard, some that do and some that
-    do not.
+    """The first of the ranked shapes, for compositions to choose from.
+
+    Where some lane is to shard, shapes that shard and shapes that do not.
     """
-    if not values.frame.sharded:
-        return distinct_shapes(pipelines, ranked, most)
+    if not values.subspace.sharded:
+        return distinct_shapes(pipelines, ranked, max_shapes)
     shards = pipelines.shapes.sharded[ranked]
-    some = distinct_shapes(pipelines, ranked[shards], most // 2)
-    return np.concatenate([some, distinct_shapes(pipelines, ranked[~shards], most - len(some))])
+    sharding_shapes = distinct_shapes(pipelines, ranked[shards], max_shapes // 2)
+    return np.concatenate(
+        [
+            sharding_shapes,
+            distinct_shapes(pipelines, ranked[~shards], max_shapes - len(sharding_shapes)),
+        ]
+    )
 
 
-def distinct_shapes(pipelines: PricedPipelines, ranked: IntArray, most: int) -> IntArray:
-    """The first of some shapes, of those that use as many devices the first two."""
+def distinct_shapes(pipelines: PricedPipelines, ranked: IntArray, max_shapes: int) -> IntArray:
+    """The first `max_shapes` of the ranked shapes, at most two that use equal devices."""
     seen: dict[int, int] = {}
-    kept: list[int] = []
+    shapes: list[int] = []
     for shape, use in zip(ranked.tolist(), pipelines.use_of[ranked].tolist(), strict=True):
         if seen.setdefault(use, 0) < 2:
             seen[use] += 1
-            kept.append(shape)
-        if len(kept) == most:
+            shapes.append(shape)
+        if len(shapes) == max_shapes:
             break
-    return np.array(kept, dtype=np.int64)
+    return np.array(shapes, dtype=np.int64)
 
 
 def exact_microbatches(
     composition: Composition, pipelines: PricedPipelines
 ) -> list[tuple[int, int, int]]:
-    """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the
-    most as can be; [] = there are none.
+    """(shape, replicas, microbatches) that complete the batch exactly, near the most microbatches.
 
-    A shape of which some replicas do one microbatch less becomes two lanes.
+    [] = there are none. A shape of which some replicas do one microbatch less becomes two lanes.
     """
-    known, batch = pipelines.shapes, pipelines.batch
-    mbs, whole = (column[composition.shapes] for column in (known.mbs, known.most))
+    shape_columns, batch = pipelines.shapes, pipelines.batch
+    mbs, whole = (column[composition.shapes] for column in (shape_columns.mbs, shape_columns.most))
     spared = pipelines.effort.spared_microbatches
     each = composition.replicas * mbs
     most = composition.microbatches
-    found: list[tuple[float, tuple[int, ...]]] = []
+    options: list[tuple[float, tuple[int, ...]]] = []
     for less in product(*(range(min(spared, int(m) - 1) + 1) for m in most[:-1])):
         some = most[:-1] - np.array(less, dtype=np.int64)
         left = batch - int(some @ each[:-1])
         last, rest = divmod(left, int(each[-1]))
         if rest == 0 and 1 <= last <= most[-1]:
-            found.append((float(((most - [*some, last]) / most).max()), (*some.tolist(), last)))
+            options.append((float(((most - [*some, last]) / most).max()), (*some.tolist(), last)))
     shapes, replicas = composition.shapes.tolist(), composition.replicas.tolist()
-    if found:
-        return list(zip(shapes, replicas, min(found)[1], strict=True))
-    return _split(shapes, replicas, most.tolist(), mbs.tolist(), whole.tolist(), batch)
+    if options:
+        return list(zip(shapes, replicas, min(options)[1], strict=True))
+    return _with_divided_shape(shapes, replicas, most.tolist(), mbs.tolist(), whole.tolist(), batch)
 
 
-def _split(
+def _with_divided_shape(
     shapes: list[int],
     replicas: list[int],
     most: list[int],
     mbs: list[int],
-    whole: list[int],
+    most_of_class: list[int],
     batch: int,
 ) -> list[tuple[int, int, int]]:
-    """The same with one shape in two lanes: not one that shards, whose replicas are those of a
-    class (`whole`: (shapes,) at most).
+    """(shape, replicas, microbatches) with one shape in two lanes, if that completes the batch.
+
+    The divided shape is not one that shards, as its replicas belong to a class.
+
+    Args:
+        most_of_class: (shapes,) most replicas of each shape's class.
     """
     over = sum(x * b * m for x, b, m in zip(replicas, mbs, most, strict=True)) - batch
     for place in (
         place
         for place in np.argsort([-x for x in replicas], kind="stable").tolist()
-        if whole[place] >= ANY
+        if most_of_class[place] >= ANY
     ):
         less, rest = divmod(over, mbs[place])
         down, few = divmod(less, replicas[place])
@@ -310,17 +337,21 @@ def _split(
 
 
 def cut_lanes(
-    stage_costs: StageCosts,
+    stage_costs: MixedStageCosts,
     terms: Terms,
     pipelines: PricedPipelines,
     lanes: list[tuple[int, int, int]],
     *,
     limit_s: float,
 ) -> tuple[MixedPlan, float] | None:
-    """The plan of some lanes, each cut so that it ends as early as can be, and seconds of the
-    slowest; None where one does not fit.
+    """Cut the layers of each lane for the earliest end; return the plan and its slowest seconds.
+
+    None where a lane does not fit.
+
+    Args:
+        lanes: (shape, replicas, microbatches) of each.
     """
-    found, slowest = [], 0.0
+    mixed_lanes, slowest = [], 0.0
     for shape, replicas, microbatches in lanes:
         rows, stages = (
             pipelines.shapes.rows[shape].tolist(),
@@ -330,7 +361,7 @@ def cut_lanes(
         if not sizes:
             return None
         runs, slowest = 2 if stages[1] else 1, max(slowest, seconds)
-        found.append(
+        mixed_lanes.append(
             MixedLane(
                 rows=tuple(rows[:runs]),
                 stages=tuple(stages[:runs]),
@@ -339,4 +370,4 @@ def cut_lanes(
                 microbatches=microbatches,
             )
         )
-    return MixedPlan(lanes=tuple(found)), slowest * (1 - 1e-4)
+    return MixedPlan(lanes=tuple(mixed_lanes)), slowest * (1 - 1e-4)

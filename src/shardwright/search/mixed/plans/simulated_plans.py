@@ -1,6 +1,4 @@
-"""Plans to compare with: those that wait for their simulation, those that were simulated, and the
-best so far.
-"""
+"""State of a mixed search: the best plan so far, simulated plans and waiting candidates."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
-from shardwright.search.mixed.plans.reduction_estimates import likely_later
+from shardwright.search.mixed.plans.reduction_estimates import estimated_delay_s
 from shardwright.search.mixed.plans.replica_counts import cut_lanes
-from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, general_plan
-from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.mixed_certificate import Frame
+from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan, subspace_of
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.search.mixed_certificate import Subspace
 from shardwright.search.search_limit import Limit
 from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan
 from shardwright.strategy.plan.plan import Plan
@@ -32,12 +30,12 @@ Lanes = list[tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedCandidate:
-    """A plan that was not simulated yet.
+    """A plan that waits for its simulation.
 
     Args:
-        seconds: that its stages leave at least.
-        likely_s: the same with sums as slow as the slowest lane's; by these it waits its turn.
-            kinds: the rows of its lanes, which are tried in turn.
+        seconds: lower bound on its step.
+        likely_s: the bound with gradient reductions as slow as the slowest lane's, which decides
+            its turn.
         sharded: some lane shards.
     """
 
@@ -48,18 +46,18 @@ class MixedCandidate:
     sharded: bool = False
 
     @property
-    def kinds(self) -> tuple[tuple[int, ...], ...]:
-        """Rows of the stages of each lane, which say what its gradient sums are like."""
+    def lane_rows(self) -> tuple[tuple[int, ...], ...]:
+        """Distinct table rows of the lanes, on which its gradient reductions depend."""
         return tuple(sorted({lane.rows for lane in self.plan.lanes}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulating:
-    """A plan to be simulated.
+class SimulationTask:
+    """A task: simulate a plan.
 
     Args:
-        pipelines_index: place of pipelines with its stage costs in `TaskInputs.pipeline_sets`.
-        whole: all of the simulation is asked for, not its seconds alone.
+        pipelines_index: index of pipelines with its stage costs in `TaskInputs.pipeline_sets`.
+        whole: return the whole simulation, not its seconds alone.
     """
 
     pipelines_index: int
@@ -70,24 +68,27 @@ class Simulating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStep:
-    """A plan that was simulated and fits. Args: whole: None = it was not asked for."""
+    """Result of simulating a plan that fits.
+
+    Args:
+        whole: the whole simulation; None = not requested.
+    """
 
     seconds: float
     whole: SimulatedPlan | None
 
 
 @dataclass(slots=True)
-class Standing:
-    """The best plan so far, and the plans that were examined.
+class SearchState:
+    """State of a search: the best plan so far, the examined plans, and the waiting candidates.
 
     Args:
-        seen: plans that were examined.
-        ranked: (seconds, turn, plan, options) of all that were simulated and fit.
-        waiting: candidates.
-        behind: those that cannot be the best.
-        limit: past it the best so far stands.
-        after: called with every plan that was simulated and
-        fits.
+        seen: keys of examined plans.
+        ranked: (seconds, number, plan, options) of all simulated plans that fit.
+        waiting: candidates that wait for simulation.
+        behind: candidates that cannot be the best.
+        limit: time limit of the search for plans.
+        after: called with every simulated plan that fits.
     """
 
     problem: Problem
@@ -106,34 +107,45 @@ class Standing:
     after: Callable[[Plan, MixedPlan | None, SimulatedPlan], None] | None = None
 
     def ends(self) -> bool:
-        """Check the clock; True = the search for plans ends. Raises as
-        `search.limit.Limit.ends`.
+        """Check the clock; True = the search for plans ends.
+
+        Raises as `search_limit.Limit.ends`.
         """
         return self.limit.ends(found=self.best is not None)
 
-    def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
-        """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not
-        fit, or says what lowering leaves out.
+    def simulate(self, plan: Plan, mixed: MixedPlan | None) -> float:
+        """Simulate a plan and keep it if it is the best; return its seconds, inf = does not fit.
+
+        Inf also for plans that cannot be lowered to tasks.
         """
-        done = simulated(self.problem, plan)
-        return self.take(
+        done = simulate_feasible(self.problem, plan)
+        return self.add_simulated(
             mixed,
             plan.options,
             None if done is None else SimulatedStep(seconds=done.step_time_s, whole=done),
             lambda: plan,
         )
 
-    def take(
+    def simulate_candidate(
+        self, pipeline_sets: Mapping[Options, PricedPipelines], candidate: MixedCandidate
+    ) -> None:
+        """Simulate a candidate, and keep its plan if it is the best."""
+        stage_costs = pipeline_sets[candidate.options].stage_costs
+        plan = general_plan(stage_costs, candidate.plan, options=candidate.options)
+        self.simulate(plan, candidate.plan)
+
+    def add_simulated(
         self,
         mixed: MixedPlan | None,
         options: Options,
         step: SimulatedStep | None,
-        written: Callable[[], Plan],
+        general_form: Callable[[], Plan],
     ) -> float:
-        """Keep a plan that was simulated if it is faster. Its seconds; inf = it does not fit.
+        """Count a simulated plan, keep it if it is the best, and return its seconds; inf = no fit.
 
         Args:
-            written: the plan in the general form.
+            step: None = the plan does not fit.
+            general_form: returns the plan in the general form.
         """
         self.looked_at += 1
         if step is None:
@@ -144,58 +156,64 @@ class Standing:
             self.ranked.append((step.seconds, len(self.ranked), mixed, options))
         if self.after is not None:
             assert step.whole is not None
-            self.after(written(), mixed, step.whole)
+            self.after(general_form(), mixed, step.whole)
         if step.seconds < self.best_s:
-            self.best_s, self.best, self.mixed = step.seconds, written(), mixed
+            self.best_s, self.best, self.mixed = step.seconds, general_form(), mixed
         return step.seconds
 
-    def simulating(self, pipelines_index: int, plan: MixedPlan, options: Options) -> Simulating:
-        """The task of simulating a plan; the arguments are those of `Simulating`."""
-        return Simulating(
+    def simulation_task(
+        self, pipelines_index: int, plan: MixedPlan, options: Options
+    ) -> SimulationTask:
+        """Create the task of simulating a plan."""
+        return SimulationTask(
             pipelines_index=pipelines_index,
             plan=plan,
             options=options,
             whole=self.after is not None,
         )
 
-    def set_aside(self) -> None:
-        """Plans that cannot be faster than the best wait no longer."""
-        slower = [one for one in self.waiting if one.seconds >= self.best_s]
-        self.waiting = [one for one in self.waiting if one.seconds < self.best_s]
+    def drop_slower_candidates(self) -> None:
+        """Move waiting candidates whose lower bound is not below the best step time to `behind`."""
+        slower = [candidate for candidate in self.waiting if candidate.seconds >= self.best_s]
+        self.waiting = [candidate for candidate in self.waiting if candidate.seconds < self.best_s]
         self.behind += slower
         self.bounded += len(slower)
         self.looked_at += len(slower)
 
-    def consider(
+    def cut_and_queue(
         self, pipelines: PricedPipelines, lanes: Lanes, limit_s: float, options: Options
     ) -> None:
-        """Cut some lanes as well as can be, and let the plan wait for its simulation."""
+        """Cut some lanes for the earliest end and queue the plan, unless examined before."""
         if lanes and (options, tuple(sorted(lanes))) not in self.seen:
-            self.wait(lanes, candidate(pipelines, lanes, limit_s, options), options)
+            self.queue_candidate(lanes, make_candidate(pipelines, lanes, limit_s, options), options)
 
-    def wait(self, lanes: Lanes, one: MixedCandidate | None, options: Options) -> None:
-        """Let lanes that were cut wait for their simulation, unless they were looked at. Args: one:
-        None = no cut of them fits.
+    def queue_candidate(
+        self, lanes: Lanes, candidate: MixedCandidate | None, options: Options
+    ) -> None:
+        """Queue a cut plan for simulation, unless its lanes were examined.
+
+        Args:
+            candidate: None = no cut of the lanes fits.
         """
         key = (options, tuple(sorted(lanes)))
         if key in self.seen:
             return
         self.seen.add(key)
-        if one is None:
+        if candidate is None:
             self.looked_at += 1
             self.infeasible += 1
         else:
-            self.waiting.append(one)
+            self.waiting.append(candidate)
 
 
-def candidate(
+def make_candidate(
     pipelines: PricedPipelines, lanes: Lanes, limit_s: float, options: Options
 ) -> MixedCandidate | None:
-    """The plan of some lanes, each with the cut that ends first; None where no cut fits."""
+    """Cut the layers of some lanes for the earliest end; None where no cut fits."""
     total = sum(replicas for _, replicas, _ in lanes)
     tp = min(int(pipelines.shapes.tp[shape]) for shape, _, _ in lanes)
     sharded = any(bool(pipelines.shapes.sharded[shape]) for shape, _, _ in lanes)
-    frame = Frame(
+    subspace = Subspace(
         replicas=(total, total),
         tp=tp,
         nodes=(0.0, pipelines.stage_costs.nodes),
@@ -204,7 +222,7 @@ def candidate(
     )
     cut = cut_lanes(
         pipelines.stage_costs,
-        pipelines.terms(frame),
+        pipelines.terms(subspace),
         pipelines,
         lanes,
         limit_s=limit_s * pipelines.effort.lane_limit_ratio,
@@ -212,15 +230,15 @@ def candidate(
     if cut is None:
         return None
     plan, slowest = cut
-    seconds = slowest * pipelines.stage_costs.jitter(frame_of(pipelines.stage_costs.table, plan))
-    likely = seconds + likely_later(pipelines, plan)
+    seconds = slowest * pipelines.stage_costs.jitter(subspace_of(pipelines.stage_costs.table, plan))
+    likely = seconds + estimated_delay_s(pipelines, plan)
     return MixedCandidate(
         seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded
     )
 
 
-def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
-    """A plan's step; None = it does not fit, or says what lowering leaves out."""
+def simulate_feasible(problem: Problem, plan: Plan) -> SimulatedPlan | None:
+    """Simulate a plan; None = it does not fit or cannot be lowered to tasks."""
     try:
         done = simulate_plan(problem, plan) if fits_hosts(problem, plan) else None
     except ShardwrightError:
@@ -228,86 +246,104 @@ def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
     return done if done is not None and done.fits else None
 
 
-def simulated_there(inputs: TaskInputs, asked: Simulating) -> SimulatedStep | None:
-    """The simulated step of a plan in terms of shapes; None = it does not fit."""
-    done = simulated(
+def run_simulation_task(inputs: TaskInputs, task: SimulationTask) -> SimulatedStep | None:
+    """Run a simulation task; None = the plan does not fit."""
+    done = simulate_feasible(
         inputs.problem,
         general_plan(
-            inputs.pipeline_sets[asked.pipelines_index].stage_costs,
-            asked.plan,
-            options=asked.options,
+            inputs.pipeline_sets[task.pipelines_index].stage_costs,
+            task.plan,
+            options=task.options,
         ),
     )
     return (
         None
         if done is None
-        else SimulatedStep(seconds=done.step_time_s, whole=done if asked.whole else None)
+        else SimulatedStep(seconds=done.step_time_s, whole=done if task.whole else None)
     )
 
 
 def simulate_best(
-    standing: Standing,
+    state: SearchState,
     tasks: SearchTasks,
-    stage_costs_of: Mapping[Options, StageCosts],
+    stage_costs_of: Mapping[Options, MixedStageCosts],
     *,
-    most: int,
+    max_simulations: int,
     sharded: bool = False,
 ) -> None:
-    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in
-    turn, as long as it may be the best.
+    """Simulate the most promising candidates: the best of each kind of lanes in turn.
+
+    At most `max_simulations`, and only candidates whose lower bound is below the best step time.
 
     Args:
-        sharded: of those plans in which some lane shards, or else in which none does.
+        sharded: True = plans in which some lane shards; False = the others.
     """
     places = {
-        options: tasks.place_of(stage_costs) for options, stage_costs in stage_costs_of.items()
+        options: tasks.index_with_stage_costs(stage_costs)
+        for options, stage_costs in stage_costs_of.items()
     }
     tried = 0
     while (
-        any(one.sharded == sharded for one in standing.waiting)
-        and tried < most
-        and not standing.ends()
+        any(candidate.sharded == sharded for candidate in state.waiting)
+        and tried < max_simulations
+        and not state.ends()
     ):
-        standing.set_aside()
+        state.drop_slower_candidates()
         turn, begun = (
-            islice(_in_turn(standing, sharded=sharded), most - tried),
+            islice(_best_of_each_kind(state, sharded=sharded), max_simulations - tried),
             deque[MixedCandidate](),
         )
 
         def ask(
             turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun
-        ) -> Simulating | None:
-            one = next((one for one in turn if one.seconds < standing.best_s), None)
-            if one is None or standing.ends():
+        ) -> SimulationTask | None:
+            """The simulation task of the next candidate; None = no candidate may be the best."""
+            candidate = next(
+                (candidate for candidate in turn if candidate.seconds < state.best_s), None
+            )
+            if candidate is None or state.ends():
                 return None
-            begun.append(one)
-            return standing.simulating(places[one.options], one.plan, one.options)
+            begun.append(candidate)
+            return state.simulation_task(
+                places[candidate.options], candidate.plan, candidate.options
+            )
 
         for step in tasks.flow(
-            simulated_there, ask, size=tasks.effort.simulations_at_once, more=most - tried
+            run_simulation_task,
+            ask,
+            size=tasks.effort.simulations_at_once,
+            more=max_simulations - tried,
         ):
-            one = begun.popleft()
-            standing.take(
-                one.plan,
-                one.options,
+            candidate = begun.popleft()
+            state.add_simulated(
+                candidate.plan,
+                candidate.options,
                 step,
-                partial(general_plan, stage_costs_of[one.options], one.plan, options=one.options),
+                partial(
+                    general_plan,
+                    stage_costs_of[candidate.options],
+                    candidate.plan,
+                    options=candidate.options,
+                ),
             )
-            standing.waiting.remove(one)
+            state.waiting.remove(candidate)
             tried += 1
 
 
-def _in_turn(standing: Standing, *, sharded: bool) -> Iterator[MixedCandidate]:
-    """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest,
-    others by the least that theirs take.
+def _best_of_each_kind(state: SearchState, *, sharded: bool) -> Iterator[MixedCandidate]:
+    """The best waiting candidate of each kind of lanes, the most promising kind first.
+
+    Kinds with simulated plans are ranked by their fastest plan, other kinds by the lower bound.
     """
     done: dict[object, float] = {}
-    for seconds, _, plan, options in standing.ranked:
-        kinds = MixedCandidate(seconds=seconds, likely_s=seconds, plan=plan, options=options).kinds
-        done[kinds] = min(done.get(kinds, inf), seconds)
+    for seconds, _, plan, options in state.ranked:
+        lane_rows = MixedCandidate(
+            seconds=seconds, likely_s=seconds, plan=plan, options=options
+        ).lane_rows
+        done[lane_rows] = min(done.get(lane_rows, inf), seconds)
     best: dict[object, MixedCandidate] = {}
     for one in sorted(
-        (one for one in standing.waiting if one.sharded == sharded), key=lambda one: one.likely_s
+        (one for one in state.waiting if one.sharded == sharded), key=lambda one: one.likely_s
     ):
-        best.setdefault(one.kinds, one)
-    return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.likely_s)))
+        best.setdefault(one.lane_rows, one)
+    return iter(sorted(best.values(), key=lambda one: done.get(one.lane_rows, one.likely_s)))

@@ -1,4 +1,7 @@
-"""Plans of one shape, whose replicas sum gradients stage by stage and wait for no others'."""
+"""Plans of one pipeline shape, whose replicas share the batch equally.
+
+Their gradients are reduced stage by stage and wait for no other shape.
+"""
 
 from __future__ import annotations
 
@@ -10,113 +13,123 @@ import numpy as np
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.pipelines.pipeline_subsets import weights_of
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values
+from shardwright.search.mixed.pipelines.pipeline_subsets import pool_layer_rates
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, ShapeMicrobatches
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
-from shardwright.search.mixed.plans.composition_search import whole_frame
+from shardwright.search.mixed.plans.composition_search import full_subspace
 from shardwright.search.mixed.plans.simulated_plans import (
     Lanes,
     MixedCandidate,
-    Standing,
-    candidate,
+    SearchState,
+    make_candidate,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equal:
-    """Replicas that share the batch equally.
+class EqualReplicas:
+    """A task: find plans of one shape whose replicas share the batch equally.
 
     Args:
-        pipelines_index: place of their pipelines in `TaskInputs.pipeline_sets`.
-        limit_s: by which they end.
-        whole: what is known of shapes by then of any number of replicas.
+        pipelines_index: index of their pipelines in `TaskInputs.pipeline_sets`.
+        limit_s: step-time limit in seconds.
+        whole: shape values at that limit, for any number of replicas.
     """
 
     pipelines_index: int
     options: Options
     replicas: int
     limit_s: float
-    whole: Values
+    whole: ShapeMicrobatches
 
 
 def compose_one_shape(
-    standing: Standing, tasks: SearchTasks, pipelines: PricedPipelines, options: Options
+    state: SearchState, tasks: SearchTasks, pipelines: PricedPipelines, options: Options
 ) -> None:
-    """Let plans of one shape wait: of each number of replicas that shares the batch equally the
-    shapes that end first.
-    """
-    if standing.ends():
+    """Queue plans of one shape for simulation, for each replica count that divides the batch."""
+    if state.ends():
         return
     limit = (
-        standing.best_s * pipelines.effort.latest_limit_ratio
-        if isfinite(standing.best_s)
+        state.best_s * pipelines.effort.latest_limit_ratio
+        if isfinite(state.best_s)
         else LONGEST_STEP_S
     )
-    place, shapes = tasks.place(pipelines), pipelines.shapes
+    place, shapes = tasks.index_of(pipelines), pipelines.shapes
     # Lanes of one stage that shard are grids of a pool.
     several = bool((shapes.sharded & (shapes.stages.sum(axis=1) > 1)).any())
     for sharded in (*((False,) if not shapes.sharded.all() else ()), *((True,) if several else ())):
-        _compose_equal(
-            standing,
+        _queue_equal_shares(
+            state,
             tasks,
             pipelines,
             options,
-            pipelines.values(whole_frame(pipelines, sharded=sharded, alone=sharded), limit),
+            pipelines.values(full_subspace(pipelines, sharded=sharded, alone=sharded), limit),
             place,
         )
 
 
-def _compose_equal(
-    standing: Standing,
+def _queue_equal_shares(
+    state: SearchState,
     tasks: SearchTasks,
     pipelines: PricedPipelines,
     options: Options,
-    whole: Values,
-    place: int,
+    values: ShapeMicrobatches,
+    pipelines_index: int,
 ) -> None:
-    limit = whole.limit_s
+    """Run the tasks of all replica counts that divide the batch, and queue their plans."""
+    limit = values.limit_s
     counts = [
         replicas
         for replicas in range(1, pipelines.stage_costs.most_replicas + 1)
         if pipelines.batch % replicas == 0
     ]
-    asked = [
-        Equal(pipelines_index=place, options=options, replicas=replicas, limit_s=limit, whole=whole)
+    tasks_by_count = [
+        EqualReplicas(
+            pipelines_index=pipelines_index,
+            options=options,
+            replicas=replicas,
+            limit_s=limit,
+            whole=values,
+        )
         for replicas in counts
     ]
-    for found in tasks.map(shapes_that_end, asked):
-        for lanes, one in found:
-            standing.wait(lanes, one, options)
+    for lanes_and_candidates in tasks.map(lanes_of_equal_replicas, tasks_by_count):
+        for lanes, candidate in lanes_and_candidates:
+            state.queue_candidate(lanes, candidate, options)
 
 
-def shapes_that_end(inputs: TaskInputs, asked: Equal) -> list[tuple[Lanes, MixedCandidate | None]]:
-    """Lanes that do the batch by the limit, cut, of the shapes that fill most of the cluster."""
-    pipelines, replicas = inputs.pipeline_sets[asked.pipelines_index], asked.replicas
+def lanes_of_equal_replicas(
+    inputs: TaskInputs, task: EqualReplicas
+) -> list[tuple[Lanes, MixedCandidate | None]]:
+    """Lanes of one shape and a given replica count that complete the batch by the limit, cut.
+
+    Of the shapes that fill most of the cluster.
+    """
+    pipelines, replicas = inputs.pipeline_sets[task.pipelines_index], task.replicas
     shapes = pipelines.shapes
     each = np.where(
         pipelines.batch % (replicas * shapes.mbs) == 0,
         pipelines.batch // (replicas * shapes.mbs),
         0,
     )
-    room = (
+    possible = (
         (each > 0)
         & (replicas * shapes.use <= pipelines.devices).all(axis=1)
-        & (asked.whole.microbatches >= each)
+        & (task.whole.microbatches >= each)
     )
-    room &= (
-        (shapes.sharded == asked.whole.frame.sharded)
+    possible &= (
+        (shapes.sharded == task.whole.subspace.sharded)
         & (shapes.least <= replicas)
         & (replicas <= shapes.most)
     )
-    which = np.flatnonzero(room)
+    which = np.flatnonzero(possible)
     if not len(which):
         return []
-    frame = replace(asked.whole.frame, replicas=(replicas, replicas))
-    values = pipelines.values(frame, asked.limit_s, asked.whole)
+    subspace = replace(task.whole.subspace, replicas=(replicas, replicas))
+    values = pipelines.values(subspace, task.limit_s, task.whole)
     values.microbatches = np.minimum(values.microbatches, each)
-    # Those that fill most of the cluster first: few others can be best.
+    # The shapes that fill most of the cluster first: few others can be best.
     which = which[
-        np.argsort(-(shapes.use[which] @ weights_of(pipelines)), kind="stable")[
+        np.argsort(-(shapes.use[which] @ pool_layer_rates(pipelines)), kind="stable")[
             : pipelines.effort.equal_shapes
         ]
     ]
@@ -129,8 +142,8 @@ def shapes_that_end(inputs: TaskInputs, asked: Equal) -> list[tuple[Lanes, Mixed
     return [
         (
             lanes,
-            candidate(
-                pipelines, lanes, asked.limit_s / pipelines.effort.lane_limit_ratio, asked.options
+            make_candidate(
+                pipelines, lanes, task.limit_s / pipelines.effort.lane_limit_ratio, task.options
             ),
         )
         for lanes in alone

@@ -1,5 +1,7 @@
-"""A mixed plan written out in the general form: a lane a shape, its stages on the pools' devices,
-replicas of a stage side by side.
+"""Mixed plans, and their conversion to the general plan form.
+
+Each shape becomes a lane; its stages are on the pools' devices, with replicas of a stage side by
+side.
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ from dataclasses import replace
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.stages.device_pools import Pool
-from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.mixed.stages.layer_cuts import Pattern
-from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Recompute, Sharers
+from shardwright.search.mixed.stages.device_pools import DevicePool
+from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.search.mixed.stages.layer_cuts import LayerPattern
+from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Recompute, StateSharers
 from shardwright.search.mixed.stages.stage_meshes import grid_of, has_experts
 from shardwright.search.mixed.stages.stage_tables import StageTable
-from shardwright.search.mixed_certificate import Frame
+from shardwright.search.mixed_certificate import Subspace
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
@@ -26,13 +28,13 @@ from shardwright.strategy.plan.stages import ActivationPolicy, Keep, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedLane:
-    """Replicas of one shape.
+    """Replicas of one pipeline shape in a plan.
 
     Args:
-        rows: of the table, one a run.
-        stages: of each run.
+        rows: stage-table row of each run of stages.
+        stages: number of stages of each run.
         sizes: units of layers of each stage.
-        microbatches: that each replica does.
+        microbatches: microbatches of each replica.
     """
 
     rows: tuple[int, ...]
@@ -42,7 +44,7 @@ class MixedLane:
     microbatches: int
 
     def stage_rows(self) -> tuple[int, ...]:
-        """The row of each stage."""
+        """The stage-table row of each stage."""
         return tuple(
             row for row, count in zip(self.rows, self.stages, strict=True) for _ in range(count)
         )
@@ -50,31 +52,35 @@ class MixedLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPlan:
-    """Lanes that share the batch."""
+    """A mixed plan: lanes that share the batch."""
 
     lanes: tuple[MixedLane, ...]
 
     @property
     def replicas(self) -> int:
-        """Replicas of all lanes."""
+        """Number of pipeline replicas of all lanes."""
         return sum(lane.replicas for lane in self.lanes)
 
 
 def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
-    """The plan in a line: ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches,
-    layers 13 13 6``, a piece a lane.
+    """Describe a mixed plan in one line, a part for each lane.
 
-    Where the members of a lane's runs have microbatches of unlike sizes, both are said: mbs2/1.
+    ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches, layers 13 13 6``.
+    Where the data-parallel members of a lane's runs have different microbatch sizes, both are
+    written: mbs2/1.
     """
 
     def run(row: int, stages: int) -> str:
+        """Describe one run of stages."""
         return f"{stages} stage{'s' if stages > 1 else ''} {table.text(row)}"
 
     def runs(lane: MixedLane) -> str:
+        """Describe all runs of stages of a lane."""
         pairs = zip(lane.rows, lane.stages, strict=True)
         return " + ".join(run(row, stages) for row, stages in pairs)
 
     def sizes(lane: MixedLane) -> str:
+        """Microbatch sizes of a data-parallel member in each run of a lane."""
         return "/".join(
             dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows)
         )
@@ -90,7 +96,7 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
 
 
 def devices_of(table: StageTable, plan: MixedPlan) -> list[int]:
-    """Devices of each pool that a plan uses."""
+    """Number of devices of each pool that a plan uses."""
     devices = [0] * len(table.pools)
     for lane in plan.lanes:
         for row in lane.stage_rows():
@@ -98,8 +104,8 @@ def devices_of(table: StageTable, plan: MixedPlan) -> list[int]:
     return devices
 
 
-def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
-    """The least frame that a plan is in."""
+def subspace_of(table: StageTable, plan: MixedPlan) -> Subspace:
+    """The smallest subspace that a plan is in."""
     tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
     nodes = sum(
         used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True)
@@ -108,7 +114,7 @@ def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
         any(zero_of(table, lane) > 1 for lane in plan.lanes),
         (plan.replicas, plan.replicas),
     )
-    return Frame(
+    return Subspace(
         replicas=many,
         tp=tp,
         nodes=(nodes, nodes),
@@ -118,26 +124,32 @@ def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
 
 
 def zero_of(table: StageTable, lane: MixedLane) -> int:
-    """The ZeRO stage of a lane."""
+    """ZeRO stage of a lane."""
     return int(table.zero[lane.rows[0]])
 
 
-def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
-    """The replicas that share optimizer states; of each lane's runs the one of the fewest members
-    counts, so that what fits so fits whoever holds which layer. Likewise of two lanes of one row
-    that shard each for itself.
+def state_sharers_of(table: StageTable, plan: MixedPlan) -> StateSharers:
+    """Numbers of replicas and members that share optimizer states in a plan.
+
+    Of each lane's runs the one with the fewest members counts, so that the plan fits wherever each
+    layer is. The same holds for two lanes of one row that shard each for itself.
     """
     members = sum(
         lane.replicas * min(table.mesh(row).dp for row in lane.rows) for lane in plan.lanes
     )
-    some = [
+    sharding_lanes = [
         (row, lane.replicas) for lane in plan.lanes if zero_of(table, lane) > 1 for row in lane.rows
     ]
     lanes = tuple(
-        sorted({row: min(many for other, many in some if other == row) for row, _ in some}.items())
+        sorted(
+            {
+                row: min(replicas for other, replicas in sharding_lanes if other == row)
+                for row, _ in sharding_lanes
+            }.items()
+        )
     )
     apart = bool(lanes) and len(plan.lanes) > 1
-    return Sharers(
+    return StateSharers(
         members=(members,) * len(table.meshes),
         replicas=plan.replicas,
         several=plan.replicas > 1,
@@ -146,17 +158,18 @@ def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
     )
 
 
-def general_plan(stage_costs: StageCosts, plan: MixedPlan, *, options: Options = ()) -> Plan:
-    """The plan in the general form. Of each pool the stages of more devices come first, so that no
-    group crosses a node.
+def general_plan(stage_costs: MixedStageCosts, plan: MixedPlan, *, options: Options = ()) -> Plan:
+    """Write a mixed plan in the general form.
+
+    Of each pool the stages with more devices come first, so that no process group crosses a node.
     """
     problem, table, experts = (
         stage_costs.problem,
         stage_costs.table,
         has_experts(stage_costs.problem),
     )
-    recompute = stage_costs.recompute(sharers_of(table, plan))
-    bases = _bases(table, plan)
+    recompute = stage_costs.recompute(state_sharers_of(table, plan))
+    bases = _stage_first_devices(table, plan)
     lanes, last = [], 0
     for number, lane in enumerate(plan.lanes):
         chunks = chunk_items(problem.model, chunks=table.pattern.layers(lane.sizes))
@@ -165,7 +178,7 @@ def general_plan(stage_costs: StageCosts, plan: MixedPlan, *, options: Options =
             base, mesh = bases[number, place], table.mesh(row)
             last = max(last, base + mesh.size * lane.replicas)
             grid = grid_of(problem, mesh, mbs=int(table.mbs[row]), replicas=lane.replicas)
-            keeps = _keeps(recompute, table.pattern, lane, place, row)
+            keeps = _stage_recomputation(recompute, table.pattern, lane, place, row)
             stages.append(
                 Stage(
                     items=chunks[place],
@@ -193,8 +206,8 @@ def general_plan(stage_costs: StageCosts, plan: MixedPlan, *, options: Options =
 
 
 def _shards(table: StageTable, plan: MixedPlan) -> tuple[Shards, ...]:
-    """ZeRO-1 over all lanes, and of each that shards more the rule of its own."""
-    found = (
+    """Shard rules: ZeRO-1 over all plain lanes, and one rule for each lane that shards more."""
+    rules = (
         []
         if all(zero_of(table, lane) > 1 for lane in plan.lanes)
         else list(grid_shards(Grid(zero=1), experts=False))
@@ -202,48 +215,48 @@ def _shards(table: StageTable, plan: MixedPlan) -> tuple[Shards, ...]:
     for number, lane in enumerate(plan.lanes):
         if (zero := zero_of(table, lane)) > 1:
             (rule,) = grid_shards(Grid(zero=zero), experts=False)
-            found.append(replace(rule, lanes=(lane_name(number),)))
-    return tuple(found)
+            rules.append(replace(rule, lanes=(lane_name(number),)))
+    return tuple(rules)
 
 
 def lane_name(number: int) -> str:
-    """Lanes are called a, b, c, .."""
+    """Name of a lane by number: a, b, c, .."""
     return "abcdefghijklmnopqrstuvwxyz"[number] if number < 26 else f"lane{number}"
 
 
-def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
-    """First device of each stage of each lane."""
+def _stage_first_devices(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
+    """First device of each stage of each lane, by (lane, stage)."""
     free = [pool.first for pool in table.pools]
     places = [
         (number, place, row)
         for number, lane in enumerate(plan.lanes)
         for place, row in enumerate(lane.stage_rows())
     ]
-    found = {}
+    first_devices = {}
     for number, place, row in sorted(places, key=lambda one: -int(table.size[one[2]])):
         pool, size = table.pools[table.pool[row]], int(table.size[row])
         start = pool.first + -(-(free[pool.group] - pool.first) // size) * size
-        found[number, place] = start
+        first_devices[number, place] = start
         free[pool.group] = start + size * plan.lanes[number].replicas
         assert free[pool.group] <= pool.first + pool.devices, f"{pool.name} has no room"
-    return found
+    return first_devices
 
 
-def _keeps(
-    recompute: Recompute, pattern: Pattern, lane: MixedLane, place: int, row: int
+def _stage_recomputation(
+    recompute: Recompute, pattern: LayerPattern, lane: MixedLane, stage_index: int, row: int
 ) -> tuple[Keep, ...]:
-    """The recomputation of a stage: its first units of layers in full, the next selectively."""
+    """Recomputation of a stage: its first units of layers in full, the next ones selectively."""
     stages = len(lane.sizes)
-    role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
+    role = (FIRST if stage_index == 0 else 0) + (LAST if stage_index == stages - 1 else 0)
     at, alone = (
-        (row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]),
+        (row, role, min(lane.microbatches, stages - stage_index) - 1, lane.sizes[stage_index]),
         row - len(recompute.full),
     )
     if alone >= 0:
         full, selective = int(recompute.whole_full[alone]), int(recompute.whole_selective[alone])
     else:
         full, selective = int(recompute.full[at]), int(recompute.selective[at])
-    begin = 0 if place else pattern.first
+    begin = 0 if stage_index else pattern.first
     ranges = (
         (begin + a * pattern.period, begin + b * pattern.period, what)
         for a, b, what in ((0, full, FULL), (full, full + selective, "core"))
@@ -255,8 +268,8 @@ def _keeps(
     )
 
 
-def moved(plan: Plan, problem: Problem, pool: Pool) -> Plan:
-    """A plan of a pool alone on the devices that the pool has in the cluster."""
+def move_to_pool(plan: Plan, problem: Problem, pool: DevicePool) -> Plan:
+    """A plan of a pool alone, moved to the devices of the pool in the whole cluster."""
     lanes = tuple(
         replace(
             lane,

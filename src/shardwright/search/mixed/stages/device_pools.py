@@ -1,4 +1,4 @@
-"""Pools: the devices of a cluster that nothing tells apart but their node."""
+"""Device pools: the devices of each node group of a cluster."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """The devices of one node group.
+class DevicePool:
+    """The devices of one node group of a cluster.
 
     Args:
-        name: of the accelerator.
-        group: place of the node group in the cluster.
-        first: its first device.
-        devices: how many.
+        name: name of the accelerator.
+        group: index of the node group in the cluster.
+        first: number of its first device.
+        devices: number of devices.
         node: devices of a node.
     """
 
@@ -28,19 +28,19 @@ class Pool:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the pool."""
+        """Number of nodes of the pool."""
         return self.devices // self.node
 
 
-def pools_of(cluster: Cluster) -> tuple[Pool, ...]:
-    """The pools of a cluster, in the order of its devices."""
-    found: list[Pool] = []
+def pools_of(cluster: Cluster) -> tuple[DevicePool, ...]:
+    """The device pools of a cluster, one a node group, in device order."""
+    pools: list[DevicePool] = []
     first = 0
     for number, group in enumerate(cluster.groups):
         kind = group.kind
         devices = group.count * kind.num_devices
-        found.append(
-            Pool(
+        pools.append(
+            DevicePool(
                 name=kind.accelerator.name,
                 group=number,
                 first=first,
@@ -49,12 +49,13 @@ def pools_of(cluster: Cluster) -> tuple[Pool, ...]:
             )
         )
         first += devices
-    return tuple(found)
+    return tuple(pools)
 
 
-def in_one_zone(cluster: Cluster) -> Cluster:
-    """The cluster as if its zones were one: no group of it is slower there, as no link of zones is
-    faster than the network of each.
+def merge_zones(cluster: Cluster) -> Cluster:
+    """The cluster with all its zones joined into one.
+
+    No process group is slower there, as no link of zones is faster than the network of each zone.
     """
     if len(cluster.zones) <= 1:
         return cluster
@@ -63,8 +64,8 @@ def in_one_zone(cluster: Cluster) -> Cluster:
     )
 
 
-def alone(cluster: Cluster, pool: Pool) -> Cluster:
-    """The cluster of one pool's nodes."""
+def cluster_of_pool(cluster: Cluster, pool: DevicePool) -> Cluster:
+    """The cluster of one pool's nodes alone."""
     group = cluster.groups[pool.group]
     return Cluster(
         expression=f"{pool.name}:{pool.devices}",

@@ -1,5 +1,6 @@
-"""Places where pipelines of mixed plans may be cut: a model's layers as some first ones, equal
-units, and some last ones.
+"""Places where pipelines of mixed plans may be cut between layers.
+
+A model's layers are some first ones, equal units, and some last ones.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.search.joint.layer_chain import chain_of
 
 LAYER, BEFORE, AFTER = range(3)
-"""Parts of a stage: one of its units, what stands before the first unit of the model, what stands
-behind the last."""
+"""Parts of a stage: one unit of layers, all before the first unit, all after the last unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """The layers of a chain: `first` ones that stand on the first stage, `units` of `period` layers
-    that are alike, `last` ones that stand on the last stage. Stages hold whole units, one or more.
+class LayerPattern:
+    """The layers of a model as first layers, equal units, and last layers.
+
+    Stages hold whole units, one or more. The `first` layers are on the first stage, `units` units
+    of `period` layers follow, and the `last` layers are on the last stage.
     """
 
     first: int
@@ -31,63 +33,75 @@ class Pattern:
     last: int
 
     def layers(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Layers of each stage of a pipeline, from its units."""
-        found = [size * self.period for size in sizes]
-        found[0] += self.first
-        found[-1] += self.last
-        return tuple(found)
+        """Layers of each pipeline stage, from the number of units of each."""
+        layers = [size * self.period for size in sizes]
+        layers[0] += self.first
+        layers[-1] += self.last
+        return tuple(layers)
 
     def text(self) -> str:
-        """The allowed cuts in words; empty = any."""
-        said = [f"behind every {self.period} layers"] if self.period > 1 else []
-        said += (
+        """Describe the allowed cuts in words; empty = any cut."""
+        phrases = [f"behind every {self.period} layers"] if self.period > 1 else []
+        phrases += (
             [f"the first {self.first} on the first stage and never run again"] if self.first else []
         )
-        said += [f"the last {self.last} on the last one and never run again"] if self.last else []
-        return ", ".join(said)
+        phrases += (
+            [f"the last {self.last} on the last one and never run again"] if self.last else []
+        )
+        return ", ".join(phrases)
 
 
 @lru_cache(maxsize=64)
-def pattern_of(model: Model) -> Pattern:
-    """The pattern under which the least that an end of a pipeline must hold is least: of a few
-    first dense layers before many with experts those first ones, of layers in turns the turn. Of
-    several the one of most units, then of the shortest ends.
+def pattern_of(model: Model) -> LayerPattern:
+    """The layer pattern of a model with the smallest ends and period.
+
+    Smallest: the largest end plus the period. A few dense layers before many with experts become
+    the first layers; alternating layers become a unit. Among equal patterns: most units, then
+    shortest ends.
     """
     inner = chain_of(model).inner
-    found = [one for period in range(1, len(inner) + 1) for one in _of_period(inner, period)]
+    patterns = [
+        pattern
+        for period in range(1, len(inner) + 1)
+        for pattern in _patterns_of_period(inner, period)
+    ]
     return min(
-        found,
-        key=lambda one: (max(one.first, one.last) + one.period, -one.units, one.first + one.last),
+        patterns,
+        key=lambda pattern: (
+            max(pattern.first, pattern.last) + pattern.period,
+            -pattern.units,
+            pattern.first + pattern.last,
+        ),
     )
 
 
-def _of_period(inner: IntArray, period: int) -> list[Pattern]:
-    """Every longest run of equal units of so many layers."""
-    total, found = len(inner), []
+def _patterns_of_period(inner: IntArray, period: int) -> list[LayerPattern]:
+    """Every longest run of equal units of `period` layers, as patterns."""
+    total, patterns = len(inner), []
     same = [bool((inner[at] == inner[at + period]).all()) for at in range(total - period)]
     at = 0
     while at + period <= total:
         run = sum(1 for _ in takewhile(bool, same[at:]))
         units = run // period + 1
-        found.append(
-            Pattern(first=at, period=period, units=units, last=total - at - units * period)
+        patterns.append(
+            LayerPattern(first=at, period=period, units=units, last=total - at - units * period)
         )
         at += run + 1
-    return found
+    return patterns
 
 
-def parts_of(model: Model) -> IntArray:
-    """(parts, blocks) how often each block of the model is in each part."""
+def part_block_counts(model: Model) -> IntArray:
+    """(parts, blocks) number of times that each block of the model is in each part."""
     chain, pattern = chain_of(model), pattern_of(model)
     end = pattern.first + pattern.units * pattern.period
     units = chain.layers[pattern.first : pattern.first + pattern.period]
     before = (*chain.before, *(block for layer in chain.layers[: pattern.first] for block in layer))
     after = (*(block for layer in chain.layers[end:] for block in layer), *chain.after)
     counts = np.zeros((3, len(model.blocks)), dtype=np.int64)
-    for part, some in (
+    for part, blocks in (
         (LAYER, tuple(block for layer in units for block in layer)),
         (BEFORE, before),
         (AFTER, after),
     ):
-        np.add.at(counts[part], list(some), 1)
+        np.add.at(counts[part], list(blocks), 1)
     return counts

@@ -1,5 +1,6 @@
-"""Values that a request pins in mixed plans: tensor parallel degrees, microbatch sizes and options
-of the runtime.
+"""Pinned and excluded values of a request, for the stages of mixed plans.
+
+Tensor parallel degrees, microbatch sizes, ZeRO stages and options of the runtime.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ from shardwright.runtime.runtime_options import BY_NAME
 from shardwright.search.grid.members.declared_space import PINNABLE
 
 FREE: Final = ("tp", "mbs")
-"""Axes of stages whose values are chosen from; where the model has experts so is ep."""
+"""Stage axes whose values are searched; for models with experts also ep."""
 ZERO: Final = ("1", "2", "3")
-"""Stages that lanes may have."""
+"""ZeRO stages that lanes may have."""
 FIXED: Final[Mapping[str, str]] = {"schedule": "1f1b", "cp": "1", "ep": "1", "etp": "1", "vpp": "1"}
-"""Axes of which all mixed pipelines have one value; a pin that has it among others leaves the
-others to the grids of a pool alone."""
+"""Axes with one value in all mixed pipelines.
+
+A pin that has this value among others leaves the others to the grids of a pool alone.
+"""
 
 Words = tuple[tuple[str, tuple[str, ...]], ...]
-"""(axis, values) pairs, as a request has them."""
+"""(axis, values) pairs of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """Values that stages of mixed plans may have.
+class PinnedValues:
+    """Values that a request pins or excludes for stages of mixed plans.
 
     Args:
-        pins, excludes: as asked, by axis; grids of a pool alone take them too.
+        pins, excludes: the request's words, by axis; grids of a pool alone take them too.
         tp, ep, mbs: pinned values, () = all.
         without_tp, without_ep, without_mbs: excluded ones.
-        zero: stages that are left, of those that lanes may have.
+        zero: ZeRO stages that lanes may have.
         said: options behind the runtime's name, which keep their value.
     """
 
@@ -49,46 +52,46 @@ class Choices:
     said: tuple[str, ...] = ()
 
     def has_zero(self, zero: int) -> bool:
-        """Lanes of this ZeRO stage may be."""
+        """True if lanes of this ZeRO stage are allowed."""
         return zero in self.zero
 
     def has(self, *, tp: int, ep: int) -> bool:
-        """Stages of these degrees may be."""
-        chosen = (not self.tp or tp in self.tp) and (not self.ep or ep in self.ep)
-        return chosen and tp not in self.without_tp and ep not in self.without_ep
+        """True if stages of these tensor and expert parallel degrees are allowed."""
+        not_excluded = (not self.tp or tp in self.tp) and (not self.ep or ep in self.ep)
+        return not_excluded and tp not in self.without_tp and ep not in self.without_ep
 
     def sizes(self, usual: tuple[int, ...]) -> tuple[int, ...]:
-        """Microbatch sizes that may be: those that are pinned, else the usual ones; in order."""
+        """Allowed microbatch sizes, ascending: the pinned sizes, else the usual ones."""
         return tuple(sorted(b for b in self.mbs or usual if b not in self.without_mbs))
 
     @property
     def options(self) -> Options:
-        """The first value of each option of the runtime that is pinned."""
+        """The first value of each pinned option of the runtime."""
         return tuple((name, values[0]) for name, values in self.pins if name in BY_NAME)
 
     def text(self) -> str:
-        """The pinned and excluded values in words; empty = none."""
+        """Describe the pinned and excluded values; empty = none."""
         said = [f"{axis}={','.join(values)}" for axis, values in self.pins]
         return ", ".join(
             [*said, *(f"not {axis}={','.join(values)}" for axis, values in self.excludes)]
         )
 
 
-def choices_of(
+def pinned_values_of(
     pins: Words, excludes: Words, *, pipelines: bool = True, experts: bool = False
-) -> Choices:
-    """The choices that pins and excludes of a request leave.
+) -> PinnedValues:
+    """Read the pinned and excluded values of a request for a mixed search.
 
     Args:
-        pipelines: pipelines of the model are searched (`tables.why_alone`); of grids alone any axis
-            can be pinned.
+        pipelines: pipelines of the model are searched (`stage_tables.why_no_pipelines`); else any
+            axis can be pinned.
         experts: the model has experts.
 
     Raises:
         UsageError: an axis that mixed plans do not have, or a value that none of them can have.
     """
     if not pipelines:
-        return Choices(pins=tuple(sorted(pins)), excludes=tuple(sorted(excludes)))
+        return PinnedValues(pins=tuple(sorted(pins)), excludes=tuple(sorted(excludes)))
     free = (*FREE, "ep") if experts else FREE
     for some, kept in ((pins, True), (excludes, False)):
         for axis, values in some:
@@ -96,12 +99,12 @@ def choices_of(
             if axis in FIXED and axis not in free and (FIXED[axis] in values) != kept:
                 said = f"all pipelines of a mixed cluster have {axis}={FIXED[axis]}"
                 raise UsageError(said, hint=f"leave {axis} free, or plan each kind of device alone")
-    zero = _stages_left(dict(pins).get("zero", ZERO), dict(excludes).get("zero", ()))
+    zero = _zero_stages_left(dict(pins).get("zero", ZERO), dict(excludes).get("zero", ()))
     pinned, excluded = (
         {axis: _degrees(axis, words) for axis, words in some if axis in free}
         for some in (pins, excludes)
     )
-    return Choices(
+    return PinnedValues(
         pins=tuple(sorted(pins)),
         excludes=tuple(sorted(excludes)),
         tp=pinned.get("tp", ()),
@@ -114,7 +117,8 @@ def choices_of(
     )
 
 
-def _stages_left(pinned: tuple[str, ...], excluded: tuple[str, ...]) -> tuple[int, ...]:
+def _zero_stages_left(pinned: tuple[str, ...], excluded: tuple[str, ...]) -> tuple[int, ...]:
+    """ZeRO stages that pins and excludes leave; raises if there are none."""
     left = tuple(int(zero) for zero in ZERO if zero in pinned and zero not in excluded)
     if not left:
         raise UsageError(
@@ -125,6 +129,7 @@ def _stages_left(pinned: tuple[str, ...], excluded: tuple[str, ...]) -> tuple[in
 
 
 def _require_axis(axis: str) -> None:
+    """Raise a usage error for an axis that mixed plans do not have."""
     known = (*FREE, "zero", *FIXED, *BY_NAME)
     if axis in known:
         return
@@ -137,6 +142,7 @@ def _require_axis(axis: str) -> None:
 
 
 def _degrees(axis: str, words: tuple[str, ...]) -> tuple[int, ...]:
+    """Distinct whole numbers of an axis; raises for other words."""
     for word in words:
         if not (word.isascii() and word.isdigit() and len(word) <= 10 and int(word) >= 1):
             raise UsageError(

@@ -1,5 +1,7 @@
-"""Recomputation that makes stages of mixed plans fit in memory: the cheapest choice for every row,
-role, number of microbatches in flight and number of layers.
+"""Cheapest activation recomputation that makes stages of mixed plans fit in memory.
+
+There is a choice for every table row, stage role, number of microbatches in flight and number of
+layers.
 """
 
 from __future__ import annotations
@@ -18,21 +20,22 @@ from shardwright.search.mixed.stages.stage_tables import MODES, StageTable
 from shardwright.strategy.grid.grid_rules import MAX_STAGE
 
 FIRST, LAST = 1, 2
-"""Roles of a stage, added: it holds what stands before the first layer, or behind the last one."""
+"""Role bits of a stage: it holds the blocks before the first layer, or after the last layer."""
 ROLES = 4
 MOST_STAGES = 32
-"""Stages of a shape at most."""
+"""Largest number of stages of a pipeline shape."""
 
 
 class Recompute(NamedTuple):
-    """The cheapest recompute under which stages fit: (rows of several stages, roles, in flight,
-    layers + 1).
+    """The cheapest recomputation under which stages fit.
 
-    seconds: that it adds to a microbatch's backward; inf = nothing fits, or the last stage with
-        more than one microbatch in flight, which it never has.
-    full: layers that run again whole, the first ones.
-    selective: of the next ones, those whose attention core does.
-    whole, whole_full, whole_selective: the same of a stage of all layers, of (rows of one stage,).
+    Array axes: (rows of several stages, roles, microbatches in flight, layers + 1).
+
+    seconds: seconds added to a microbatch's backward; inf = the stage does not fit, or it is the
+        last stage with more than one microbatch in flight, which never occurs.
+    full: number of first layers that are recomputed in full.
+    selective: number of the next layers whose attention core is recomputed.
+    whole, whole_full, whole_selective: (rows of one stage,) the same of a stage with all layers.
     """
 
     seconds: FloatArray
@@ -43,15 +46,15 @@ class Recompute(NamedTuple):
     whole_selective: IntArray
 
 
-class Sharers(NamedTuple):
-    """Replicas and members that share optimizer states of a plan.
+class StateSharers(NamedTuple):
+    """Numbers of replicas and members that share the optimizer states of a plan.
 
-    members: of each pair of pool and mesh, data-parallel members of all replicas.
-    replicas: that share those of experts.
+    members: data-parallel members of all replicas, for each pair of pool and mesh.
+    replicas: replicas that share the optimizer states of experts.
     several: there are two replicas or more.
-    lanes: (row, replicas) of those lanes that shard for themselves; of other rows as many as there
-        may be.
-    apart: optimizer states are of other elements than what such a lane shards.
+    lanes: (row, replicas) of lanes that shard for themselves; other rows have as many replicas as
+        there may be.
+    apart: optimizer states are of other elements than the shards of such a lane.
     """
 
     members: tuple[int, ...]
@@ -61,15 +64,17 @@ class Sharers(NamedTuple):
     apart: bool = False
 
 
-def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Recompute:
-    """The cheapest recompute that fits, for each role of a stage, number of stages and number of
-    layers: the first x layers in full, and as few of the others selectively as memory allows.
+def least_recompute(problem: Problem, table: StageTable, sharers: StateSharers) -> Recompute:
+    """Cheapest recomputation that fits, for each role, microbatches in flight and layer count.
+
+    The first x layers are recomputed in full, and as few of the others selectively as memory
+    allows.
     """
     static = static_bytes(table, sharers)
     rooms = np.array(
         [
             [
-                _room(problem, table, static, role, mode, several=sharers.several)
+                _activation_room_bytes(problem, table, static, role, mode, several=sharers.several)
                 for mode in range(MODES)
             ]
             for role in range(ROLES)
@@ -85,10 +90,10 @@ def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Re
     )
     several = [np.full(shape, np.inf), *(np.zeros(shape, dtype=np.int64) for _ in range(2))]
     whole = [np.full(alone, np.inf), *(np.zeros(alone, dtype=np.int64) for _ in range(2))]
-    found = Recompute(*several, *whole)
-    host = _host(problem, table, sharers)
+    recompute = Recompute(*several, *whole)
+    host = _host_bytes(problem, table, sharers)
     _least(
-        found,
+        recompute,
         rooms,
         static[:, LAYER],
         ends,
@@ -96,16 +101,16 @@ def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Re
         table.again,
         host,
     )
-    return found
+    return recompute
 
 
-def _host(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArray:
-    """(rows, 4) bytes of host memory: of a layer's shards of parameters, of a layer that is
-    recomputed selectively and of one in full in each microbatch in flight, and the part of a
-    stage's device of what its node has; inf where nobody says how much.
+def _host_bytes(problem: Problem, table: StageTable, sharers: StateSharers) -> FloatArray:
+    """(rows, 4) bytes of host memory: use of a layer under each choice, and a device's share.
 
-    A stage lies in one node. Leaves out embeddings and heads, and the other stages of the node:
-    both only add.
+    Columns: shards of a layer's parameters; a selectively recomputed layer and a fully recomputed
+    one, each for a microbatch in flight; the node's memory for each device of a stage, inf where
+    the cluster does not state the memory. A stage lies in one node. Left out are embeddings, heads
+    and the other stages of the node: both only add.
     """
     runtime, kinds = problem.runtime, [group.kind for group in problem.cluster.groups]
     memory = np.array([float(kind.host.memory_bytes) or np.inf for kind in kinds])
@@ -117,7 +122,7 @@ def _host(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArray:
             * (1.0 + runtime.host_buffer_percent / 100.0)
             * (1.0 - 1e-9)
         )
-        replicas = _replicas(table, sharers)
+        replicas = _sharding_replicas(table, sharers)
         elements, experts, still = (
             column[table.pairs, LAYER] for column in (table.elements, table.experts, table.still)
         )
@@ -142,13 +147,13 @@ def _cheapest(
     again: FloatArray,
     host: FloatArray,
 ) -> tuple[float, int, int]:
-    """Seconds, layers in full and selective ones of a stage of n layers."""
+    """Seconds, fully and selectively recomputed layers of the cheapest choice for n layers."""
     host_room = host[row, 3] - n * host[row, 0]
     plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
     best, best_full, best_selective = np.inf, 0, 0
     saves = flight * (plain - some)
-    # Where layers keep least if they run again whole, more of them fit than under any other choice:
-    # all or none.
+    # Where full recomputation saves the least bytes, it makes the most layers fit. If all layers do
+    # not fit so, no choice does.
     hopeless = (
         full <= some
         and flight * (ends[role, row] + n * full) > rooms[role, 2, row] - n * static[row]
@@ -198,15 +203,15 @@ def _least(
         )
 
 
-def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
-    """(rows, parts) bytes of parameters, gradients and states of one of each part."""
+def static_bytes(table: StageTable, sharers: StateSharers) -> FloatArray:
+    """(rows, parts) bytes of parameters, gradients and optimizer states of one of each part."""
     found = np.zeros_like(table.elements)
     for pair, (pool, _) in enumerate(table.meshes):
         facts = table.facts[pool]
         each = facts.parameter_bytes + facts.gradient_bytes + facts.own_gradient_bytes
         states = np.full(3, facts.state_bytes / sharers.members[pair])
         if table.tied:
-            # Whoever holds a shared weight shares its states, as many as there may be.
+            # All holders of a tied weight share its states; their number is not known here.
             states[[BEFORE, AFTER]] = 0.0
         found[pair] = (
             table.elements[pair] * (each + states) + table.frozen[pair] * facts.parameter_bytes
@@ -219,42 +224,46 @@ def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
     return result
 
 
-def _sharded_bytes(table: StageTable, sharers: Sharers, which: IntArray) -> FloatArray:
-    """(which, parts) bytes of parameters, gradients and states of one of each part, in rows of
-    lanes that shard among as many replicas as `_replicas` says.
+def _sharded_bytes(table: StageTable, sharers: StateSharers, rows: IntArray) -> FloatArray:
+    """(which, parts) bytes of parameters, gradients and states in rows of lanes that shard.
+
+    Each lane shards among as many replicas as `_sharding_replicas` returns.
     """
 
     def fact(name: str) -> FloatArray:
-        return table.fact(name)[which, None]
+        """(which, 1) a field of `Facts` for the rows."""
+        return table.fact(name)[rows, None]
 
-    pairs, replicas = table.pairs[which], _replicas(table, sharers)[which, None]
+    pairs, replicas = table.pairs[rows], _sharding_replicas(table, sharers)[rows, None]
     dense, experts = table.elements[pairs], table.experts[pairs]
-    members = replicas * (table.size // table.tp)[which, None]
+    members = replicas * (table.size // table.tp)[rows, None]
     shared = dense / members + experts / replicas
     states = dense / np.array(sharers.members)[pairs, None] + experts / sharers.replicas
     width = fact("frozen_shard_bytes" if sharers.apart else "shard_bytes")
     parameters = np.where(
-        table.zero[which, None] == MAX_STAGE,
+        table.zero[rows, None] == MAX_STAGE,
         shared * width + table.still[pairs] / members * fact("frozen_shard_bytes"),
         (dense + experts) * fact("parameter_bytes") + table.frozen[pairs] * fact("parameter_bytes"),
     )
-    kept = fact("state_bytes") * states * np.array([1.0, not table.tied, not table.tied])
-    return np.asarray(parameters + shared * fact("gradient_bytes") + kept)
+    states_bytes = fact("state_bytes") * states * np.array([1.0, not table.tied, not table.tied])
+    return np.asarray(parameters + shared * fact("gradient_bytes") + states_bytes)
 
 
-def _replicas(table: StageTable, sharers: Sharers) -> IntArray:
-    """(rows,) replicas that a lane of each row shards among: those of `Sharers.lanes`, and of other
-    rows as many as there may be.
+def _sharding_replicas(table: StageTable, sharers: StateSharers) -> IntArray:
+    """(rows,) replicas among which a lane of each row shards.
+
+    From `StateSharers.lanes`; other rows have as many as there may be.
     """
-    replicas = np.minimum(table.room, max(sharers.replicas, 2))
-    for row, many in sharers.lanes:
-        replicas[row] = many
+    replicas = np.minimum(table.max_replicas, max(sharers.replicas, 2))
+    for row, lane_replicas in sharers.lanes:
+        replicas[row] = lane_replicas
     return np.asarray(replicas)
 
 
 def gathered_bytes(table: StageTable, role: int) -> FloatArray:
-    """(rows,) bytes of the parameters that ZeRO-3 holds whole: ends for the step, and the largest
-    block at work with those ahead of it.
+    """(rows,) bytes of the full parameters that ZeRO-3 holds at once.
+
+    The ends for the whole step, and the largest block with the blocks that are prefetched.
     """
     parts = [LAYER, *(part for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)]
     ends, largest = table.root[:, parts].sum(axis=1), table.unit[:, parts].max(axis=1)
@@ -262,16 +271,18 @@ def gathered_bytes(table: StageTable, role: int) -> FloatArray:
     return np.asarray(elements * table.fact("parameter_bytes"))
 
 
-def _spreads(table: StageTable) -> IntArray:
-    """(rows,) groups over which experts spread: one where they do."""
+def _has_expert_groups(table: StageTable) -> IntArray:
+    """(rows,) 1 where experts spread over several devices, else 0."""
     return np.array([mesh.ep > 1 for _, mesh in table.meshes], dtype=np.int64)[table.pairs]
 
 
-def _room(
+def _activation_room_bytes(
     problem: Problem, table: StageTable, static: FloatArray, role: int, mode: int, *, several: bool
 ) -> FloatArray:
-    """(rows,) bytes that a stage without layers leaves for saved activations, if `mode` is the
-    strongest recompute that is used.
+    """(rows,) bytes of a stage without layers that remain for saved activations.
+
+    Args:
+        mode: the strongest recomputation that is used.
     """
     runtime = problem.runtime
     last = bool(role & LAST)
@@ -285,7 +296,11 @@ def _room(
     temporary = np.maximum(end, again - logits)
     members = several | (table.size > table.tp)
     groups = (
-        (table.tp > 1).astype(np.int64) + members + _spreads(table) + (role != FIRST | LAST) + 1
+        (table.tp > 1).astype(np.int64)
+        + members
+        + _has_expert_groups(table)
+        + (role != FIRST | LAST)
+        + 1
     )
     outside = (
         communicator_bytes(problem, groups) + table.overlap + table.buffers + table.fact("context")

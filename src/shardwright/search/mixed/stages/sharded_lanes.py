@@ -1,8 +1,8 @@
-"""Rows of lanes that shard gradients (ZeRO-2), or parameters too (ZeRO-3), among their own
-replicas, by how many these are.
+"""Table rows of lanes that shard gradients (ZeRO-2), or also parameters (ZeRO-3), by replica count.
 
-A lane gathers and reduces in each microbatch, beside its kernels, so all that a stage takes depends
-on its replicas. Rows have classes of them; inside one each number is the least of any.
+Such a lane shards among its own replicas. It gathers and reduces in each microbatch, beside its
+kernels, so all costs of a stage depend on the number of replicas. Rows have classes of replica
+counts; inside a class each value is the smallest over the class.
 """
 
 from __future__ import annotations
@@ -23,64 +23,71 @@ from shardwright.cost.tables.layers_by_chunk import is_unit
 from shardwright.cost.tables.sharding_overhead import copy_seconds, overlap_slowdown
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.stages.layer_cuts import LAYER
-from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
-from shardwright.search.mixed.stages.stage_rows import filled, reductions_table, stage_rows
+from shardwright.search.mixed.stages.stage_rows import reductions_table, stage_rows, with_full_nodes
 
 PLAIN: Final = 1
-"""ZeRO stage of lanes that sum gradients once a step, with all other such lanes."""
+"""ZeRO stage of lanes that reduce gradients once a step, together with all other such lanes."""
 ANY: Final = 2**30
-"""More replicas than there may be."""
+"""More replicas than any plan has."""
 NEAR: Final = 8
-"""Replicas of the first class of lanes of several stages; the second has all others. Of one stage
-classes end at powers of two."""
+"""Most replicas in the first class of lanes of several stages; the second class has the others.
+
+For lanes of one stage, classes end at powers of two.
+"""
 GATHER, REDUCE = range(2)
 
 
-class Stages(NamedTuple):
-    """ZeRO stages of lanes: of pipelines of several stages, and of those of one stage that have
-    rows of their own.
+class ZeroStages(NamedTuple):
+    """ZeRO stages that lanes may have.
+
+    several: ZeRO stages of pipelines of several stages. one: ZeRO stages with table rows of their
+    own for pipelines of one stage.
     """
 
     several: tuple[int, ...]
     one: tuple[int, ...]
 
     @property
-    def every(self) -> tuple[int, ...]:
-        """All of them, in order."""
+    def all_stages(self) -> tuple[int, ...]:
+        """All ZeRO stages of both, ascending."""
         return tuple(sorted({*self.several, *self.one}))
 
 
-def zero_stages(problem: Problem, choices: Choices) -> Stages:
-    """ZeRO stages of lanes that the runtime has and the request allows."""
+def zero_stages(problem: Problem, choices: PinnedValues) -> ZeroStages:
+    """ZeRO stages of lanes that the runtime supports and the request allows."""
     runtime = problem.runtime
-    some = [zero for zero in (1, 2, 3) if zero in runtime.zero_stages and choices.has_zero(zero)]
-    several = tuple(zero for zero in some if zero == PLAIN or zero <= runtime.zero_with_pipeline)
-    return Stages(several=several, one=tuple(zero for zero in some if zero != PLAIN))
+    allowed = [zero for zero in (1, 2, 3) if zero in runtime.zero_stages and choices.has_zero(zero)]
+    several = tuple(zero for zero in allowed if zero == PLAIN or zero <= runtime.zero_with_pipeline)
+    return ZeroStages(several=several, one=tuple(zero for zero in allowed if zero != PLAIN))
 
 
-def classes_of(most: int, *, one_stage: bool) -> list[tuple[int, int]]:
-    """(least, most) replicas of each class of lanes that shard, up to so many; the same edges in
-    every cluster.
+def replica_classes(max_replicas: int, *, one_stage: bool) -> list[tuple[int, int]]:
+    """(least, most) replicas of each class of lanes that shard, for up to `max_replicas` replicas.
+
+    The edges are the same in every cluster.
     """
     if not one_stage:
-        return [part for part in ((2, NEAR), (NEAR + 1, ANY)) if part[0] <= most]
-    found = [(2, 2)]
+        return [part for part in ((2, NEAR), (NEAR + 1, ANY)) if part[0] <= max_replicas]
+    classes = [(2, 2)]
     for power in count(1):
         least = 2**power + 1
-        if least > most:
-            return found if most >= 2 else []
-        found.append((least, 2 ** (power + 1)))
+        if least > max_replicas:
+            return classes if max_replicas >= 2 else []
+        classes.append((least, 2 ** (power + 1)))
     raise AssertionError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Blocks:
-    """A layer of each block in the rows of a pool: (blocks, rows) seconds of a forward, a backward,
-    and what both recomputes add.
+class BlockSeconds:
+    """Seconds of each block of the model in the rows of a pool, without sharding.
+
+    (blocks, rows) seconds of a forward, a backward, and the additions of selective and full
+    recomputation.
 
     Args:
-        counts: (parts, blocks) how often each is in each part.
+        counts: (parts, blocks) number of times that each block is in each part.
     """
 
     forward: FloatArray
@@ -91,13 +98,14 @@ class Blocks:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LaneSums:
-    """Collectives of a lane of one mesh, k = replicas from 2 on.
+class LaneCollectives:
+    """Collectives of a lane of one mesh, for each number of replicas k from 2 on.
 
     Args:
         sync: (blocks, k) seconds of one layer of each block.
-        copies: (blocks, k) around its gathers and its reduction, as `sharded.copy_seconds`.
-        slowdown: (k,) of kernels beside them.
+        copies: (blocks, k) seconds of copies around its gathers and its reduction, as
+            `copy_seconds`.
+        slowdown: (k,) factor on kernels that run beside the collectives.
     """
 
     sync: SyncTable
@@ -105,61 +113,65 @@ class LaneSums:
     slowdown: FloatArray
 
 
-def lane_sums(own: Problem, mesh: StageMesh, replicas: int, *, nodes: int) -> LaneSums:
-    """Collectives of lanes of 2 to `replicas` replicas, side by side in nodes of the mesh's pool.
+def lane_collectives(
+    pool_problem: Problem, mesh: StageMesh, replicas: int, *, nodes: int
+) -> LaneCollectives:
+    """Price the collectives of lanes of 2 to `replicas` replicas in nodes of the mesh's pool.
 
     Where the pool has several nodes, a lane may begin inside one. Its groups then have fewer
-    members in a node, down to half of what the densest group has, and slower collectives, for which
-    fewer channels run beside kernels: the slowdown is that of half as many.
+    members in a node, down to half of the densest group, and slower collectives, for which fewer
+    channels run beside kernels: the slowdown is that of half as many members.
 
     Args:
-        own: the problem of the pool's kind.
-        nodes: of the pool.
+        pool_problem: the problem of the pool's kind of device.
+        nodes: number of nodes of the pool.
     """
-    own = filled(own, by=mesh.size)
-    many = np.arange(2, replicas + 1, dtype=np.int64)
-    tp = np.full_like(many, mesh.tp)
+    pool_problem = with_full_nodes(pool_problem, set_size=mesh.size)
+    counts = np.arange(2, replicas + 1, dtype=np.int64)
+    tp = np.full_like(counts, mesh.tp)
     rows = stage_rows(
         tp,
-        np.ones_like(many),
-        sp=own.runtime.sequence_parallel,
-        dp=mesh.dp * many,
+        np.ones_like(counts),
+        sp=pool_problem.runtime.sequence_parallel,
+        dp=mesh.dp * counts,
         ep=mesh.ep,
         stride=tp,
     )
-    sync = reductions_table(own, rows, mesh.dp * many)
-    network = network_of(own.cluster, library=own.runtime.collective_library)
+    sync = reductions_table(pool_problem, rows, mesh.dp * counts)
+    network = network_of(pool_problem.cluster, library=pool_problem.runtime.collective_library)
     axes = axes_of("dp-cp", rows)
     span = span_of(network.tiers, axes)
     if nodes > 1:
         span = span_of(network.tiers, axes, fewer=tuple(below // 2 for below in span.below[:-1]))
-    return LaneSums(
-        sync=sync, copies=copy_seconds(own, sync), slowdown=overlap_slowdown(own, span, network)
+    return LaneCollectives(
+        sync=sync,
+        copies=copy_seconds(pool_problem, sync),
+        slowdown=overlap_slowdown(pool_problem, span, network),
     )
 
 
 def sharded_columns(
-    own: Problem,
+    pool_problem: Problem,
     base: dict[str, FloatArray],
-    blocks: Blocks,
-    sums: dict[StageMesh, LaneSums],
-    chosen: list[tuple[StageMesh, int, int, int]],
+    blocks: BlockSeconds,
+    sums: dict[StageMesh, LaneCollectives],
+    row_choices: list[tuple[StageMesh, int, int, int]],
     *,
     zero: int,
 ) -> dict[str, FloatArray]:
-    """Columns of the rows of lanes of a ZeRO stage.
+    """Table columns of the rows of lanes of one ZeRO stage.
 
     Args:
-        base: columns of the pool's rows as they are without sharding.
-        sums: of each mesh.
-        chosen: mesh, row of the base, least and most replicas of each row.
+        base: columns of the pool's rows without sharding.
+        sums: collectives of each mesh.
+        row_choices: mesh, row of the base, least and most replicas of each new row.
     """
-    which = np.array([row for _, row, _, _ in chosen], dtype=np.int64)
+    which = np.array([row for _, row, _, _ in row_choices], dtype=np.int64)
     columns = {name: column[which] for name, column in base.items()}
     spent = np.stack(
         [
-            _least_of(own, blocks, sums[mesh], row, (low, high), zero=zero)
-            for mesh, row, low, high in chosen
+            _least_block_seconds(pool_problem, blocks, sums[mesh], row, (low, high), zero=zero)
+            for mesh, row, low, high in row_choices
         ],
         axis=-1,
     )
@@ -171,31 +183,31 @@ def sharded_columns(
         np.concatenate([np.zeros((1, *spent.shape[1:])), spent[2:]]),
     )
     held = [
-        _own_sums(own, blocks.counts, sums[mesh], (low, high), zero=zero)
-        for mesh, _, low, high in chosen
+        _step_end_collectives(pool_problem, blocks.counts, sums[mesh], (low, high), zero=zero)
+        for mesh, _, low, high in row_choices
     ]
     columns["own_gather"], columns["own_reduce"] = (
         np.stack([one[which] for one in held]) for which in (GATHER, REDUCE)
     )
     whole = [
-        _gathered(own, blocks.counts, sums[mesh])
+        _gathered_elements(pool_problem, blocks.counts, sums[mesh])
         if zero == 3
         else np.zeros((2, len(blocks.counts)))
-        for mesh, *_ in chosen
+        for mesh, *_ in row_choices
     ]
     columns["root"], columns["unit"] = (
         np.stack([one[place] for one in whole]) for place in range(2)
     )
-    columns |= {"zero": np.full(len(chosen), zero)}
+    columns |= {"zero": np.full(len(row_choices), zero)}
     columns |= {
-        name: np.array([one[place] for one in chosen])
+        name: np.array([one[place] for one in row_choices])
         for name, place in (("least", 2), ("most", 3))
     }
     return columns
 
 
 def plain_columns(base: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Columns of the rows of lanes that do not shard."""
+    """Table columns of the rows of lanes that do not shard."""
     n, parts = base["seconds"].shape[:2]
     none = np.zeros((n, parts))
     columns = dict(base)
@@ -207,24 +219,25 @@ def plain_columns(base: dict[str, FloatArray]) -> dict[str, FloatArray]:
     }
 
 
-def _among(sums: LaneSums, choice_of_shapes: tuple[int, int]) -> slice:
-    """The columns of least to most replicas."""
+def _replica_slice(sums: LaneCollectives, choice_of_shapes: tuple[int, int]) -> slice:
+    """Slice of the collectives' replica axis for a range of replicas."""
     return slice(choice_of_shapes[0] - 2, min(choice_of_shapes[1] - 1, len(sums.slowdown)))
 
 
-def _least_of(
-    own: Problem,
-    blocks: Blocks,
-    sums: LaneSums,
+def _least_block_seconds(
+    pool_problem: Problem,
+    blocks: BlockSeconds,
+    sums: LaneCollectives,
     row: int,
     choice_of_shapes: tuple[int, int],
     *,
     zero: int,
 ) -> FloatArray:
-    """(4, blocks) seconds at least of a layer's forward and backward, and of what selective and
-    full recompute add to it.
+    """(4, blocks) least seconds of a layer's forward and backward, and of both recomputations.
+
+    The least over the range of replicas.
     """
-    sync, some, runtime = sums.sync, _among(sums, choice_of_shapes), own.runtime
+    sync, some, runtime = sums.sync, _replica_slice(sums, choice_of_shapes), pool_problem.runtime
     moved = (
         (sync.fetch, sync.refetch, sync.scatter)
         if zero == 3
@@ -288,27 +301,33 @@ def _fill(
             found[3, b] = min(found[3, b], full - once)
 
 
-def _own_sums(
-    own: Problem, counts: IntArray, sums: LaneSums, choice_of_shapes: tuple[int, int], *, zero: int
+def _step_end_collectives(
+    pool_problem: Problem,
+    counts: IntArray,
+    sums: LaneCollectives,
+    choice_of_shapes: tuple[int, int],
+    *,
+    zero: int,
 ) -> FloatArray:
-    """(2, parts) seconds at least of what a lane gathers at the step's start, and sums at its end
-    where no microbatch does.
+    """(2, parts) least seconds of a lane's gather at the step's start and reduction at its end.
+
+    The reduction is 0 where each microbatch reduces.
     """
-    sync, some = sums.sync, _among(sums, choice_of_shapes)
+    sync, some = sums.sync, _replica_slice(sums, choice_of_shapes)
     gather = counts @ sync.gather[:, some] if zero == 2 else np.zeros((len(counts), 1))
     reduce = sync.scatter if zero == 3 else sync.reduce
     late = (
         np.zeros((len(counts), 1))
-        if own.runtime.reduce_every_microbatch
+        if pool_problem.runtime.reduce_every_microbatch
         else counts @ reduce[:, some]
     )
     return np.stack([gather.min(axis=1), late.min(axis=1)])
 
 
-def _gathered(own: Problem, counts: IntArray, sums: LaneSums) -> FloatArray:
-    """(2, parts) elements that ZeRO-3 makes whole: embeddings and heads for the step, and the
-    largest block gathered by itself.
-    """
-    unit = np.array([is_unit(block) for block in own.model.blocks], dtype=np.bool_)
+def _gathered_elements(
+    pool_problem: Problem, counts: IntArray, sums: LaneCollectives
+) -> FloatArray:
+    """(2, parts) elements that ZeRO-3 gathers: for the whole step, and for the largest block."""
+    unit = np.array([is_unit(block) for block in pool_problem.model.blocks], dtype=np.bool_)
     block = sums.sync.gathered[:, 0].astype(np.float64)
     return np.stack([counts @ (block * ~unit), ((counts > 0) * (block * unit)).max(axis=1)])

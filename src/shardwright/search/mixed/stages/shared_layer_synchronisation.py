@@ -1,5 +1,6 @@
-"""Lower bound, in seconds, on the gradient reduction and the parameter all-gather of a layer whose
-holders lie in several classes of nodes.
+"""Lower bound in seconds on gradient reductions of layers that several classes of nodes hold.
+
+The same bound holds for the parameter all-gather of such a layer.
 
 A class is a run of neighbouring node groups with the same node kind in the same zone. A unit is a
 node, or the domain of the node's widest inner link where that has more devices (such as an NVL72
@@ -12,10 +13,9 @@ of the collective takes at least
 
     t >= V (1 - c / N) / (c B)
 
-- V: bytes of the layer's shard on a device (the layer over its tensor parallel degree).
-- N: members of the collective.
-- c: the most members that the unit of one stage that holds the layer can contain.
-- B: bytes/s that a member has on the network cards of its node.
+- V: bytes of the layer's shard on a device (the layer over its tensor parallel degree). - N:
+members of the collective. - c: the most members that the unit of one stage that holds the layer can
+contain. - B: bytes/s that a member has on the network cards of its node.
 
 The reason: the bytes that the unit exchanges with other units pass the network cards of its own
 members.
@@ -27,8 +27,8 @@ The bound is applied twice, and the larger result counts:
   bandwidth of the slowest card.
 
 A class is sole in a plan where it alone holds some layer. Such a class has a stage of every
-pipeline replica. `Frame.sole` restricts a frame to the plans with given sole classes: they have
-fewer pipelines, and the layers of every other class are shared, so this bound holds for them.
+pipeline replica. `Subspace.sole` restricts a subspace to the plans with given sole classes: they
+have fewer pipelines, and the layers of every other class are shared, so this bound holds for them.
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ from shardwright.cost.network.plan_groups import group_problem, working_problem
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.mixed.stages.device_pools import in_one_zone
-from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER, parts_of
+from shardwright.search.mixed.stages.device_pools import merge_zones
+from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER, part_block_counts
 from shardwright.search.mixed.stages.stage_rows import reductions_table, stage_rows
 from shardwright.search.mixed.stages.stage_tables import StageTable
 
 
-def classes_of(cluster: Cluster) -> tuple[int, ...]:
-    """The class number of each node group of the cluster, in order; neighbouring groups of the same
-    node kind and zone have the same number.
+def node_classes(cluster: Cluster) -> tuple[int, ...]:
+    """The class number of each node group of the cluster, in order.
+
+    Neighbouring groups of the same node kind and zone have the same number.
     """
-    alike = [
-        list(some)
-        for _, some in groupby(cluster.groups, key=lambda group: (group.kind, group.zone))
+    runs = [
+        list(groups)
+        for _, groups in groupby(cluster.groups, key=lambda group: (group.kind, group.zone))
     ]
-    return tuple(number for number, some in enumerate(alike) for _ in some)
+    return tuple(number for number, groups in enumerate(runs) for _ in groups)
 
 
 def sole_choices(classes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -69,10 +70,14 @@ def sole_choices(classes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     A pipeline lies on at most two pools, so at most two classes can be sole. Empty where the
     cluster has a single class.
     """
-    every = sorted(set(classes))
+    class_numbers = sorted(set(classes))
     return (
-        tuple(some for count in range(3) for some in combinations(every, count))
-        if len(every) > 1
+        tuple(
+            classes_subset
+            for count in range(3)
+            for classes_subset in combinations(class_numbers, count)
+        )
+        if len(class_numbers) > 1
         else ()
     )
 
@@ -88,7 +93,7 @@ class SharedLayers:
         bytes: (2, parts) bytes of the parameter all-gather and of the gradient reduction of one
             whole part (the layers, what is before them, what is after them); 0 for a part whose
             weights are tied.
-        nested: whether each tensor parallel degree in the table divides the next larger one.
+        nested: True where each tensor parallel degree in the table divides the next larger one.
     """
 
     problem: Problem
@@ -99,16 +104,16 @@ class SharedLayers:
 
     @staticmethod
     def of(problem: Problem, table: StageTable) -> SharedLayers:
-        """The bound for a table of stages.
+        """Create the bound for a table of stages.
 
         Collectives are priced as if all zones were one zone. That is never slower, so the bound
         stays valid.
         """
         classes, problem = (
-            classes_of(problem.cluster),
-            replace(problem, cluster=in_one_zone(problem.cluster)),
+            node_classes(problem.cluster),
+            replace(problem, cluster=merge_zones(problem.cluster)),
         )
-        counts, one = parts_of(problem.model), np.ones(1, dtype=np.int64)
+        counts, one = part_block_counts(problem.model), np.ones(1, dtype=np.int64)
         rows = stage_rows(one, one, sp=problem.runtime.sequence_parallel)
         dense = reductions_table(group_problem(problem, 0), rows, one, parts=("dense",)).dense[:, 0]
         sizes = sum_sizes(problem.job, problem.runtime)
@@ -128,10 +133,9 @@ class SharedLayers:
         )
 
     def least(self, rows: BoolArray, members: IntArray, sole: tuple[int, ...]) -> FloatArray:
-        """(2, pairs, parts) lower bound in seconds on the parameter all-gather and on the gradient
-        reduction of one instance of each part; 0 for stages of a sole class.
+        """(2, pairs, parts) lower bound in seconds on all-gather and reduction of one of each part.
 
-        A pair is a (pool, mesh) of `table.meshes`.
+        0 for stages of a sole class. A pair is a (pool, mesh) of `table.meshes`.
 
         Args:
             rows: (rows,) boolean: the rows of the table that stages of the plans may have.
@@ -166,6 +170,7 @@ class SharedLayers:
         return seconds
 
     def _class(self, pair: int) -> int:
+        """Class number of a pair's pool."""
         return self.classes[self.table.meshes[pair][0]]
 
     def _unit(self, pair: int, pairs: list[int]) -> _Unit:
@@ -185,13 +190,14 @@ class SharedLayers:
         further = (max(kind.inner_levels[-1].num_devices, kind.num_devices) - mesh.size) // least_tp
         return _Unit(
             members=mesh.dp + further,
-            rate=self._card(group, mesh.size + further * least_tp),
-            card=self._card(group, mesh.size),
+            rate=self._card_bandwidth(group, mesh.size + further * least_tp),
+            card=self._card_bandwidth(group, mesh.size),
         )
 
-    def _card(self, group: int, busy: int) -> float:
-        """Bytes/s that one device has on its node's network cards while `busy` devices of the node
-        send at once; infinite where no network leaves the node.
+    def _card_bandwidth(self, group: int, busy: int) -> float:
+        """Bytes/s that a device has on its node's network cards while `busy` devices send.
+
+        Infinite where no network leaves the node.
         """
         own = group_problem(self.problem, group)
         node = own.cluster.node

@@ -1,6 +1,4 @@
-"""Meshes over which the devices of one stage of a replica share its work: tensor parallel, and
-where the model has experts side by side for them.
-"""
+"""Device meshes of one pipeline stage of a replica, for tensor and expert parallelism."""
 
 from __future__ import annotations
 
@@ -8,8 +6,8 @@ from collections.abc import Iterator
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.mixed.stages.device_pools import Pool
-from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.stages.device_pools import DevicePool
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import violations
 from shardwright.strategy.grid.model_counts import grid_facts
@@ -21,10 +19,10 @@ class StageMesh:
 
     Args:
         tp: tensor parallel degree.
-        dp: members that each take a part of a microbatch's samples, so that experts spread over
-            more devices than tp.
-        ep: devices that experts spread over: all of the stage's where the model has experts, else
-            1. So a replica holds each expert once.
+        dp: data-parallel members that each take a part of a microbatch's samples, so that experts
+            spread over more devices than tp.
+        ep: expert parallel degree: all devices of the stage where the model has experts, else 1.
+            So a replica holds each expert once.
     """
 
     tp: int
@@ -33,11 +31,11 @@ class StageMesh:
 
     @property
     def size(self) -> int:
-        """Devices."""
+        """Number of devices."""
         return self.tp * self.dp
 
     def text(self) -> str:
-        """In the notation of grids."""
+        """The mesh in the notation of strategies, such as ``tp2 dp2 ep4``."""
         return (
             f"tp{self.tp}"
             + (f" dp{self.dp}" if self.dp > 1 else "")
@@ -51,8 +49,10 @@ def has_experts(problem: Problem) -> bool:
 
 
 def grid_of(problem: Problem, mesh: StageMesh, *, mbs: int, replicas: int = 1) -> Grid:
-    """The grid that one stage of some replicas of a mixed plan is. Args: mbs: samples of a
-    microbatch of one replica.
+    """The parallelism grid of one stage of some replicas of a mixed plan.
+
+    Args:
+        mbs: samples of a microbatch of one replica.
     """
     sp = mesh.tp > 1 and problem.runtime.sequence_parallel
     return Grid(
@@ -60,7 +60,7 @@ def grid_of(problem: Problem, mesh: StageMesh, *, mbs: int, replicas: int = 1) -
     )
 
 
-def meshes_of(problem: Problem, pool: Pool, choices: Choices) -> tuple[StageMesh, ...]:
+def meshes_of(problem: Problem, pool: DevicePool, choices: PinnedValues) -> tuple[StageMesh, ...]:
     """Meshes inside a node of the pool that are legal for the model and allowed by the request."""
     return tuple(
         mesh
@@ -70,6 +70,7 @@ def meshes_of(problem: Problem, pool: Pool, choices: Choices) -> tuple[StageMesh
 
 
 def _inside(problem: Problem, node: int) -> Iterator[StageMesh]:
+    """Every mesh whose size divides the devices of a node."""
     experts = has_experts(problem)
     for size in (size for size in range(1, node + 1) if node % size == 0):
         for tp in (tp for tp in range(1, size + 1) if size % tp == 0):
@@ -77,7 +78,8 @@ def _inside(problem: Problem, node: int) -> Iterator[StageMesh]:
                 yield StageMesh(tp=tp, dp=size // tp, ep=size if experts else 1)
 
 
-def _is_legal(problem: Problem, pool: Pool, mesh: StageMesh) -> bool:
+def _is_legal(problem: Problem, pool: DevicePool, mesh: StageMesh) -> bool:
+    """True where the strategy rules allow the mesh on the pool."""
     facts = grid_facts(
         problem.model,
         devices=pool.devices,

@@ -1,4 +1,4 @@
-"""Rows of tables for stages of mixed plans, and their gradient sums and gathers."""
+"""Cost-table rows for stages of mixed plans, and their reduction and all-gather seconds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def stage_rows(
     ep: IntArray | int = 1,
     stride: IntArray | int = 1,
 ) -> Rows:
-    """Rows of a table: stages of some degrees, whose data-parallel members stand `stride` devices
-    apart. Args: mbs: of each member.
+    """Cost-table rows of stages, whose data-parallel members are `stride` devices apart.
+
+    Args:
+        mbs: samples of a microbatch of each member.
     """
     ones = np.ones_like(tp)
     columns = dict.fromkeys(("cp", "etp", "pp", "ulysses", "s_tp", "s_cp", "s_pp"), ones)
@@ -35,41 +37,47 @@ def stage_rows(
     return Rows(columns=columns)
 
 
-def filled(own: Problem, *, by: int) -> Problem:
-    """A uniform problem as plans find it that fill nodes with as many sets of `by` devices as have
-    room.
+def with_full_nodes(pool_problem: Problem, *, set_size: int) -> Problem:
+    """The problem on a cluster whose nodes are filled by sets of `set_size` devices.
 
-    What leaves a node takes no longer with fewer of them: each then has more of the node's cards,
-    and more to send.
+    With fewer devices of a node in use, no transfer out of the node takes longer: each device then
+    has more of the node's network cards, and more to send.
     """
-    node = own.cluster.node.num_devices
-    return working_problem(own, range(node - node % by)) if by < node else own
+    node = pool_problem.cluster.node.num_devices
+    return (
+        working_problem(pool_problem, range(node - node % set_size))
+        if set_size < node
+        else pool_problem
+    )
 
 
 def reductions_table(
-    own: Problem,
+    pool_problem: Problem,
     rows: Rows,
     shard: IntArray,
     *,
     parts: tuple[str, ...] = KINDS,
     copies: Axes | None = None,
 ) -> SyncTable:
-    """Seconds of gradient sums and gathers of one layer of each block, of a uniform problem. Args:
-    as of `column_sums.sync_table`.
+    """Seconds of gradient reductions and all-gathers of one layer of each block.
+
+    Args:
+        pool_problem: a problem on a uniform cluster.
+        rows, shard, parts, copies: as of `sync_table`.
     """
-    repeats = [0] * len(own.model.blocks)
-    for run in own.model.runs:
+    repeats = [0] * len(pool_problem.model.blocks)
+    for run in pool_problem.model.runs:
         repeats[run.block] += run.count
     return sync_table(
-        programs_of(own, Structure(sequence_parallel=True, routed=True)),
+        programs_of(pool_problem, Structure(sequence_parallel=True, routed=True)),
         unrouted=(),
         repeats=tuple(repeats),
         rows=rows,
         shard=shard,
-        network=network_of(own.cluster, library=own.runtime.collective_library),
-        job=own.job,
-        runtime=own.runtime,
-        shared=shared_parameters(own.model),
+        network=network_of(pool_problem.cluster, library=pool_problem.runtime.collective_library),
+        job=pool_problem.job,
+        runtime=pool_problem.runtime,
+        shared=shared_parameters(pool_problem.model),
         parts=parts,
         copies=copies,
     )

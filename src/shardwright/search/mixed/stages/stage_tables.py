@@ -1,5 +1,6 @@
-"""Costs of stages of mixed plans: seconds and bytes by pool, mesh and microbatch, linear in the
-units of layers of a stage.
+"""Cost table of stages of mixed plans: seconds and bytes by pool, mesh and microbatch size.
+
+All costs are linear in the units of layers of a stage.
 """
 
 from __future__ import annotations
@@ -17,16 +18,21 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.problem import Problem
 from shardwright.search.grid.bounds.bound_arrays import facts_of
-from shardwright.search.mixed.stages.device_pools import Pool, pools_of
-from shardwright.search.mixed.stages.layer_cuts import LAYER, Pattern, parts_of, pattern_of
-from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
+from shardwright.search.mixed.stages.layer_cuts import (
+    LAYER,
+    LayerPattern,
+    part_block_counts,
+    pattern_of,
+)
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.sharded_lanes import (
     PLAIN,
-    Blocks,
-    Stages,
-    classes_of,
-    lane_sums,
+    BlockSeconds,
+    ZeroStages,
+    lane_collectives,
     plain_columns,
+    replica_classes,
     sharded_columns,
     zero_stages,
 )
@@ -34,46 +40,46 @@ from shardwright.search.mixed.stages.stage_meshes import StageMesh, meshes_of
 from shardwright.search.mixed.stages.stage_rows import reductions_table, stage_rows
 
 MICROBATCHES = (1, 2, 4, 8)
-"""Samples of a microbatch that each data-parallel member of a stage has."""
+"""Microbatch sizes, in samples, of each data-parallel member of a stage."""
 MODES = 3
-"""Recompute of a layer: none, selective, full."""
+"""Number of recomputation modes of a layer: none, selective, full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTable:
-    """A row for each pool, mesh and microbatch size.
+    """Cost table with a row for each pool, mesh, microbatch size and ZeRO stage.
 
     Args:
-        pattern: of the model's layers; a layer below is one of its units.
-        pool, tp: of each row;
-        size: devices of a stage;
-        mbs: samples of a microbatch of a replica;
-        pairs: the place of its pool and mesh among all such (`meshes`).
-        seconds: (rows, parts, 2) of a forward and a backward.
-        again: (rows, modes) that recompute adds to a layer's backward.
-        saved: (rows, parts, modes) bytes that a microbatch keeps;
-        parked: (rows, modes) of a layer in host memory.
-        made: (rows, modes) bytes that a layer's backward makes again.
+        pattern: pattern of the model's layers; a layer below is one of its units.
+        pool, tp: (rows,) pool and tensor parallel degree.
+        size: (rows,) devices of a stage.
+        mbs: (rows,) samples of a microbatch of a replica.
+        pairs: (rows,) index of the row's pool and mesh in `meshes`.
+        seconds: (rows, parts, 2) seconds of a forward and a backward.
+        again: (rows, modes) seconds that recomputation adds to a layer's backward.
+        saved: (rows, parts, modes) bytes of activations that a microbatch saves.
+        parked: (rows, modes) bytes of a layer's activations in host memory.
+        made: (rows, modes) bytes that a layer's backward recomputes.
         logits, logits_blocks, overlap: (rows,) bytes.
-        workspace, buffers: (rows,) of token dispatch.
-        elements: (pairs, parts) trained parameters of one device, but for experts.
-        experts: of experts.
-        frozen: those that are held and not updated;
-        still: of them those without a gradient.
-        tied: of the last part's elements, held by the first one's owner too.
-        end_bytes: (pairs,) temporary of an embedding's gradient.
+        workspace, buffers: (rows,) bytes of token dispatch.
+        elements: (pairs, parts) trained parameters of one device, without experts.
+        experts: (pairs, parts) trained parameters of experts.
+        frozen: (pairs, parts) parameters that are not updated.
+        still: (pairs, parts) parameters without a gradient, a part of `frozen`.
+        tied: the weights of the last part are tied to those of the first one.
+        end_bytes: (pairs,) temporary bytes of an embedding's gradient.
         zero: (rows,) ZeRO stage of a lane.
         least, most: (rows,) replicas of a lane, where it shards among them; else any.
-        several: rows that pipelines of several stages are made of; those behind them are of lanes
+        several: number of rows for pipelines of several stages; the rows after them are of lanes
             of one stage alone.
-        own_sums: (2, rows, parts) seconds of a gather and of a gradient sum a step inside a lane
-            that shards.
-        root: (rows, parts) elements that it makes whole for the step;
-        unit: (rows, parts) for the work of the largest block.
+        own_sums: (2, rows, parts) seconds of an all-gather and of a gradient reduction a step
+            inside a lane that shards.
+        root: (rows, parts) elements that such a lane gathers for the whole step.
+        unit: (rows, parts) elements that it gathers for the largest block.
     """
 
-    pattern: Pattern
-    pools: tuple[Pool, ...]
+    pattern: LayerPattern
+    pools: tuple[DevicePool, ...]
     pool: IntArray
     tp: IntArray
     size: IntArray
@@ -107,25 +113,26 @@ class StageTable:
 
     @property
     def sharded(self) -> BoolArray:
-        """(rows,) those of lanes that shard gradients or parameters among their own replicas."""
+        """(rows,) True for rows of lanes that shard gradients or parameters."""
         return np.asarray(self.zero > 1)
 
     @property
-    def room(self) -> IntArray:
-        """(rows,) replicas of a lane whose stages are of a row that find room, one stage each."""
+    def max_replicas(self) -> IntArray:
+        """(rows,) most replicas of a lane with one such stage each that fit in the pool."""
         devices = np.array([pool.devices for pool in self.pools], dtype=np.int64)
         return np.asarray(np.minimum(self.most, devices[self.pool] // self.size))
 
     def fact(self, name: str) -> FloatArray:
-        """(rows,) a number of each row's pool: the field `name` of `Facts`."""
+        """(rows,) the field `name` of `Facts` of each row's pool."""
         return np.array([getattr(facts, name) for facts in self.facts], dtype=np.float64)[self.pool]
 
     def __len__(self) -> int:
+        """Number of rows."""
         return len(self.tp)
 
     @property
     def layers(self) -> int:
-        """Units of layers of the model."""
+        """Number of units of layers of the model."""
         return self.pattern.units
 
     def mesh(self, row: int) -> StageMesh:
@@ -133,15 +140,13 @@ class StageTable:
         return self.meshes[int(self.pairs[row])][1]
 
     def text(self, row: int) -> str:
-        """A row in words: ``h100-sxm tp2``, of a lane that shards ``h100-sxm tp2 zero3``."""
+        """Describe a row: ``h100-sxm tp2``, or ``h100-sxm tp2 zero3`` of a lane that shards."""
         shards = f" zero{self.zero[row]}" if self.zero[row] > 1 else ""
         return f"{self.pools[self.pool[row]].name} {self.mesh(row).text()}{shards}"
 
 
-def why_alone(problem: Problem) -> str:
-    """Why pipelines of the model are not searched, so that each pool has its own grids alone; empty
-    = they are.
-    """
+def why_no_pipelines(problem: Problem) -> str:
+    """Reason why pipelines over several pools are not searched; empty = they are searched."""
     model, runtime = problem.model, problem.runtime
     if model.joins_streams or model.teacher_layers:
         return f"{model.name} has branches"
@@ -150,15 +155,15 @@ def why_alone(problem: Problem) -> str:
     return ""
 
 
-def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
-    """Price one layer and both ends on every pool, in one table a pool.
+def stage_table(problem: Problem, choices: PinnedValues | None = None) -> StageTable:
+    """Price one layer and both ends of the model on every pool, mesh and microbatch size.
 
     Raises:
-        UsageError: no stage has what is pinned.
+        UsageError: no stage has the pinned values.
     """
-    assert not why_alone(problem)
-    pools, counts = pools_of(problem.cluster), parts_of(problem.model)
-    choices = choices or Choices()
+    assert not why_no_pipelines(problem)
+    pools, counts = pools_of(problem.cluster), part_block_counts(problem.model)
+    choices = choices or PinnedValues()
     sizes, batch = choices.sizes(MICROBATCHES), problem.job.global_batch
     rows = [
         (
@@ -172,32 +177,46 @@ def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
         )
         for pool in pools
     ]
-    if not any(some for _, some in rows):
+    if not any(chosen_meshes for _, chosen_meshes in rows):
         raise UsageError(
-            f"no stage inside a node has what is pinned: {choices.text()}",
+            f"no stage inside a node has the pinned values: {choices.text()}",
             hint="tp that divides a node and the heads, mbs up to the batch",
         )
-    keys = tuple(dict.fromkeys((pool.group, mesh) for pool, some in rows for mesh, _ in some))
+    keys = tuple(
+        dict.fromkeys(
+            (pool.group, mesh) for pool, chosen_meshes in rows for mesh, _ in chosen_meshes
+        )
+    )
     of_pairs = {
-        pool.group: [keys.index((pool.group, mesh)) for mesh, _ in some] for pool, some in rows
+        pool.group: [keys.index((pool.group, mesh)) for mesh, _ in chosen_meshes]
+        for pool, chosen_meshes in rows
     }
     stages = zero_stages(problem, choices)
-    if not stages.every:
+    if not stages.all_stages:
         raise UsageError(
-            f"{problem.runtime.name} has no lanes with what is pinned: {choices.text()}",
+            f"{problem.runtime.name} has no lanes with the pinned values: {choices.text()}",
             hint="leave zero free",
         )
     parts = [
         part
-        for pool, some in rows
-        if some
-        for part in _pool_rows(problem, pool, counts, some, of_pairs[pool.group], stages)
+        for pool, chosen_meshes in rows
+        if chosen_meshes
+        for part in _pool_rows(problem, pool, counts, chosen_meshes, of_pairs[pool.group], stages)
     ]
-    found = [
+    ordered_columns = [
         columns for one_stage in (False, True) for alone, columns in parts if alone is one_stage
     ]
-    columns = {name: np.concatenate([rows[name] for rows in found]) for name in found[0]}
-    held = [_held(problem, pools[pool], mesh, counts) for pool, mesh in keys]
+    columns = {
+        name: np.concatenate([rows[name] for rows in ordered_columns])
+        for name in ordered_columns[0]
+    }
+    elements, experts, frozen, end_bytes, still = map(
+        np.array,
+        zip(
+            *(_device_parameters(problem, pools[pool], mesh, counts) for pool, mesh in keys),
+            strict=True,
+        ),
+    )
     capacities = [group.kind.accelerator.memory_bytes for group in problem.cluster.groups]
     facts = tuple(
         facts_of(
@@ -211,11 +230,11 @@ def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
         several=sum(len(columns["tp"]) for alone, columns in parts if not alone),
         own_sums=np.stack([columns.pop(name) for name in ("own_gather", "own_reduce")]),
         meshes=keys,
-        elements=np.array([one[0] for one in held]),
-        experts=np.array([one[1] for one in held]),
-        frozen=np.array([one[2] for one in held]),
-        end_bytes=np.array([one[3] for one in held]),
-        still=np.array([one[4] for one in held]),
+        elements=elements,
+        experts=experts,
+        frozen=frozen,
+        end_bytes=end_bytes,
+        still=still,
         tied=bool(shared_parameters(problem.model)),
         facts=facts,
         **columns,
@@ -224,53 +243,56 @@ def stage_table(problem: Problem, choices: Choices | None = None) -> StageTable:
 
 def _pool_rows(
     problem: Problem,
-    pool: Pool,
+    pool: DevicePool,
     counts: IntArray,
-    some: list[tuple[StageMesh, int]],
+    meshes: list[tuple[StageMesh, int]],
     pairs: list[int],
-    stages: Stages,
+    stages: ZeroStages,
 ) -> list[tuple[bool, dict[str, FloatArray]]]:
-    """(of lanes of one stage alone, columns) of one pool's rows. Args: some: mesh and samples of a
-    microbatch of each. pairs: of each.
+    """Table columns of one pool's rows, with True for those of lanes of one stage alone.
+
+    Args:
+        meshes: mesh and samples of a microbatch of each row.
+        pairs: index in `StageTable.meshes` of each row.
     """
     own = group_problem(problem, pool.group)
-    base, blocks = _plain_rows(own, pool, counts, some)
+    base, blocks = _plain_rows(own, pool, counts, meshes)
     base["pairs"] = np.array(pairs)
-    found = [(False, plain_columns(base))] if PLAIN in stages.several else []
-    room = {mesh: pool.devices // mesh.size for mesh, _ in some}
+    columns = [(False, plain_columns(base))] if PLAIN in stages.several else []
+    room = {mesh: pool.devices // mesh.size for mesh, _ in meshes}
     sums = {
-        mesh: lane_sums(own, mesh, most, nodes=pool.nodes)
+        mesh: lane_collectives(own, mesh, most, nodes=pool.nodes)
         for mesh, most in room.items()
-        if most > 1 and stages.every != (PLAIN,)
+        if most > 1 and stages.all_stages != (PLAIN,)
     }
     for one_stage, every in ((False, stages.several), (True, stages.one)):
         for zero in (zero for zero in every if zero != PLAIN):
             rows = [
                 (mesh, row, *part)
-                for row, (mesh, _) in enumerate(some)
-                for part in classes_of(room[mesh], one_stage=one_stage)
+                for row, (mesh, _) in enumerate(meshes)
+                for part in replica_classes(room[mesh], one_stage=one_stage)
             ]
             if rows:
-                found.append((one_stage, sharded_columns(own, base, blocks, sums, rows, zero=zero)))
-    return found
+                columns.append(
+                    (one_stage, sharded_columns(own, base, blocks, sums, rows, zero=zero))
+                )
+    return columns
 
 
 def _plain_rows(
-    own: Problem, pool: Pool, counts: IntArray, some: list[tuple[StageMesh, int]]
-) -> tuple[dict[str, FloatArray], Blocks]:
-    """Columns of one pool's meshes and microbatches as they are without sharding, and seconds of
-    their blocks.
-    """
+    pool_problem: Problem, pool: DevicePool, counts: IntArray, meshes: list[tuple[StageMesh, int]]
+) -> tuple[dict[str, FloatArray], BlockSeconds]:
+    """Table columns of one pool's rows without sharding, and the seconds of each block."""
     tp, dp, ep, mbs = (
         np.array(column, dtype=np.int64)
-        for column in zip(*((m.tp, m.dp, m.ep, size) for m, size in some), strict=True)
+        for column in zip(*((m.tp, m.dp, m.ep, size) for m, size in meshes), strict=True)
     )
     table = layer_table(
-        own,
+        pool_problem,
         stage_rows(
             tp,
             mbs // dp,
-            sp=own.runtime.sequence_parallel,
+            sp=pool_problem.runtime.sequence_parallel,
             dp=dp,
             ep=ep,
             stride=np.where(dp > 1, tp, 1),
@@ -280,7 +302,7 @@ def _plain_rows(
     layer = counts[LAYER] > 0
     saved = table.saved_bytes[:, :MODES].astype(np.float64)
     saved[~layer] = saved[~layer, :1]
-    both = np.stack([phases[:, 0], phases[:, 1] + phases[:, 2]])
+    forward_backward = np.stack([phases[:, 0], phases[:, 1] + phases[:, 2]])
     made = np.stack(
         [again_bytes(table.saved_bytes, mode)[layer].max(axis=0) for mode in range(MODES)]
     )
@@ -291,7 +313,7 @@ def _plain_rows(
         "tp": tp,
         "size": tp * dp,
         "mbs": mbs,
-        "seconds": np.einsum("pb,kbn->npk", counts, both),
+        "seconds": np.einsum("pb,kbn->npk", counts, forward_backward),
         "again": np.einsum("b,mbn->nm", counts[LAYER], again),
         "saved": np.einsum("pb,bmn->npm", counts, saved),
         "parked": np.einsum(
@@ -304,16 +326,22 @@ def _plain_rows(
         "buffers": inside[0],
         "workspace": inside[1],
     }
-    return columns, Blocks(
-        forward=both[0], backward=both[1], selective=again[1], full=again[2], counts=counts
+    return columns, BlockSeconds(
+        forward=forward_backward[0],
+        backward=forward_backward[1],
+        selective=again[1],
+        full=again[2],
+        counts=counts,
     )
 
 
-def _held(
-    problem: Problem, pool: Pool, mesh: StageMesh, counts: IntArray
+def _device_parameters(
+    problem: Problem, pool: DevicePool, mesh: StageMesh, counts: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, float, FloatArray]:
-    """Elements of one device that are trained, those of experts, those that are not updated, bytes
-    of an embedding's gradient, and elements without a gradient.
+    """Numbers of parameters of each part on one device, and bytes of an embedding's gradient.
+
+    In order: trained dense parameters, trained expert parameters, parameters that are not updated,
+    the bytes, and parameters without a gradient.
     """
     own, tp = group_problem(problem, pool.group), mesh.tp
     one = np.array([tp], dtype=np.int64)

@@ -1,6 +1,4 @@
-"""Sends between stages of mixed plans, priced as those of any plan: the fastest way that two stages
-may lie to each other.
-"""
+"""Seconds of sends between pipeline stages of mixed plans, for the fastest relative placement."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_segments import plan_stages, working_devices
-from shardwright.search.mixed.stages.device_pools import Pool
+from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has_experts
 from shardwright.search.mixed.stages.stage_tables import StageTable
 from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
@@ -26,48 +24,55 @@ from shardwright.strategy.plan.stages import Stage
 
 
 def send_table(problem: Problem, table: StageTable) -> FloatArray:
-    """(rows, rows, 2) seconds of a microbatch from a stage of one row to one of the next, and of
-    its gradient back; inf where their microbatches differ or they have no room for both.
+    """(rows, rows, 2) seconds of sending a microbatch's activations on, and its gradient back.
+
+    Inf where the microbatch sizes differ or there is no room for both stages. The stages have the
+    fastest relative placement.
     """
     pairs, sizes = table.meshes, sorted(set(table.mbs.tolist()))
-    found = np.full((len(pairs), len(pairs), len(sizes), 2), np.inf)
+    seconds_of_pairs = np.full((len(pairs), len(pairs), len(sizes), 2), np.inf)
     if table.layers > 1:
-        for one in range(len(pairs)):
-            for other in range(len(pairs)):
-                for bases in _places(table, pairs[one], pairs[other]):
+        for source in range(len(pairs)):
+            for target in range(len(pairs)):
+                for bases in _relative_placements(table, pairs[source], pairs[target]):
                     seconds = _pair_seconds(
-                        problem, table, (pairs[one][1], pairs[other][1]), bases, sizes
+                        problem, table, (pairs[source][1], pairs[target][1]), bases, sizes
                     )
-                    found[one, other] = np.minimum(found[one, other], seconds)
+                    seconds_of_pairs[source, target] = np.minimum(
+                        seconds_of_pairs[source, target], seconds
+                    )
     size = np.searchsorted(sizes, table.mbs)
-    result = found[table.pairs[:, None], table.pairs[None, :], size[:, None]]
+    result = seconds_of_pairs[table.pairs[:, None], table.pairs[None, :], size[:, None]]
     result[table.mbs[:, None] != table.mbs[None, :]] = np.inf
     return result
 
 
-def _places(
-    table: StageTable, one: tuple[int, StageMesh], other: tuple[int, StageMesh]
+def _relative_placements(
+    table: StageTable, source: tuple[int, StageMesh], target: tuple[int, StageMesh]
 ) -> list[tuple[int, int]]:
-    """First devices of two stages, in all ways that they may lie to each other: in one node, and in
-    two.
-    """
+    """First devices of two stages in each relative placement: in one node, and in two."""
     (pool, mesh), (second, other_mesh) = (
-        (table.pools[one[0]], one[1]),
-        (table.pools[other[0]], other[1]),
+        (table.pools[source[0]], source[1]),
+        (table.pools[target[0]], target[1]),
     )
     if pool.group != second.group:
         return [(pool.first, second.first)]
     return [
-        *_inside(pool, mesh.size, other_mesh.size),
+        *_placement_in_node(pool, mesh.size, other_mesh.size),
         *([(pool.first, pool.first + pool.node)] if pool.nodes > 1 else []),
     ]
 
 
-def _inside(pool: Pool, size: int, other: int) -> list[tuple[int, int]]:
-    if size + other > pool.node:
+def _placement_in_node(
+    pool: DevicePool, source_size: int, target_size: int
+) -> list[tuple[int, int]]:
+    """First devices of two stages in one node; [] = they do not fit."""
+    if source_size + target_size > pool.node:
         return []
     return (
-        [(pool.first, pool.first + size)] if size >= other else [(pool.first + other, pool.first)]
+        [(pool.first, pool.first + source_size)]
+        if source_size >= target_size
+        else [(pool.first + target_size, pool.first)]
     )
 
 
@@ -78,7 +83,7 @@ def _pair_seconds(
     bases: tuple[int, int],
     sizes: list[int],
 ) -> FloatArray:
-    """(sizes, 2) seconds of both ways, of two stages that begin at `bases`."""
+    """(sizes, 2) seconds of a send in both directions between stages that begin at `bases`."""
     chunks = chunk_items(
         problem.model,
         chunks=table.pattern.layers((table.layers // 2, table.layers - table.layers // 2)),
@@ -100,7 +105,7 @@ def _pair_seconds(
     )
     placed = plan_stages(plan, model=problem.model)
     edges = lane_edges(problem, placed[0])
-    # Others on their nodes may be idle.
+    # Other devices on their nodes may be idle.
     problem = working_problem(problem, working_devices(Same(placed)))
     element = problem.job.activation.bits // 8
     return np.array(

@@ -1,7 +1,7 @@
-"""Gradient reductions and parameter gathers of lanes that do not shard, where another lane does:
-among the members of these lanes, then pieces to the owners of states.
+"""Gradient reductions and all-gathers of lanes that do not shard, where another lane does.
 
-A group of n members sums V (1 - 1/n) and sends V / n, at least, to the owners, who are all N
+The members of these lanes reduce first, then send pieces to the owners of the optimizer states. A
+group of n members reduces V (1 - 1/n) bytes and sends at least V / n to the owners, who are all N
 members (docs/decisions/0019).
 """
 
@@ -19,24 +19,23 @@ from shardwright.cost.gradients.wire_bytes import sum_sizes
 from shardwright.cost.network.grid_groups import network_of
 from shardwright.cost.network.plan_groups import group_problem
 from shardwright.program.problem import Problem
-from shardwright.search.mixed.stages.layer_cuts import parts_of
+from shardwright.search.mixed.stages.layer_cuts import part_block_counts
 from shardwright.search.mixed.stages.stage_reductions import StageReductions
-from shardwright.search.mixed.stages.stage_rows import filled, reductions_table, stage_rows
-from shardwright.search.mixed_certificate import Frame
+from shardwright.search.mixed.stages.stage_rows import reductions_table, stage_rows, with_full_nodes
+from shardwright.search.mixed_certificate import Subspace
 
 FEWEST = 2
-"""Replicas of a lane that shards."""
+"""Fewest replicas of a lane that shards."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnshardedReductions:
-    """Gradient reductions and parameter gathers of lanes that do not shard, beside lanes that do.
+    """Least seconds of reductions and all-gathers of lanes that do not shard, beside lanes that do.
 
     Args:
-        elements: (2, pairs, blocks) of one layer of each block, dense and of experts.
-        counts: (parts, blocks) how often each is in each part.
-        kept: (2, pairs, parts), lanes: (2, rows, parts) as they were asked for, by what is known of
-            members.
+        elements: (2, pairs, blocks) parameters of one layer of each block, dense and of experts.
+        counts: (parts, blocks) number of times that each block is in each part.
+        kept, lanes: caches of (2, pairs, parts) and (2, rows, parts) seconds, by the members.
     """
 
     problem: Problem
@@ -48,8 +47,9 @@ class UnshardedReductions:
 
     @staticmethod
     def of(problem: Problem, sums: StageReductions) -> UnshardedReductions:
-        """The reductions of a table of stages. Left out: exchanges of tied weights, whose gradients
-        wait for other stages'.
+        """Create the reductions for a table of stages.
+
+        Left out: exchanges of tied weights, whose gradients wait for other stages.
         """
         found = []
         for pool, mesh in sums.table.meshes:
@@ -64,7 +64,7 @@ class UnshardedReductions:
             )
             table = reductions_table(own, rows, np.array([mesh.dp]))
             found.append(np.stack([table.dense[:, 0], table.experts[:, 0]]))
-        counts = parts_of(problem.model)
+        counts = part_block_counts(problem.model)
         if sums.table.tied:
             counts = counts * np.array([[1], [0], [0]])
         return UnshardedReductions(
@@ -74,10 +74,14 @@ class UnshardedReductions:
             counts=counts,
         )
 
-    def least(self, frame: Frame, rows: BoolArray) -> FloatArray:
-        """(2, pairs, parts) seconds at least in plans of a frame whose stages are of some rows: of
-        any number of members of the group, of lanes that leave room for one that shards, and the
-        exchange of its pieces among all.
+    def least(self, subspace: Subspace, rows: BoolArray) -> FloatArray:
+        """(2, pairs, parts) least seconds of lanes that do not shard, in a subspace's plans.
+
+        The least over all numbers of members of the group that leave room for a lane that shards,
+        with the exchange of the pieces among all members.
+
+        Args:
+            rows: (rows,) True for the table rows that stages of the plans may have.
         """
         table, plain = self.sums.table, rows & ~self.sums.table.sharded
         dp = self.sums.dp[table.pairs[rows]]
@@ -85,12 +89,12 @@ class UnshardedReductions:
         tp, size = (
             int(column[plain].min(initial=column.max())) for column in (table.tp, table.size)
         )
-        low, high = frame.replicas
+        low, high = subspace.replicas
         many = max(high - FEWEST, 1)
         key = (low, high, least, most, tp, size)
         if key not in self.kept:
             dense = [
-                self._of_members(
+                self._least_of_group(
                     pair,
                     int(dp) + (many - 1) * most,
                     max(low * least, int(dp) + FEWEST * least),
@@ -102,22 +106,21 @@ class UnshardedReductions:
             found = np.stack(dense, axis=1)
             if self.sums.experts.size:
                 some = [
-                    self._of_members(pair, many, max(low, 1 + FEWEST), stride=size, kind=1)
+                    self._least_of_group(pair, many, max(low, 1 + FEWEST), stride=size, kind=1)
                     for pair in range(len(self.sums.dp))
                 ]
                 found = found + np.stack(some, axis=1)
             self.kept[key] = found
         return self.kept[key]
 
-    def beside(self, frame: Frame, rows: BoolArray) -> FloatArray:
-        """(2, rows, parts) seconds at least in which a lane that shards exchanges its pieces with
-        those of others.
+    def exchange_seconds_of_sharding_lanes(self, subspace: Subspace, rows: BoolArray) -> FloatArray:
+        """(2, rows, parts) least seconds of a sharding lane's exchange of pieces with other lanes.
 
-        Fewer replicas of a lane have larger pieces, so it has as many as there may be beside
-        another.
+        Fewer replicas of a lane have larger pieces, so the lane has as many replicas as there may
+        be beside another lane.
         """
-        table, (low, high) = self.sums.table, frame.replicas
-        most, dp = np.minimum(table.room, max(high - 1, FEWEST)), self.sums.dp[table.pairs]
+        table, (low, high) = self.sums.table, subspace.replicas
+        most, dp = np.minimum(table.max_replicas, max(high - 1, FEWEST)), self.sums.dp[table.pairs]
         tp, size = (
             int(column[rows].min(initial=column.max())) for column in (table.tp, table.size)
         )
@@ -130,38 +133,42 @@ class UnshardedReductions:
                 for kind, many in enumerate((most[which] * dp[which], most[which])):
                     if len(which) and self.elements[kind, pair].any():
                         every = np.full_like(many, max(low, FEWEST + 1) * (1 if kind else least))
-                        found[:, which] += self._exchanged(
+                        found[:, which] += self._piece_exchange_seconds(
                             pair, many, every, stride=size if kind else tp, kind=kind
                         )
             self.lanes[key] = found
         return self.lanes[key]
 
-    def _of_members(
-        self, pair: int, most: int, every: int, *, stride: int, kind: int
+    def _least_of_group(
+        self, pair: int, max_members: int, all_members: int, *, stride: int, kind: int
     ) -> FloatArray:
-        """(2, parts) the least of a group of up to `most` members, at least `every` of all: those
-        of experts are one a replica.
+        """(2, parts) least seconds of one group's reduction and exchange, over its member counts.
+
+        The group has up to `max_members` members, beside at least `all_members` in all.
+
+        Args:
+            kind: 0 = dense parameters, 1 = expert parameters, with one member a replica.
         """
-        known = (self.sums.experts if kind else self.sums.dense)[
+        seconds_by_members = (self.sums.experts if kind else self.sums.dense)[
             :, pair, self.sums.strides.index(stride)
         ]
         first = 1 if kind else int(self.sums.dp[pair])
-        members = np.arange(first, min(most, known.shape[1]) + 1, dtype=np.int64)
-        both = known[:, members - 1] + self._exchanged(
-            pair, members, np.maximum(every, members + 1), stride=stride, kind=kind
+        members = np.arange(
+            first, min(max_members, seconds_by_members.shape[1]) + 1, dtype=np.int64
+        )
+        both = seconds_by_members[:, members - 1] + self._piece_exchange_seconds(
+            pair, members, np.maximum(all_members, members + 1), stride=stride, kind=kind
         )
         return np.asarray(both.min(axis=1))
 
-    def _exchanged(
-        self, pair: int, members: IntArray, every: IntArray, *, stride: int, kind: int
+    def _piece_exchange_seconds(
+        self, pair: int, members: IntArray, all_members: IntArray, *, stride: int, kind: int
     ) -> FloatArray:
-        """(2, members, parts) seconds in which a group's members exchange their pieces with all: of
-        new values, and of gradients.
-        """
+        """(2, members, parts) seconds of exchanging pieces with all: new values, and gradients."""
         pool, mesh = self.sums.table.meshes[pair]
-        own = filled(
+        own = with_full_nodes(
             group_problem(self.problem, self.sums.table.pools[pool].group),
-            by=mesh.size if kind else mesh.tp,
+            set_size=mesh.size if kind else mesh.tp,
         )
         network, sizes = (
             network_of(own.cluster, library=own.runtime.collective_library),
@@ -173,7 +180,7 @@ class UnshardedReductions:
             for curve in network.curves
             if curve.collective == Collective.ALL_TO_ALL.value
         }
-        groups = [every, *(np.maximum(every, count) for count in measured)]
+        groups = [all_members, *(np.maximum(all_members, count) for count in measured)]
         spans = [span_of(network.tiers, ((some, np.full_like(some, stride)),)) for some in groups]
         found = np.zeros((2, len(members), len(self.counts)))
         for which, width in enumerate((sizes.stored, sizes.wire)):
