@@ -94,7 +94,7 @@ class Waiting(Walker):
     def _node_forward(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
         lane, chunk, _, part = place
         stage = self.work.stages[lane][chunk]
-        layouts = self._lying(node.makes, node.segment, stage, part=part)
+        layouts = self._output_layouts(node.makes, node.segment, stage, part=part)
         boxes = [
             next((h.box for h in layout if h.device == self.device), None) for layout, _ in layouts
         ]
@@ -111,12 +111,12 @@ class Waiting(Walker):
         return
         yield
 
-    def again(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+    def recompute_forward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """Recompute is part of the backward's seconds."""
         return
         yield
 
-    def _node_again(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
+    def _restore_node(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
         return
         yield
 
@@ -128,14 +128,14 @@ class Waiting(Walker):
         return
         yield
 
-    def weights(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+    def weight_backward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """Weight gradients; the microbatch is then forgotten."""
         self.flows.pop((lane, chunk, microbatch, part))
         self._compute(TaskKind.W, lane, chunk, part)
         return
         yield
 
-    def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+    def full_backward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """A whole backward."""
         self.back = TaskKind.B
         yield from self.backward(lane, chunk, microbatch, part)

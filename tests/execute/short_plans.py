@@ -3,7 +3,7 @@ are."""
 
 from __future__ import annotations
 
-from shardwright.execute.proof.shorter_step import Question, num_operators, shortened
+from shardwright.execute.proof.shorter_step import Question, num_operators, shorter_step
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import in_proof
 
@@ -14,7 +14,7 @@ FEW_OPERATORS = 240
 def short(question: Question) -> Question:
     """Fewer layers, then half the microbatches, as long as lanes that have two or more keep two."""
     while not in_proof() and (count := num_operators(question)) > FEW_OPERATORS:
-        shorter = shortened(*question, most=count - 1)
+        shorter = shorter_step(*question, most=count - 1)
         lanes = zip(question[2].lanes, shorter[2].lanes, strict=True)
         if shorter == question or any(
             one.microbatches < min(lane.microbatches, 2) for lane, one in lanes

@@ -20,9 +20,9 @@ from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.narrower_model import shrink
-from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.prove_plan import made_batch, prove_plan
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.weights.parameter_layout import adapters
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
@@ -144,7 +144,7 @@ def test_memory_is_that_of_the_adapters_alone() -> None:
 )
 def test_adapters_train_like_the_unsplit_model_and_as_counted(split: str) -> None:
     small = Small(body=_one(split), whole=partial(adapted, "lora:r16"), zero="zero all: all/1/1\n")
-    assert_equal(prove(small.model, small.job, small.plan))
+    assert_equal(prove_plan(small.model, small.job, small.plan))
     same(problem_of(small.plan, model=small.model, job=small.job))
 
 
@@ -161,12 +161,12 @@ def test_adapters_behind_a_frozen_embedding_have_gradients() -> None:
     """Nothing before the first layer is trained, so that its input has no gradient; both factors of
     its adapters have one."""
     model = trained(sparse(dense_layers=1, layers=1), "lora:r4:attn,mlp")
-    small = shrink(model)
+    small = narrower_model(model)
     job = job_from_flags(seq_len=8, global_batch=2)
     step = run_step(
         small,
         job,
-        unsplit(small, job),
+        single_device_plan(small, job),
         batch=made_batch(small, job, seed=0),
         source=seeded(small, seed=0),
     )

@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.optimizer_shards import Bucket
 from shardwright.execute.interpreter.device_walk import Walker, device_task
-from shardwright.execute.interpreter.layer_hooks import Cadenced
+from shardwright.execute.interpreter.layer_hooks import BucketHooks
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.training.training_loop import Training
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.program.task_arrays import TaskKind
 from tests.execute.kept import with_lines
@@ -93,7 +93,7 @@ def passes(known: Training, device: int) -> Counter[str]:
 )
 def test_there_is_a_collective_for_every_pass_of_a_layer(name: str) -> None:
     small = CASES[name]
-    known, trace = small.known(), Trace()
+    known, trace = small.known(), CommunicationRecord()
     train(small.members(known), known, [small.batches(0)], trace=trace)
     for device in known.devices:
         own = [r for r in trace.records if r.device == device and isinstance(r.key, tuple)]
@@ -141,7 +141,7 @@ def test_one_layer_is_whole_at_a_time() -> None:
     members, walkers, arounds = small.members(known), {}, {}
     for device, own in members.items():
         buckets = tuple(b for b in known.buckets if device in b.devices)
-        arounds[device] = Cadenced(
+        arounds[device] = BucketHooks(
             device, own.store, buckets, own.views, own.pieces, uses=True, sums=True
         )
 
@@ -149,10 +149,10 @@ def test_one_layer_is_whole_at_a_time() -> None:
         return walkers.setdefault(device, Weighed(device, *given))
 
     batch = small.batches(0)
-    run(
+    run_in_process(
         {
             d: device_task(
-                d, known.work, batch=batch, store=m.store, walking=walking, around=arounds[d]
+                d, known.work, batch=batch, store=m.store, make_walker=walking, hooks=arounds[d]
             )
             for d, m in members.items()
         }
@@ -181,7 +181,7 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
     small = CASES["one stage"]
     known = small.known()
     members = small.members(known)
-    arounds: dict[int, Cadenced] = {}
+    arounds: dict[int, BucketHooks] = {}
     seen: dict[int, list[tuple[str, int, int]]] = {device: [] for device in members}
 
     class Watched(Walker):
@@ -198,7 +198,7 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
             seen[self.device].append((kind, len(around.ahead), len(around.summing)))
 
     for device, own in members.items():
-        arounds[device] = Cadenced(
+        arounds[device] = BucketHooks(
             device,
             own.store,
             buckets_of(known, device),
@@ -209,11 +209,16 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
         )
     tasks = {
         d: device_task(
-            d, known.work, batch=small.batches(0), store=m.store, walking=Watched, around=arounds[d]
+            d,
+            known.work,
+            batch=small.batches(0),
+            store=m.store,
+            make_walker=Watched,
+            hooks=arounds[d],
         )
         for d, m in members.items()
     }
-    run(tasks)
+    run_in_process(tasks)
     microbatches, (stages,) = small.plan.lanes[0].microbatches, known.work.stages
     layers = len(stage_nodes(stages[0], known.work.model))
     assert layers > 2
@@ -233,7 +238,7 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
     members = small.members(known)
     begun: dict[int, list[int]] = {device: [] for device in members}
 
-    class Counting(Cadenced):
+    class Counting(BucketHooks):
         def end(self, node: Node, *, weights: bool) -> Task[None]:
             yield from super().end(node, weights=weights)
             if weights:
@@ -253,10 +258,10 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
         for d, own in members.items()
     }
     tasks = {
-        d: device_task(d, known.work, batch=small.batches(0), store=m.store, around=arounds[d])
+        d: device_task(d, known.work, batch=small.batches(0), store=m.store, hooks=arounds[d])
         for d, m in members.items()
     }
-    run(tasks)
+    run_in_process(tasks)
     for device, counts in begun.items():
         microbatches = small.plan.lanes[0].microbatches
         each = len(counts) // microbatches

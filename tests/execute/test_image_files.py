@@ -18,8 +18,8 @@ from shardwright.execute.training import token_files
 from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.token_batches import TokenBatches, open_tokens
-from shardwright.execute.training.training_loop import member, training
-from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.training.training_loop import device_state, training_of_run
+from shardwright.execute.training.training_step import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -96,10 +96,11 @@ def test_a_split_plan_learns_of_files_as_one_device_does(tmp_path: Path) -> None
         " s2\norder 1f1b(main)\n"
     )
     losses = []
-    for plan in (unsplit(MODEL, job), split):
-        known = training(MODEL, job, plan, rule=AdamW(rate=1e-2))
+    for plan in (single_device_plan(MODEL, job), split):
+        known = training_of_run(MODEL, job, plan, rule=AdamW(rate=1e-2))
         members = {
-            device: member(device, known, source=seeded(MODEL, seed=3)) for device in known.devices
+            device: device_state(device, known, source=seeded(MODEL, seed=3))
+            for device in known.devices
         }
         losses.append(
             [

@@ -12,7 +12,7 @@ from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.interpreter import device_walk
 from shardwright.execute.numerics.images.image_token_positions import require_one_row
 from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import KIMI, QWEN3_VL
@@ -44,7 +44,7 @@ def refused(config: Config, places: np.ndarray, monkeypatch: pytest.MonkeyPatch)
         run_step(
             model,
             JOB,
-            unsplit(model, JOB),
+            single_device_plan(model, JOB),
             batch={**batch, "text": text},
             source=seeded(model, seed=0),
         )

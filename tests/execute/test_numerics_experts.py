@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.transport.torch_device import Routed
+from shardwright.execute.transport.torch_device import RoutedTokens
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.operator import ExpertShape
 from shardwright.model.ir.operator_constants import Settings
@@ -77,8 +77,8 @@ def device(
     experts: tuple[int, int],
     ffn: tuple[int, int] = (0, FFN),
     copy: bool = False,
-) -> tuple[Routed, Any]:
-    return Routed(home=home, serves=serves, experts=experts, copy=copy), ffn
+) -> tuple[RoutedTokens, Any]:
+    return RoutedTokens(home=home, serves=serves, experts=experts, copy=copy), ffn
 
 
 HALF = (ALL, ((0, 1), (5, 7))), (ALL, ((1, 5),))

@@ -26,10 +26,10 @@ from shardwright.execute.numerics.attention.torch_kernels import Efficient, Flas
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_loop import Training, member, training
-from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.training.training_loop import Training, device_state, training_of_run
+from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.transport.requests import Exchange, Reduce, Task
-from shardwright.execute.transport.side_tasks import StreamAsides
+from shardwright.execute.transport.side_tasks import StreamSideTasks
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -56,8 +56,10 @@ COARSE = 2e-2
 
 
 def losses(model: Model, job: TrainingJob, *, on: str, precision: Precision) -> list[float]:
-    known = training(model, job, unsplit(model, job), rule=RULE, precision=precision, on=on)
-    members = {0: member(0, known, source=seeded(model, seed=0))}
+    known = training_of_run(
+        model, job, single_device_plan(model, job), rule=RULE, precision=precision, on=on
+    )
+    members = {0: device_state(0, known, source=seeded(model, seed=0))}
     batches = (made_batch(model, job, seed=step) for step in range(STEPS))
     return [one.loss for one in train(members, known, batches)]
 
@@ -130,7 +132,7 @@ def test_fused_kernels_compute_attention(
 
 def test_a_task_beside_reads_what_was_asked_before_and_who_ends_it_reads_what_it_made() -> None:
     on, long = torch.device("cuda", torch.cuda.current_device()), 50_000_000
-    asides = StreamAsides(on)
+    asides = StreamSideTasks(on)
 
     def task(tensor: torch.Tensor) -> Task[torch.Tensor]:
         return (yield Reduce(group=(0, 1), tensor=tensor, key="k")) + 1

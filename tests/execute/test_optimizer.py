@@ -25,7 +25,7 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
-from shardwright.execute.training.training_loop import member
+from shardwright.execute.training.training_loop import device_state
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings, plan_holdings
 from shardwright.program.zero_sharding import shard_rules
@@ -172,7 +172,7 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
         held, rules = shared(holdings, device), shard_rules(small.plan)
         cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
         expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]
-        own = member(device, known, source=seeded(small.model, seed=0))
+        own = device_state(device, known, source=seeded(small.model, seed=0))
         buckets = [b for b in known.buckets if device in b.devices and b.trainable]
         gradients = [b.sharing(device).piece(device, b.elements, 2) for b in buckets]
         unsharded = sum(b.elements for b in buckets if b.number not in own.pieces)
@@ -207,7 +207,7 @@ def test_unequal_duplicates_share_states_with_those_who_sum() -> None:
     states."""
     small = PLANS["unequal duplicates"]
     known = small.known()
-    members = [member(d, known, source=seeded(small.model, seed=0)) for d in known.devices]
+    members = [device_state(d, known, source=seeded(small.model, seed=0)) for d in known.devices]
     for bucket in known.buckets:
         assert (bucket.members, bucket.copies) == ((0, 2), ((0, 1),))
         held = [own.states[bucket.number].first.numel() for own in members]
@@ -222,7 +222,7 @@ def test_parameters_that_are_sharded_are_not_held_between_steps(name: str) -> No
     whole = sum(bucket.elements for bucket in known.buckets if bucket.counted)
     kept = 0
     for device in known.devices:
-        own = member(device, known, source=seeded(small.model, seed=0))
+        own = device_state(device, known, source=seeded(small.model, seed=0))
         assert (
             sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values()) == 0
         )

@@ -15,11 +15,15 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.proof.prove_plan import made_batch, prove
+from shardwright.execute.proof.prove_plan import made_batch, prove_plan
 from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_step import differences, run_step, unsplit
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.training.training_step import (
+    run_step,
+    single_device_plan,
+    step_differences,
+)
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -99,11 +103,11 @@ def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     places = batch["text"] == TOKEN
     assert places.sum(1).tolist() == [16] * 8
     assert len({int(row) for row in places.int().argmax(1)}) > 2
-    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
-    assert prove(model, job, plan).equal
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-12
+    assert prove_plan(model, job, plan).equal
 
 
 def test_a_text_without_an_image_turns_by_its_places() -> None:
@@ -115,7 +119,7 @@ def test_a_text_without_an_image_turns_by_its_places() -> None:
     assert by_time.settings.turns == TextRotary(rows=0, columns=0)
     losses = [
         [
-            float(run_step(one, job, unsplit(one, job), batch=given, source=source).loss)
+            float(run_step(one, job, single_device_plan(one, job), batch=given, source=source).loss)
             for one in (model, by_time)
         ]
         for given in (plain, batch)
@@ -188,9 +192,9 @@ def test_experts_are_read_in_either_order_of_their_dims(tmp_path: Path) -> None:
     assert {tuple(tensors[name].shape) for name in experts} == {(4, 32, 24), (4, 12, 32)}
     safetensors.save_file(tensors | {name: tensors[name].mT.contiguous() for name in experts}, path)
     weights = open_weights(tmp_path / "one", model=model, dtype=torch.float64)
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         assert torch.equal(weights(key), source(key)), key
-    key = next(key for key, _ in owned(model) if key[3] == "experts.up.weight.1")
+    key = next(key for key, _ in stored_parameters(model) if key[3] == "experts.up.weight.1")
     assert torch.equal(
         weights.part(key, (((1, 3),), ((5, 9),), ((2, 7),))), source(key)[1:3, 5:9, 2:7]
     )

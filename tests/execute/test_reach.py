@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.proof_result import Proof
-from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.proof.short_windows import ShortReach, reach_of, short_reach
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
@@ -53,7 +53,9 @@ def windowed(window: int | None) -> Model:
 
 def proven(model: Model, grid: str) -> Proof:
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LONG),), global_batch=2)
-    return prove(model, job, plan_of(parse_grid(grid), model=model, global_batch=job.global_batch))
+    return prove_plan(
+        model, job, plan_of(parse_grid(grid), model=model, global_batch=job.global_batch)
+    )
 
 
 @pytest.mark.parametrize("grid", GRIDS)

@@ -17,14 +17,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.device_parameters import seeded, sliced, whole_shape
+from shardwright.execute.device_state.device_parameters import box_slice, seeded, whole_shape
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.weights import read_weights
-from shardwright.execute.weights.parameter_layout import adapters, owned
+from shardwright.execute.weights.parameter_layout import adapters, stored_parameters
 from shardwright.execute.weights.parameter_names import FAMILIES
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
-from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.stored_settings import stored_settings
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
@@ -72,13 +72,13 @@ FIRST = {config["architectures"][0]: name for name, config in reversed(CONFIGS.i
 def test_losses_are_those_of_the_published_model(tmp_path: Path, name: str) -> None:
     """Against plain torch over the tensors by their published names."""
     model, tensors, weights = _opened(name, tmp_path / "weights")
-    settings = settings_of(tmp_path / "weights", model=model)
+    settings = stored_settings(tmp_path / "weights", model=model)
     assert settings == model.settings, "from its configuration alone a model computes the same"
     ids = torch.randint(0, model.vocab, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
     batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
     result = run_step(
-        model, job, unsplit(model, job), batch=batch, source=weights, settings=settings
+        model, job, single_device_plan(model, job), batch=batch, source=weights, settings=settings
     )
     assert float(result.loss) == pytest.approx(float(loss(name, tensors, ids)), abs=1e-10)
     # A norm far from 1 and a rotation of the wrong base would both be seen.
@@ -93,7 +93,7 @@ def test_losses_are_those_of_the_published_model(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_is_read_is_written_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     model, tensors, weights = _opened(name, tmp_path / "weights", files=3)
-    assert {key for key, _ in owned(model)}, "the model has parameters"
+    assert {key for key, _ in stored_parameters(model)}, "the model has parameters"
     files = save_weights(
         weights,
         model=model,
@@ -119,7 +119,8 @@ def test_what_is_read_is_written_back_bit_for_bit(tmp_path: Path, name: str) -> 
         assert tensor in load_file(tmp_path / "out" / listed[tensor])
     again = open_weights(tmp_path / "out", model=model, dtype=torch.float64)
     assert all(
-        torch.allclose(again(key), weights(key), rtol=0, atol=1e-15) for key, _ in owned(model)
+        torch.allclose(again(key), weights(key), rtol=0, atol=1e-15)
+        for key, _ in stored_parameters(model)
     )
 
 
@@ -136,7 +137,7 @@ def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(
         fetched.append(values.numel())
         return original(values, *others)
 
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         whole = weights(key)
         shape = whole_shape(model, key)
         assert tuple(whole.shape) == shape
@@ -145,20 +146,20 @@ def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(
             patch.setattr(read_weights, "_ours", counted)
             fetched.clear()
             part = weights.part(key, box)
-        assert torch.equal(part, sliced(whole, box))
+        assert torch.equal(part, box_slice(whole, box))
         assert sum(fetched) == part.numel()
 
 
 def test_gains_of_gemma_are_stored_less_one(tmp_path: Path) -> None:
     model, tensors, weights = _opened("gemma2", tmp_path)
-    key = next(key for key, _ in owned(model) if key[3] == "post_norm1.weight")
+    key = next(key for key, _ in stored_parameters(model) if key[3] == "post_norm1.weight")
     assert torch.equal(weights(key), tensors["model.layers.0.post_attention_layernorm.weight"] + 1)
 
 
 def test_values_are_read_in_the_dtype_of_the_run(tmp_path: Path) -> None:
     model, tensors, _ = _opened("llama", tmp_path, dtype=torch.bfloat16)
     weights = open_weights(tmp_path, model=model, dtype=torch.float32)
-    key = next(key for key, _ in owned(model) if key[3] == "down.weight")
+    key = next(key for key, _ in stored_parameters(model) if key[3] == "down.weight")
     assert weights(key).dtype == torch.float32
     assert torch.equal(weights(key), tensors["model.layers.0.mlp.down_proj.weight"].float().T)
 
@@ -172,7 +173,7 @@ def test_names_without_the_base_are_found(tmp_path: Path) -> None:
         tmp_path / "old" / "model.safetensors",
     )
     again = open_weights(tmp_path / "old", model=model, dtype=torch.float64)
-    assert all(torch.equal(again(key), weights(key)) for key, _ in owned(model))
+    assert all(torch.equal(again(key), weights(key)) for key, _ in stored_parameters(model))
 
 
 def _refused(folder: Path, model: Model) -> str:
@@ -371,9 +372,9 @@ def test_what_we_do_not_compute_is_said(
     model = load_config(tmp_path / "config.json")
     assert any(said in one for one in differences(config, model=model))
     with pytest.raises(DataError) as caught:
-        settings_of(tmp_path, model=model)
+        stored_settings(tmp_path, model=model)
     assert said in str(caught.value)
-    assert settings_of(tmp_path, model=model, strict=False).eps > 0
+    assert stored_settings(tmp_path, model=model, strict=False).eps > 0
 
 
 def test_settings_are_read_in_both_spellings(tmp_path: Path) -> None:
@@ -382,11 +383,11 @@ def test_settings_are_read_in_both_spellings(tmp_path: Path) -> None:
         {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     ):
         (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], **spelled}))
-        settings = settings_of(tmp_path, model=load_config_of("llama"))
+        settings = stored_settings(tmp_path, model=load_config_of("llama"))
         assert (settings.rope_base, settings.eps) == (500.0, 1e-6)
     (tmp_path / "config.json").unlink()
     with pytest.raises(DataError, match="No such file"):
-        settings_of(tmp_path, model=load_config_of("llama"))
+        stored_settings(tmp_path, model=load_config_of("llama"))
 
 
 LONGER = {
@@ -402,7 +403,7 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
     (tmp_path / "config.json").write_text(
         json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": LONGER})
     )
-    settings = settings_of(tmp_path, model=load_config_of("llama"))
+    settings = stored_settings(tmp_path, model=load_config_of("llama"))
     found = rotary_rates(settings, 16, device=torch.device("cpu"))
     kinds = set()
     for i, rate in enumerate(found.tolist()):
@@ -424,7 +425,7 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
         )
     )
     linear = rotary_rates(
-        settings_of(tmp_path, model=load_config_of("llama")), 16, device=torch.device("cpu")
+        stored_settings(tmp_path, model=load_config_of("llama")), 16, device=torch.device("cpu")
     )
     assert torch.equal(
         linear, rotary_rates(Settings(rope_base=1e4), 16, device=torch.device("cpu")) / 4
@@ -446,7 +447,7 @@ def test_a_rule_of_longer_positions_that_lacks_a_number_is_refused(
         json.dumps({**LAYOUTS["llama"], "rope_scaling": {**LONGER, **change}})
     )
     with pytest.raises(DataError, match=said):
-        settings_of(tmp_path, model=load_config_of("llama"))
+        stored_settings(tmp_path, model=load_config_of("llama"))
 
 
 @pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.proof)])
@@ -459,9 +460,9 @@ def test_adapters_begin_as_the_published_model(tmp_path: Path, name: str) -> Non
     ids = torch.randint(0, model.vocab, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
     batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
-    settings = settings_of(tmp_path / "weights", model=model)
+    settings = stored_settings(tmp_path / "weights", model=model)
     result = run_step(
-        model, job, unsplit(model, job), batch=batch, source=weights, settings=settings
+        model, job, single_device_plan(model, job), batch=batch, source=weights, settings=settings
     )
     assert float(result.loss) == pytest.approx(float(loss(name, tensors, ids)), abs=1e-10)
     (store,) = result.stores.values()

@@ -44,13 +44,13 @@ def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> P
         DataError: loss or a gradient differs.
     """
     try:
-        from shardwright.execute.proof.prove_plan import prove  # PyTorch is an extra
+        from shardwright.execute.proof.prove_plan import prove_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError(
             "--execute needs PyTorch", hint="pip install 'shardwright[run]'"
         ) from error
     stored = stored_plan(saved)
-    proof = prove(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
+    proof = prove_plan(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
     if not proof.equal:
         name, difference = proof.worst
         raise DataError(

@@ -25,23 +25,26 @@ from shardwright.errors import DataError
 from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST
 from shardwright.execute.checkpoints.checkpoint_planners import (
     Piece,
-    Written,
+    WrittenPieces,
     read_pieces,
-    volumes,
     write_metadata,
     write_pieces,
+    written_elements,
 )
-from shardwright.execute.checkpoints.model_computation import computed, require_same
+from shardwright.execute.checkpoints.model_computation import (
+    model_computation,
+    require_same_computation,
+)
 from shardwright.execute.device_state.device_parameters import (
     Key,
     Source,
     parameter_of,
-    part,
+    parameter_part,
     whole_shape,
 )
 from shardwright.execute.device_state.flat_views import box_views
 from shardwright.execute.device_state.optimizer_shards import Bucket
-from shardwright.execute.training.training_loop import Member, Training, member
+from shardwright.execute.training.training_loop import DeviceState, Training, device_state
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
@@ -68,11 +71,11 @@ def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
 class DeviceFiles:
     """One device's written tensors, and (name, bytes, digest) of its files."""
 
-    written: Written
+    written: WrittenPieces
     files: tuple[tuple[str, int, str], ...]
 
 
-def write_device(own: Member, known: Training, folder: Path) -> DeviceFiles:
+def write_device(own: DeviceState, known: Training, folder: Path) -> DeviceFiles:
     """Write the pieces that a device answers for.
 
     Args:
@@ -87,7 +90,7 @@ def write_device(own: Member, known: Training, folder: Path) -> DeviceFiles:
     return write_files([*pieces, *_biases(own, known)], folder, device=own.device)
 
 
-def _biases(own: Member, known: Training) -> Iterator[Piece]:
+def _biases(own: DeviceState, known: Training) -> Iterator[Piece]:
     """Biases of routers' choices of which the device is the first that has them."""
     for key in (key for key in known.biases if known.bias_holders(key)[0] == own.device):
         name, shape = tensor_name(known.work.model, key), whole_shape(known.work.model, key)
@@ -103,7 +106,7 @@ def write_files(pieces: list[Piece], folder: Path, *, device: int) -> DeviceFile
     )
 
 
-def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
+def _pieces(own: DeviceState, known: Training, bucket: Bucket) -> Iterator[Piece]:
     """A device's share of a bucket: values and states."""
     low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
     yield from _of_bucket(known.work.model, bucket, low, own.owned(bucket), VALUE)
@@ -134,7 +137,7 @@ def _described(path: Path) -> tuple[str, int, str]:
         return path.name, file.tell(), found.hexdigest()
 
 
-def begin(root: Path, step: int) -> Path:
+def begin_checkpoint(root: Path, step: int) -> Path:
     """An empty folder for a checkpoint that is being made; what is left of one that was not
     finished is removed.
     """
@@ -145,12 +148,14 @@ def begin(root: Path, step: int) -> Path:
     return folder
 
 
-def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: int) -> Path:
+def finish_checkpoint(
+    folder: Path, written: list[DeviceFiles], known: Training, *, step: int
+) -> Path:
     """Write metadata and manifest, and give the checkpoint its name. A checkpoint of that name is
     replaced.
 
     Args:
-        folder: of `begin`.
+        folder: of `begin_checkpoint`.
         written: by `write_device`, of all devices.
     """
     model = known.work.model
@@ -160,7 +165,7 @@ def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: i
         "format": FORMAT,
         "step": step,
         "files": [{"file": name, "bytes": size, "digest": digest} for name, size, digest in files],
-        "computed": computed(model, known.settings),
+        "computed": model_computation(model, known.settings),
         "parameters": [
             [list(key), list(whole_shape(model, key))]
             for key in sorted((*_keys(known), *known.biases))
@@ -201,7 +206,7 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint whose files have been verified. Only what is asked for is read."""
 
     folder: Path
@@ -239,9 +244,9 @@ class Saved:
         read_pieces(pieces, FileSystemReader(self.folder), self.metadata)
 
 
-def read(
+def read_checkpoint(
     folder: Path, *, model: Model, settings: Settings | None = None, share: tuple[int, int] = (0, 1)
-) -> Saved:
+) -> SavedCheckpoint:
     """A checkpoint with its files verified.
 
     Args:
@@ -264,13 +269,15 @@ def read(
     for key, shape in shapes.items():
         _same(folder, model, key, shape)
     if "computed" in manifest:  # earlier versions did not write it
-        require_same(manifest["computed"], model, settings or model.settings, folder=folder)
+        require_same_computation(
+            manifest["computed"], model, settings or model.settings, folder=folder
+        )
     # The metadata is a pickle: it is read only once it is known to be what was written.
     metadata = FileSystemReader(folder).read_metadata()
-    for name, shape, elements in volumes(metadata):
+    for name, shape, elements in written_elements(metadata):
         if elements != prod(shape):
             raise DataError(f"{folder / METADATA}: elements of {name} lack", hint=EARLIER)
-    found = Saved(
+    found = SavedCheckpoint(
         folder=folder, step=manifest["step"], shapes=shapes, model=model, metadata=metadata
     )
     missing = next((key for key in shapes if not found.has(key, VALUE)), None)
@@ -345,7 +352,7 @@ class SavedSource:
             they were rounded.
     """
 
-    saved: Saved
+    saved: SavedCheckpoint
     frozen: Source
     state: str = VALUE
 
@@ -365,11 +372,11 @@ class SavedSource:
         return (
             self.saved.part(key, box, self._state(key))
             if key in self.saved.shapes
-            else part(self.frozen, key, box)
+            else parameter_part(self.frozen, key, box)
         )
 
 
-def require_biases_kept(saved: Saved, known: Training) -> None:
+def require_biases_kept(saved: SavedCheckpoint, known: Training) -> None:
     """Raise where a checkpoint has biases of routers' choices, which a run that does not keep them
     would begin anew the next time.
 
@@ -387,7 +394,9 @@ def require_biases_kept(saved: Saved, known: Training) -> None:
         )
 
 
-def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Member:
+def resumed_device(
+    device: int, known: Training, saved: SavedCheckpoint, *, source: Source
+) -> DeviceState:
     """A device as the checkpoint has it, under any plan of the same model: it reads what it holds.
 
     Args:
@@ -404,7 +413,7 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
             f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks",
             hint="resume with the model that was saved",
         )
-    own = member(device, known, source=SavedSource(saved=saved, frozen=source))
+    own = device_state(device, known, source=SavedSource(saved=saved, frozen=source))
     for bucket in (b for b in known.buckets if device in b.devices):
         for low, _, states in own.shares(bucket):
             for state, tensor in states.tensors.items():

@@ -12,20 +12,20 @@ MANIFEST = "manifest.json"
 _NAMED: Final = re.compile(r"step-\d+")
 
 
-def latest(root: Path) -> Path | None:
+def newest_checkpoint(root: Path) -> Path | None:
     """The newest finished checkpoint; None if there is none.
 
     A process that died while it replaced a checkpoint by one of the same step may have left only
     the one that was to be replaced.
     """
-    found = {p.name: p for p in finished(root)}
+    found = {p.name: p for p in finished_checkpoints(root)}
     for path in root.glob(".step-*.before"):
         if _NAMED.fullmatch(name := path.name[1 : -len(".before")]):
             found.setdefault(name, path)
     return found[max(found, key=step_of)] if found else None
 
 
-def finished(root: Path) -> tuple[Path, ...]:
+def finished_checkpoints(root: Path) -> tuple[Path, ...]:
     """All finished checkpoints under their own names, oldest first."""
     return tuple(
         sorted(

@@ -165,7 +165,7 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenPieces:
     """One device's output: names of its files, and its part of the metadata."""
 
     files: tuple[str, ...]
@@ -173,28 +173,28 @@ class Written:
     results: list[WriteResult]
 
 
-def write_pieces(pieces: list[Piece], folder: Path, *, device: int) -> Written:
+def write_pieces(pieces: list[Piece], folder: Path, *, device: int) -> WrittenPieces:
     """Write pieces to one file of a device, on disk when this returns; no file where there are
     none.
     """
     planner = PieceWriter(pieces)
     plan = planner.create_local_plan()
     if not pieces:
-        return Written(files=(), plan=plan, results=[])
+        return WrittenPieces(files=(), plan=plan, results=[])
     writer = FileSystemWriter(folder)
     # Without collectives a writer names its files after its rank; ours is a device, and the
     # metadata is written for all at the end.
     writer.set_up_storage_writer(True, rank=device, use_collectives=False)
     plan = writer.prepare_local_plan(plan)
     results = writer.write_data(plan, planner).wait()
-    return Written(
+    return WrittenPieces(
         files=tuple(sorted({r.storage_data.relative_path for r in results})),
         plan=plan,
         results=results,
     )
 
 
-def write_metadata(written: list[Written], folder: Path) -> None:
+def write_metadata(written: list[WrittenPieces], folder: Path) -> None:
     """Write the metadata of all devices' pieces."""
     _, metadata = PieceWriter([]).create_global_plan([w.plan for w in written])
     writer = FileSystemWriter(folder)
@@ -209,7 +209,7 @@ def read_pieces(pieces: list[Piece], reader: FileSystemReader, metadata: Metadat
     reader.read_data(planner.create_local_plan(), planner).wait()
 
 
-def volumes(metadata: Metadata) -> Iterator[tuple[str, tuple[int, ...], int]]:
+def written_elements(metadata: Metadata) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """(name, shape, elements that were written) of every tensor."""
     for name, entry in metadata.state_dict_metadata.items():
         yield (

@@ -13,21 +13,21 @@ import torch.distributed as dist
 from shardwright.errors import DataError
 from shardwright.execute.checkpoints.checkpoint import (
     DeviceFiles,
-    Saved,
-    begin,
-    finish,
-    read,
-    resumed,
+    SavedCheckpoint,
+    begin_checkpoint,
+    finish_checkpoint,
+    read_checkpoint,
+    resumed_device,
     write_device,
 )
-from shardwright.execute.checkpoints.checkpoint_folders import latest
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.training.training_loop import Member, Training, member
+from shardwright.execute.training.training_loop import DeviceState, Training, device_state
 
 T = TypeVar("T")
 
 
-def together(make: Callable[[], T]) -> list[T]:
+def gather_results(make: Callable[[], T]) -> list[T]:
     """The result of `make` on every rank, by rank. All ranks call it, and none continues before all
     have their results.
 
@@ -59,7 +59,9 @@ def together(make: Callable[[], T]) -> list[T]:
     return [cast(T, what) for _, what in found]
 
 
-def save_rank(members: Mapping[int, Member], known: Training, root: Path, *, rank: int) -> Path:
+def save_rank(
+    members: Mapping[int, DeviceState], known: Training, root: Path, *, rank: int
+) -> Path:
     """Save a checkpoint from all ranks: each its devices, then rank 0 the manifest once all files
     are on disk.
 
@@ -85,31 +87,37 @@ def save_files(
     Raises:
         DataError: a file could not be written, on any rank.
     """
-    folder = cast(Path, together(lambda: begin(root, step) if rank == 0 else None)[0])
-    written = together(lambda: write(folder))
+    folder = cast(
+        Path, gather_results(lambda: begin_checkpoint(root, step) if rank == 0 else None)[0]
+    )
+    written = gather_results(lambda: write(folder))
     everything = [one for own in written for one in own]
     return cast(
         Path,
-        together(lambda: finish(folder, everything, known, step=step) if rank == 0 else None)[0],
+        gather_results(
+            lambda: finish_checkpoint(folder, everything, known, step=step) if rank == 0 else None
+        )[0],
     )
 
 
-def begun_rank(
+def resume_or_begin(
     devices: tuple[int, ...], known: Training, root: Path, *, source: Source, rank: int, ranks: int
-) -> dict[int, Member]:
+) -> dict[int, DeviceState]:
     """The devices of a rank, from the newest checkpoint if there is one. Ranks divide the
     verification of its files.
 
     Raises:
         DataError: the newest checkpoint is not usable: on all ranks, if one finds it.
     """
-    newest = together(lambda: latest(root) if rank == 0 else None)[0]
+    newest = gather_results(lambda: newest_checkpoint(root) if rank == 0 else None)[0]
     if newest is None:
-        return {d: member(d, known, source=source) for d in devices}
-    own: list[Saved] = []
-    together(
+        return {d: device_state(d, known, source=source) for d in devices}
+    own: list[SavedCheckpoint] = []
+    gather_results(
         lambda: own.append(
-            read(newest, model=known.work.model, settings=known.settings, share=(rank, ranks))
+            read_checkpoint(
+                newest, model=known.work.model, settings=known.settings, share=(rank, ranks)
+            )
         )
     )
-    return {d: resumed(d, known, own[0], source=source) for d in devices}
+    return {d: resumed_device(d, known, own[0], source=source) for d in devices}

@@ -15,7 +15,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def held(root: Path) -> Iterator[None]:
+def locked_folder(root: Path) -> Iterator[None]:
     """Make the folder if need be, and keep other runs out of it; the lock ends with the process,
     however it ends.
 

@@ -131,7 +131,7 @@ class InitialValues:
             and [(e.dim, e.size) for e in operator.writes] == [(Dim.HIDDEN, self.model.hidden)]
             and operator.reads[0].dim in (Dim.HEADS, Dim.FFN)
         )
-        return branches(self.model) ** -0.5 if ends else 1.0
+        return residual_branches(self.model) ** -0.5 if ends else 1.0
 
     def _uniform(self, key: Key, numbers: np.ndarray) -> np.ndarray:
         """In (0, 1), of 32 bits."""
@@ -161,7 +161,7 @@ class InitialValues:
         return (high.astype(np.float64) + 0.5) * 2.0**-32, (low.astype(np.float64) + 0.5) * 2.0**-32
 
 
-def branches(model: Model) -> int:
+def residual_branches(model: Model) -> int:
     """Residual branches that are added to the stream: two of a usual layer. What combines experts
     is within a branch.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from shardwright.execute.checkpoints.checkpoint_folders import finished
+from shardwright.execute.checkpoints.checkpoint_folders import finished_checkpoints
 
 
 def keep_last(root: Path, count: int) -> tuple[Path, ...]:
@@ -14,7 +14,7 @@ def keep_last(root: Path, count: int) -> tuple[Path, ...]:
 
     A folder is renamed before its files go, so that what has a checkpoint's name is whole.
     """
-    gone = finished(root)[:-count] if count else ()
+    gone = finished_checkpoints(root)[:-count] if count else ()
     for folder in gone:
         going = folder.with_name(f".{folder.name}.removed")
         shutil.rmtree(going, ignore_errors=True)

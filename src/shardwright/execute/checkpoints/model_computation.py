@@ -20,7 +20,7 @@ FLAGS: Final = ("tempered", "weighed", "biased", "adds", "sees_images")
 """Of operators, kept where they are set."""
 
 
-def computed(model: Model, settings: Settings) -> dict[str, Any]:
+def model_computation(model: Model, settings: Settings) -> dict[str, Any]:
     """Names and values, ``layer.core.attention.heads`` = 6: of settings, and of the shapes of each
     block's operators.
     """
@@ -56,7 +56,7 @@ def computed(model: Model, settings: Settings) -> dict[str, Any]:
     return found
 
 
-def require_same(
+def require_same_computation(
     saved: Mapping[str, Any], model: Model, settings: Settings, *, folder: Path
 ) -> None:
     """Raise where a checkpoint was made by a model that computes something else.
@@ -64,7 +64,7 @@ def require_same(
     Raises:
         DataError: the first name whose value differs, with both.
     """
-    own = computed(model, settings)
+    own = model_computation(model, settings)
     # A checkpoint from before a setting was there computed with its first value.
     saved = {**dict(_leaves("settings", _forward(_first_values(settings)))), **saved}
     for name in sorted({*saved, *own}):

@@ -47,7 +47,7 @@ KEPT: Final = (
 """Options that are remembered, by their names in the command line; files by their whole paths."""
 
 
-def remembered(folder: Path | None) -> dict[str, Any]:
+def stored_options(folder: Path | None) -> dict[str, Any]:
     """Options of the run whose checkpoints a folder has, of `KEPT`; empty where none are known (a
     folder of an earlier version).
     """
@@ -60,7 +60,7 @@ def remembered(folder: Path | None) -> dict[str, Any]:
     return {name: found[name] for name in KEPT if name in found} if isinstance(found, dict) else {}
 
 
-def recalled(
+def merge_stored_options(
     options: Mapping[str, Any], before: Mapping[str, Any], *, given: Collection[str]
 ) -> dict[str, Any]:
     """The options with those of before in the place of what was not `given`."""
@@ -70,7 +70,7 @@ def recalled(
     }
 
 
-def changed(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, ...]:
+def changed_options(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, ...]:
     """Options that differ from the earlier ones: ``--rate 0.1 (was 0.001)``."""
     return tuple(
         f"--{name} {_shown(options[name])} (was {_shown(before[name])})"
@@ -79,7 +79,7 @@ def changed(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str,
     )
 
 
-def remember(folder: Path, options: Mapping[str, Any], *, facts: Mapping[str, Any]) -> None:
+def store_options(folder: Path, options: Mapping[str, Any], *, facts: Mapping[str, Any]) -> None:
     """Write the options of `KEPT`, and what else the loss depends on, beside the checkpoints, whole
     or not at all.
 

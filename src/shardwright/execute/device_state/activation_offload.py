@@ -16,8 +16,8 @@ SHARE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Away:
-    """A tensor of which the first elements lie on the host.
+class OffloadedTensor:
+    """A tensor whose first elements lie on the host.
 
     Args:
         host: those, flat; pinned, where the device is an accelerator.
@@ -30,7 +30,7 @@ class Away:
     shape: torch.Size
 
 
-def sent(tensor: torch.Tensor, *, percent: int) -> Away:
+def offload_tensor(tensor: torch.Tensor, *, percent: int) -> OffloadedTensor:
     """Copy so much of a tensor to the host; the caller drops the tensor. On CUDA the copy runs
     beside the kernels that follow.
     """
@@ -40,10 +40,10 @@ def sent(tensor: torch.Tensor, *, percent: int) -> Away:
     _beside(tensor.device, lambda: host.copy_(flat[:count], non_blocking=True), then=False)
     if tensor.is_cuda:
         flat.record_stream(_stream(tensor.device))
-    return Away(host=host, rest=flat[count:].clone(), shape=tensor.shape)
+    return OffloadedTensor(host=host, rest=flat[count:].clone(), shape=tensor.shape)
 
 
-def brought(away: Away) -> torch.Tensor:
+def restore_tensor(away: OffloadedTensor) -> torch.Tensor:
     """The tensor, on its device again."""
     count = away.host.numel()
     flat = away.rest.new_empty(count + away.rest.numel())

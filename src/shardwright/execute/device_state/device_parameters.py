@@ -71,21 +71,25 @@ def whole_shape(model: Model, key: Key) -> tuple[int, ...]:
 
 
 Source = Callable[[Key], torch.Tensor]
-"""Whole parameters by key. One that is also `Parts` is asked for parts only."""
+"""Whole parameters by key. One that is also `SourceOfParts` is asked for parts only."""
 
 
 @runtime_checkable
-class Parts(Protocol):
+class SourceOfParts(Protocol):
     """A source that makes or reads a part of a parameter without the rest of it."""
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
         """The elements of a parameter in a box, dims in the parameter's own order."""
 
 
-def part(source: Source, key: Key, box: Box) -> torch.Tensor:
+def parameter_part(source: Source, key: Key, box: Box) -> torch.Tensor:
     """The part of a parameter in a box: a tensor that nothing else refers to."""
     asked: object = source
-    return asked.part(key, box) if isinstance(asked, Parts) else sliced(source(key), box).clone()
+    return (
+        asked.part(key, box)
+        if isinstance(asked, SourceOfParts)
+        else box_slice(source(key), box).clone()
+    )
 
 
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
@@ -110,7 +114,7 @@ def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> So
     return made
 
 
-def sliced(whole: torch.Tensor, box: Box) -> torch.Tensor:
+def box_slice(whole: torch.Tensor, box: Box) -> torch.Tensor:
     """The part of a tensor in a box."""
     for dim, taken in enumerate(box):
         if taken != ((0, whole.shape[dim]),):
@@ -174,7 +178,7 @@ class ParameterStore:
         if box not in boxes:
             dtype = self.precision.statistics if key in self.fine else self.precision.parameter
             boxes[box] = StoredParameter(
-                box=box, value=part(self.source, key, box).to(device=self.on, dtype=dtype)
+                box=box, value=parameter_part(self.source, key, box).to(device=self.on, dtype=dtype)
             )
         return boxes[box]
 

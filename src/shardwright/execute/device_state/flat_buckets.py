@@ -27,7 +27,7 @@ class HeldPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class BucketBox:
     """A box of a bucket: `shape`, and all parts of the device that cover it."""
 
     shape: tuple[int, ...]
@@ -48,7 +48,7 @@ class FlatBucket:
         gradients: None: each part has its own.
     """
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[BucketBox, ...]
     values: torch.Tensor | None = None
     gradients: torch.Tensor | None = None
 
@@ -112,7 +112,7 @@ class FlatBucket:
                 total.add_(gradient)
         return flat
 
-    def _each(self, flat: torch.Tensor) -> Iterator[tuple[Stretch, torch.Tensor]]:
+    def _each(self, flat: torch.Tensor) -> Iterator[tuple[BucketBox, torch.Tensor]]:
         """Every stretch with its elements of `flat`, a view of its shape."""
         for stretch, elements in zip(
             self.stretches, flat.split([prod(s.shape) for s in self.stretches]), strict=True
@@ -140,7 +140,7 @@ def flat_bucket(
                         count(own) == count(whole) for own, whole in zip(box, held.box, strict=True)
                     )
                     parts.append(HeldPart(held=held, rows=rows, is_all=is_all))
-            found.append(Stretch(shape=tuple(count(i) for i in box), parts=tuple(parts)))
+            found.append(BucketBox(shape=tuple(count(i) for i in box), parts=tuple(parts)))
     return FlatBucket(stretches=tuple(found))
 
 

@@ -13,7 +13,7 @@ from shardwright.program.layout.device_cells import StageCells, indices, token_b
 from shardwright.program.layout.tensor_layout import count, joined_intervals
 
 
-def looks_around(operator: Operator, number: int) -> bool:
+def reads_other_positions(operator: Operator, number: int) -> bool:
     """True if an output depends on other positions of the operator's extent `number`, counted over
     all its inputs: keys, values, inputs of a convolution or a recurrence, and image tokens.
     """
@@ -23,7 +23,7 @@ def looks_around(operator: Operator, number: int) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def is_spread(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
+def is_gathered(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
     """Every device is brought all positions of what the operator looks around in.
 
     So it is where positions of a convolution, a recurrence or a merge are cut; and of a core, where

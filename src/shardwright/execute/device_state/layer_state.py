@@ -10,8 +10,12 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.activation_offload import Away, brought, sent
-from shardwright.execute.device_state.operator_shares import Site
+from shardwright.execute.device_state.activation_offload import (
+    OffloadedTensor,
+    offload_tensor,
+    restore_tensor,
+)
+from shardwright.execute.device_state.operator_shares import DeviceOfStage
 from shardwright.execute.numerics.base.local_tensors import shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
@@ -44,7 +48,7 @@ class BlockRun:
             says.
     """
 
-    site: Site
+    site: DeviceOfStage
     run: int
     layer: int
     block: Block
@@ -58,11 +62,11 @@ class BlockRun:
 
 
 _Spot = tuple[str, str, int, int]
-"""(operator, field of `Ran`, input, extent) of a tensor."""
+"""(operator, field of `OperatorState`, input, extent) of a tensor."""
 
 
 @dataclass(slots=True)
-class Ran:
+class OperatorState:
     """An operator that ran.
 
     Args:
@@ -90,12 +94,12 @@ class LayerState:
         away: what waits on the host, and where it is missing.
     """
 
-    ran: dict[str, Ran] = field(default_factory=dict)
+    ran: dict[str, OperatorState] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=dict)
     forgotten: bool = False
     lacking: bool = False
-    away: list[tuple[Away, list[_Spot]]] = field(default_factory=list)
+    away: list[tuple[OffloadedTensor, list[_Spot]]] = field(default_factory=list)
 
     def forget(self, inputs: Inputs) -> None:
         """Keep the inputs only."""
@@ -103,14 +107,16 @@ class LayerState:
         self.inputs, self.forgotten = inputs, True
 
 
-def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: SavedTensors) -> Ran:
+def kept_state(
+    run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: SavedTensors
+) -> OperatorState:
     """The results of an operator that stay until backward, without those that are recomputed."""
     names = () if operator.kind is OperatorKind.EMBEDDING else operator.inputs
     if operator.name in run.again:
         inputs = tuple(
             () if name in run.dropped else values for name, values in zip_longest(names, given)
         )
-        return Ran(saved=SavedTensors(inputs=()), inputs=inputs)
+        return OperatorState(saved=SavedTensors(inputs=()), inputs=inputs)
     lacks = frozenset(
         (number, index)
         for number, name in enumerate(names)
@@ -118,15 +124,17 @@ def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: Sa
         for index, (own, came) in enumerate(zip(saved.inputs[number], given[number], strict=True))
         if own is came and own.is_floating_point()
     )
-    return Ran(
-        saved=changed(
+    return OperatorState(
+        saved=with_tensors(
             saved, {place: shape_placeholder(given[place[0]][place[1]]) for place in lacks}
         ),
         lacks=lacks,
     )
 
 
-def changed(saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]) -> SavedTensors:
+def with_tensors(
+    saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]
+) -> SavedTensors:
     """With other tensors at (input, extent)."""
     if not tensors:
         return saved
@@ -137,10 +145,8 @@ def changed(saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]
     return replace(saved, inputs=tuple(inputs))
 
 
-def send_away(run: BlockRun, state: LayerState) -> None:
-    """Move what is kept of hosted operators' outputs, and what they save themselves,
-    to the host.
-    """
+def offload_state(run: BlockRun, state: LayerState) -> None:
+    """Copy to the host the kept outputs of hosted operators, and the tensors that these saved."""
     spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_Spot]]] = {}
     for operator in (o for o in run.block.operators if o.name in state.ran and run.hosted):
         ran = state.ran[operator.name]
@@ -165,14 +171,14 @@ def send_away(run: BlockRun, state: LayerState) -> None:
                         (operator.name, what, number, index)
                     )
     for percent, tensor, where in spots.values():
-        state.away.append((sent(tensor, percent=percent), where))
+        state.away.append((offload_tensor(tensor, percent=percent), where))
         _put(state, where, shape_placeholder(tensor))
 
 
-def bring_back(state: LayerState) -> None:
-    """Copy the offloaded tensors of a layer back to the device."""
+def restore_state(state: LayerState) -> None:
+    """Copy the offloaded tensors back to the device."""
     for away, where in state.away:
-        _put(state, where, brought(away))
+        _put(state, where, restore_tensor(away))
     state.away.clear()
 
 
@@ -180,7 +186,7 @@ def _put(state: LayerState, where: list[_Spot], tensor: torch.Tensor) -> None:
     for name, what, number, index in where:
         ran = state.ran[name]
         if what == "saved":
-            ran.saved = changed(ran.saved, {(number, index): tensor})
+            ran.saved = with_tensors(ran.saved, {(number, index): tensor})
         elif what == "own":
             ran.saved = replace(
                 ran.saved, own=(*ran.saved.own[:index], tensor, *ran.saved.own[index + 1 :])

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.gathered_positions import is_spread
-from shardwright.execute.transport.torch_device import OperatorShare, Routed
+from shardwright.execute.device_state.gathered_positions import is_gathered
+from shardwright.execute.transport.torch_device import OperatorShare, RoutedTokens
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.operator_constants import Settings
@@ -33,7 +33,7 @@ from shardwright.program.layout.tensor_layout import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class DeviceOfStage:
     """One device of a stage.
 
     Args:
@@ -64,7 +64,7 @@ class Site:
 
 
 @lru_cache(maxsize=65536)
-def place_of(site: Site, operator: Operator) -> OperatorShare | None:
+def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | None:
     """The device's share of `operator`; None if it has none. Token exchange runs also where tokens
     are only held.
     """
@@ -112,7 +112,7 @@ def place_of(site: Site, operator: Operator) -> OperatorShare | None:
     )
 
 
-def _tokens(site: Site, cell: Cell | None) -> tuple[Indices, Indices]:
+def _tokens(site: DeviceOfStage, cell: Cell | None) -> tuple[Indices, Indices]:
     """Samples and positions (of the whole sequence) of a cell."""
     if cell is None:
         return (), ()
@@ -125,7 +125,7 @@ def _shifted(taken: Indices, by: int) -> Indices:
     return tuple((a + by, b + by) for a, b in taken)
 
 
-def _keys(site: Site, cell: Cell, memory_length: int) -> Indices:
+def _keys(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indices:
     """Positions of a device's own keys: of its memory, or of its slice and those before."""
     way = cell.way(Dim.SEQUENCE)
     if memory_length:
@@ -136,21 +136,21 @@ def _keys(site: Site, cell: Cell, memory_length: int) -> Indices:
     )
 
 
-def _looked_on(site: Site, operator: Operator, cell: Cell) -> Indices:
+def _looked_on(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
     """Positions that the operator looks around in, where they are not its own: those of earlier
     slices, or all that there are.
     """
     cross = operator.attention is not None and operator.attention.cross
-    if is_spread(site.cells, operator, length=site.length, memory_length=site.memory_length):
+    if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)
     return _keys(site, cell, 0) if site.earlier and not cross else ()
 
 
-def _home(site: Site) -> tuple[Indices, Indices]:
+def _home(site: DeviceOfStage) -> tuple[Indices, Indices]:
     return _tokens(site, site.cells.cells.get(OperatorClass.ROUTER, {}).get(site.device))
 
 
-def _routing(site: Site, operator: Operator) -> dict[int, Routed]:
+def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]:
     """Every device whose tokens or experts those of this one meet, directly or through others."""
     routers, experts = (
         site.cells.cells.get(OperatorClass.ROUTER, {}),
@@ -177,7 +177,7 @@ def _routing(site: Site, operator: Operator) -> dict[int, Routed]:
         inner = cell.way(Dim.FFN, Dim.WIDTH) if cell is not None else ()
         held = _experts(operator, cell) if cell is not None else (0, 0)
         mark = (serves.get(d), held, width, inner)
-        result[d + site.base] = Routed(
+        result[d + site.base] = RoutedTokens(
             home=home.get(d, ()),
             serves=serves.get(d, ()),
             experts=held,
@@ -217,7 +217,7 @@ def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
     )
 
 
-def _inside(site: Site, operator: Operator) -> dict[str, Dim]:
+def _inside(site: DeviceOfStage, operator: Operator) -> dict[str, Dim]:
     """The dim that the members of each kind of group split: keys are passed round or gathered, a
     norm's width may lie in heads.
     """
@@ -229,7 +229,7 @@ def _inside(site: Site, operator: Operator) -> dict[str, Dim]:
     return {"vocab": Dim.VOCAB} if operator.kind is OperatorKind.LOSS else {}
 
 
-def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
+def _groups(site: DeviceOfStage, operator: Operator) -> dict[str, tuple[int, ...]]:
     """Groups of more than one device for communication inside an operator; none where everybody is
     brought all positions.
 
@@ -237,7 +237,7 @@ def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
         StrategyError: members do not see the same group, or lack a part of what is cut: trees whose
             branches cut different dims (rule ``execute.group``).
     """
-    if is_spread(site.cells, operator, length=site.length, memory_length=site.memory_length):
+    if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return {}
     found = {}
     for name, dim in _inside(site, operator).items():
@@ -257,7 +257,7 @@ def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _whole(site: Site, operator: Operator, dim: Dim, group: tuple[int, ...]) -> bool:
+def _whole(site: DeviceOfStage, operator: Operator, dim: Dim, group: tuple[int, ...]) -> bool:
     """The members of a group have all of a dim between them."""
     if dim is Dim.SEQUENCE:
         return True  # else all positions are brought

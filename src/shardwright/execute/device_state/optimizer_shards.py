@@ -134,7 +134,7 @@ class Bucket:
         )
 
 
-def hold(
+def create_parts(
     device: int, places: Places, keys: Iterable[Key], *, length: int, store: ParameterStore
 ) -> None:
     """Make every part of parameters that a device needs, before its first use."""
@@ -147,12 +147,14 @@ def hold(
                     store.part(key, in_own_order(store.model, key, share.need))
 
 
-def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> dict[int, FlatBucket]:
+def bucket_views(
+    device: int, buckets: tuple[Bucket, ...], store: ParameterStore
+) -> dict[int, FlatBucket]:
     """The device's parts behind each of its buckets."""
     return {b.number: flat_bucket(b.boxes, store) for b in buckets if device in b.devices}
 
 
-def summed(
+def reduce_scatter_bucket(
     device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision, level: int = 1
 ) -> Task[torch.Tensor]:
     """The device's piece of the whole gradient of a bucket.
@@ -239,7 +241,7 @@ def _scattered(
     return total
 
 
-def gathered(
+def all_gather_bucket(
     device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, want: int, key: str
 ) -> Task[torch.Tensor]:
     """The piece of stage `want` (0: everything), from pieces of stage `have` of the members of a

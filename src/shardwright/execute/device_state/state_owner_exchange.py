@@ -13,8 +13,8 @@ from shardwright.execute.device_state.optimizer_shards import (
     Bucket,
     Interval,
     Sharers,
-    gathered,
-    summed,
+    all_gather_bucket,
+    reduce_scatter_bucket,
 )
 from shardwright.execute.numerics.base.run_precision import Precision
 from shardwright.execute.transport.requests import Exchange, Task
@@ -22,42 +22,48 @@ from shardwright.execute.transport.requests import Exchange, Task
 Runs = tuple[tuple[int, ...], ...]
 
 
-def owned(
+def owned_gradient(
     device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision
 ) -> Task[torch.Tensor]:
     """The gradient of the step for the device's piece of the optimizer's states, from its own
-    gradients, as `summed` has them.
+    gradients, as `reduce_scatter_bucket` has them.
     """
-    total = yield from summed(device, bucket, own, precision=precision)
-    return (yield from _delivered(device, bucket, total, precision)) if bucket.in_parties else total
+    total = yield from reduce_scatter_bucket(device, bucket, own, precision=precision)
+    return (
+        (yield from _sums_to_owners(device, bucket, total, precision))
+        if bucket.in_parties
+        else total
+    )
 
 
-def owned_of_sum(
+def owned_gradient_of_sums(
     device: int, bucket: Bucket, total: torch.Tensor, *, precision: Precision
 ) -> Task[torch.Tensor]:
     """The same from its piece of what has been summed after each microbatch."""
     if bucket.in_parties:
-        return (yield from _delivered(device, bucket, total, precision))
+        return (yield from _sums_to_owners(device, bucket, total, precision))
     wide, narrow = (
         bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1)
     )
     return total[narrow[0] - wide[0] : narrow[1] - wide[0]]
 
 
-def _delivered(
+def _sums_to_owners(
     device: int, bucket: Bucket, total: torch.Tensor, precision: Precision
 ) -> Task[torch.Tensor]:
     """Of several parties, their sums to the owners."""
     return (yield from _to_owners(device, bucket, total.to(precision.wire))).to(precision.gradient)
 
 
-def renewed(device: int, bucket: Bucket, piece: torch.Tensor, *, want: int) -> Task[torch.Tensor]:
+def new_values(
+    device: int, bucket: Bucket, piece: torch.Tensor, *, want: int
+) -> Task[torch.Tensor]:
     """The new values of stage `want` (0: everything), from the pieces of the owners of optimizer
     states.
     """
     if bucket.sharing(device).parties:
         piece = yield from _from_owners(device, bucket, piece)
-    return (yield from gathered(device, bucket, piece, have=1, want=want, key="new"))
+    return (yield from all_gather_bucket(device, bucket, piece, have=1, want=want, key="new"))
 
 
 def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.Tensor]:

@@ -15,7 +15,7 @@ VARIABLE = "SHARDWRIGHT_ALIVE"
 ORPHANED = 1
 
 
-def ending() -> tuple[signal.Signals, ...]:
+def end_signals() -> tuple[signal.Signals, ...]:
     """Signals that ask a run to end: Ctrl-C, a scheduler's, and the terminal's hangup (but not
     under ``nohup``).
     """

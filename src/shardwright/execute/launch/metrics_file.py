@@ -25,7 +25,7 @@ def require_appendable(path: Path) -> None:
         ) from None
 
 
-def line_of(
+def metrics_line(
     one: RunStep | RunEvaluation, *, tokens: int, rate: float
 ) -> dict[str, float | int | None]:
     """The metrics line of a step: number, loss, norm, seconds, tokens a second, learning rate; or

@@ -11,8 +11,8 @@ from shardwright.execute.checkpoints.kept_checkpoints import is_due
 from shardwright.execute.device_state.device_parameters import Source
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.launch.run_rank import Evaluation, require_finite
-from shardwright.execute.native.checkpoint import kept
-from shardwright.execute.native.engine import Engine
+from shardwright.execute.native.checkpoint import newest_checkpoint_of
+from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.training_loop import Batches, StepReport, Training
@@ -51,13 +51,13 @@ def run_native_rank(
         is no number.
     """
     saving = (
-        kept(known, checkpoints, steps=steps, every=every, keep=keep)
+        newest_checkpoint_of(known, checkpoints, steps=steps, every=every, keep=keep)
         if checkpoints is not None
         else None
     )
     grid, order = form
 
-    def after(engine: Engine, one: StepReport) -> None:
+    def after(engine: NativeEngine, one: StepReport) -> None:
         if evaluation is not None and is_due(
             one.step, steps=steps, every=evaluation.every, stopped=one.stopped
         ):
@@ -65,7 +65,7 @@ def run_native_rank(
                 one.step, evaluate(engine, map(evaluation.batches, range(evaluation.count)))
             )
         if saving is not None:
-            saving.after(engine, one)
+            saving.save_if_due(engine, one)
 
     for one in train_native(
         known.work.model,
@@ -82,7 +82,7 @@ def run_native_rank(
         device=torch.device(known.on).type,
         timeout_s=timeout_s,
         stop=stop,
-        begun=saving.begun if saving is not None else None,
+        begun=saving.restore_optimizer if saving is not None else None,
         after=after,
         recorder=recorder,
     ):

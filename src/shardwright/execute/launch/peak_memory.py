@@ -39,7 +39,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 @dataclass(slots=True)
-class Held:
+class PeakMemory:
     """Bytes since a run began. most: held at once. grown: by which the process is larger than
     before: what the C library keeps of what was freed is in it; on an accelerator as `most`.
     """
@@ -49,13 +49,13 @@ class Held:
 
 
 @contextmanager
-def watched(on: torch.device) -> Iterator[Held]:
+def watch_memory(on: torch.device) -> Iterator[PeakMemory]:
     """The peak memory of this process while the context lasts, known after it.
 
     Where the C library does not say what is in use (it is not glibc's, 2.33 or later) both numbers
     are what the process grew by.
     """
-    found = Held()
+    found = PeakMemory()
     if on.type == "cuda":
         torch.cuda.reset_peak_memory_stats(on)
         try:

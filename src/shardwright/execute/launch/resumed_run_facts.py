@@ -16,7 +16,7 @@ from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.checkpoints.remembered_options import FACTS, FILE
 from shardwright.execute.launch.run_checks import run_settings
 from shardwright.execute.launch.run_report import RunOptions
-from shardwright.execute.training.mapped_arrays import mapped
+from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.program.problem import Problem
 from shardwright.strategy.plan.plan import Plan
 
@@ -74,9 +74,9 @@ def digest_of(path: Path) -> str:
     in evenly spread pieces.
 
     Raises:
-        DataError: as `mapped`.
+        DataError: as `map_array`.
     """
-    array = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
+    array = map_array(path, what="tokens", hint="make one of a text: shardwright tokenise")
     flat = (
         np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if array.nbytes <= WHOLE_BYTES
@@ -93,7 +93,7 @@ def _spread(array: np.ndarray) -> np.ndarray:
     return np.concatenate([flat[start : start + PIECE_BYTES] for start in starts])
 
 
-def known_facts(folder: Path) -> dict[str, Any]:
+def stored_facts(folder: Path) -> dict[str, Any]:
     """Facts of the run whose checkpoints a folder has; empty where none are known (a folder of an
     earlier version).
     """
@@ -122,7 +122,7 @@ def require_words(accepted: Collection[str]) -> None:
             raise UsageError(f"--accept {word[:40]!r} is unknown", hint=nearest(word, WORDS))
 
 
-def compared(
+def compare_facts(
     before: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
 ) -> tuple[str, ...]:
     """One line for each fact that differs and is meant to, or that is not known of the run before.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardwright.errors import StrategyError, UsageError, nearest
-from shardwright.execute.checkpoints.checkpoint_folders import latest, step_of
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint, step_of
 from shardwright.execute.launch.metrics_file import require_appendable
 from shardwright.execute.launch.run_report import (
     BACKENDS,
@@ -23,7 +23,7 @@ from shardwright.execute.training.learning_rate import CURVES
 from shardwright.execute.training.router_checks import require_biases, require_trainable
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.training.weight_decay_exemptions import SPARED
-from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.stored_settings import stored_settings
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.problem import Problem
 
@@ -33,12 +33,12 @@ def run_settings(problem: Problem, options: RunOptions) -> Settings:
     run says of routers.
 
     Raises:
-        DataError: as `settings_of`.
+        DataError: as `stored_settings`.
     """
     own = (
         problem.model.settings
         if options.weights is None
-        else settings_of(options.weights, model=problem.model)
+        else stored_settings(options.weights, model=problem.model)
     )
     return options.trained_settings(own)
 
@@ -49,7 +49,7 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
 
     Raises:
         UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and
-            `settings_of`. OutputError: no metrics can be written. StrategyError: as
+            `stored_settings`. OutputError: no metrics can be written. StrategyError: as
             `require_trainable` and `require_biases`.
     """
     words: list[tuple[str, str, Iterable[str]]] = [
@@ -82,7 +82,7 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
             hint=f"--backend {OWN}",
             rule="native.bias",
         )
-    newest = latest(options.checkpoints) if options.checkpoints is not None else None
+    newest = newest_checkpoint(options.checkpoints) if options.checkpoints is not None else None
     if newest is not None and step_of(newest.name) >= options.steps:
         raise UsageError(
             f"{newest} has all {options.steps} steps",

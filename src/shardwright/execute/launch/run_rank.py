@@ -16,10 +16,10 @@ from shardwright.execute.training.training_loop import (
     Batches,
     StepReport,
     Training,
-    member,
+    device_state,
     train_rank,
 )
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.lazy_dataclass import dataclass
 
 
@@ -91,29 +91,33 @@ def run_rank(
         checkpoints: folder of this run, seen by all ranks.
         every: steps between checkpoints; 0 = one at the end.
         keep: newest checkpoints that are kept; 0 = all.
-        backend: see `Network`.
+        backend: see `DistributedTransport`.
         report: is told of every step.
         stop: asked in every step; once it is true on a rank, all stop after that step, and save.
         recorder: has the last step.
         evaluation: of batches that are not learnt.
 
     Raises:
-        StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not
-        usable; a loss is no number.
+        StrategyError: run.world; errors of `DistributedTransport`. DataError: the newest checkpoint
+            is not usable; a loss is no number.
     """
     with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         own = tuple(d for d, r in placed.items() if r == rank)
         if checkpoints is None:
-            members = {d: member(d, known, source=source) for d in own}
+            members = {d: device_state(d, known, source=source) for d in own}
         else:
             # PyTorch's checkpoints take a second to load, on every rank.
-            from shardwright.execute.checkpoints.checkpoint_ranks import begun_rank, save_rank
+            from shardwright.execute.checkpoints.checkpoint_ranks import resume_or_begin, save_rank
 
-            members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
+            members = resume_or_begin(
+                own, known, checkpoints, source=source, rank=rank, ranks=ranks
+            )
         done = next(iter(members.values())).steps
         reports = []
-        with Network(placed, timeout_s=timeout_s, on=known.on, backend=backend) as network:
+        with DistributedTransport(
+            placed, timeout_s=timeout_s, on=known.on, backend=backend
+        ) as network:
             for one in train_rank(
                 network,
                 members,

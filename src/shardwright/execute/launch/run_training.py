@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError, UsageError
-from shardwright.execute.checkpoints.checkpoint_folders import latest
-from shardwright.execute.checkpoints.folder_lock import held
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.folder_lock import locked_folder
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.interpreter.recorder import Recorder, gather_trace
 from shardwright.execute.launch.accelerator import backend_of, own_device
-from shardwright.execute.launch.end_with_launcher import ending
-from shardwright.execute.launch.peak_memory import watched
+from shardwright.execute.launch.end_with_launcher import end_signals
+from shardwright.execute.launch.peak_memory import watch_memory
 from shardwright.execute.launch.run_checks import run_settings
 from shardwright.execute.launch.run_rank import Evaluation, ranks_of, run_rank
 from shardwright.execute.launch.run_report import (
@@ -37,7 +37,10 @@ from shardwright.execute.launch.run_report import (
     RunStep,
 )
 from shardwright.execute.launch.start_ranks import FOLDER
-from shardwright.execute.native.supported_grids import remarks, require_expressible
+from shardwright.execute.native.supported_grids import (
+    differences_from_plan,
+    require_expressible_grid,
+)
 from shardwright.execute.numerics.base.run_precision import (
     Precision,
     precision_of,
@@ -46,7 +49,7 @@ from shardwright.execute.numerics.base.run_precision import (
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_loop import StepReport, training
+from shardwright.execute.training.training_loop import StepReport, training_of_run
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.hardware.device_topology import units_of
 from shardwright.model.ir.model_graph import Model
@@ -141,7 +144,7 @@ def run_plan(
         run_settings(problem, options),
         first_values(problem, options),
     )
-    known = training(
+    known = training_of_run(
         model,
         job,
         plan,
@@ -162,7 +165,7 @@ def run_plan(
         seed=options.seed if options.shuffle else None,
         share=share,
     )
-    unlearnt = _unlearnt(problem, options, share)
+    unlearnt = _evaluation_data(problem, options, share)
     native = (
         _native(problem, plan, options, settings=settings, on=on, backend=backend)
         if options.backend == NATIVE
@@ -174,13 +177,13 @@ def run_plan(
         alone=len(known.devices) == 1,
         meets=native is not None,
     )
-    with _kept(options.checkpoints), group as (rank, ranks):
+    with _lock_checkpoints(options.checkpoints), group as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         if begun is not None:
             begun()
         log = _Log(watch=watch if rank == 0 else None)
         evaluation = unlearnt and replace(unlearnt, report=log.evaluated)
-        with _interruptible() as stop, watched(on) as holding:
+        with _interruptible() as stop, watch_memory(on) as holding:
             if native is not None:
                 # PyTorch's engine takes a second to load, on every rank.
                 from shardwright.execute.launch.native_rank import run_native_rank
@@ -220,8 +223,10 @@ def run_plan(
                     recorder=recorder,
                     evaluation=evaluation,
                 )
-        trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
-        held_by = _all_held((holding.most, holding.grown), ranks=ranks)
+        trace = (
+            gather_trace(recorder.trace(plan=name)) if recorder is not None and log.steps else None
+        )
+        held_by = _peaks_of_ranks((holding.most, holding.grown), ranks=ranks)
     steps = log.steps
     held_on = {device: held_by[rank] for device, rank in placed.items()}
     return RunReport(
@@ -232,12 +237,14 @@ def run_plan(
         on=on.type,
         first=steps[0].step - 1 if steps else options.steps,
         stopped=log.stopped,
-        checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
+        checkpoint=newest_checkpoint(options.checkpoints)
+        if options.checkpoints is not None
+        else None,
         trace=trace,
         evaluations=tuple(log.evaluations),
         remarks=(
-            *(remarks(native[0]) if native is not None else ()),
-            *_otherwise(problem.model),
+            *(differences_from_plan(native[0]) if native is not None else ()),
+            *_class_differences(problem.model),
             *_unapplied(settings),
             *_left_out(source),
         ),
@@ -270,7 +277,9 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
     )
 
 
-def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> Evaluation | None:
+def _evaluation_data(
+    problem: Problem, options: RunOptions, share: tuple[int, int]
+) -> Evaluation | None:
     """The evaluation of a run; None without data for it."""
     if not options.eval_data:
         return None
@@ -284,7 +293,7 @@ def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> 
     )
 
 
-def _otherwise(model: Model) -> tuple[str, ...]:
+def _class_differences(model: Model) -> tuple[str, ...]:
     """Differences between the model and the published class of its configuration; weights of that
     class were refused for them.
     """
@@ -370,19 +379,19 @@ def _native(
             f"--backend {NATIVE} needs a GPU for each rank",
             hint="--on cpu, or fewer ranks on this host",
         )
-    require_expressible(replace(problem.model, settings=settings), found[0], job=problem.job)
+    require_expressible_grid(replace(problem.model, settings=settings), found[0], job=problem.job)
     return found
 
 
-def _kept(checkpoints: Path | None) -> AbstractContextManager[None]:
+def _lock_checkpoints(checkpoints: Path | None) -> AbstractContextManager[None]:
     """The folder of checkpoints is this run's: on its first rank, unless the process that started
     the ranks has it.
     """
     first = os.environ.get("RANK", "0") == "0" and FOLDER not in os.environ
-    return held(checkpoints) if checkpoints is not None and first else nullcontext()
+    return locked_folder(checkpoints) if checkpoints is not None and first else nullcontext()
 
 
-def _all_held(own: tuple[int, int], *, ranks: int) -> list[tuple[int, int]]:
+def _peaks_of_ranks(own: tuple[int, int], *, ranks: int) -> list[tuple[int, int]]:
     """(held at most, grown) of every rank."""
     if ranks == 1:
         return [own]
@@ -409,7 +418,7 @@ def _interruptible() -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    before = {number: signal.signal(number, ask) for number in ending()}
+    before = {number: signal.signal(number, ask) for number in end_signals()}
     try:
         yield stop
     finally:

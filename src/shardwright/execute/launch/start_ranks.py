@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from shardwright.errors import ShardwrightError, StrategyError
-from shardwright.execute.launch.end_with_launcher import VARIABLE, ending, lifeline
+from shardwright.execute.launch.end_with_launcher import VARIABLE, end_signals, lifeline
 
 FOLDER = "SHARDWRIGHT_LAUNCH"
 """Environment variable: where a rank that was started here says why it ended."""
@@ -32,11 +32,11 @@ INTERRUPTED = 130
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """This process is a rank that `torchrun` or `launch` started."""
+    """True if this process is a rank that `torchrun` or `start_ranks` started."""
     return {"RANK", "WORLD_SIZE"} <= environment.keys()
 
 
-def launch(words: Sequence[str], *, ranks: int) -> int:
+def start_ranks(words: Sequence[str], *, ranks: int) -> int:
     """Start ``shardwright words`` as so many ranks, and wait for all; the exit code of the run.
 
     Rank 0 writes to this process's output. An interrupt (Ctrl-C), or the end of the terminal, is
@@ -120,7 +120,7 @@ def _passed_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
             if process.poll() is None:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in ending()}
+    before = {number: signal.signal(number, pass_on) for number in end_signals()}
     try:
         yield
     finally:

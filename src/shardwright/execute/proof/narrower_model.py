@@ -23,7 +23,7 @@ VOCAB = 64
 """Most rows of a small vocabulary."""
 
 
-def shrink(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
+def narrower_model(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
     """`model` with hidden, feed-forward, head and latent widths divided by one number, and a small
     vocabulary.
 
@@ -48,7 +48,7 @@ def shrink(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
     )
 
 
-def shrink_for(plan: Plan, *, model: Model) -> Model:
+def narrowest_model(plan: Plan, *, model: Model) -> Model:
     """The smallest such model in which every part that `plan` cuts a width into still has a run of
     its own.
 
@@ -57,11 +57,11 @@ def shrink_for(plan: Plan, *, model: Model) -> Model:
     """
     most, vocab = largest_divisor(model), VOCAB
     while True:
-        small = shrink(model, most=most, vocab=vocab)
+        small = narrower_model(model, most=most, vocab=vocab)
         lacking = {
             dim
             for dim in (Dim.HIDDEN, Dim.FFN, Dim.VOCAB)
-            if not _enough(plan, dim, model=model, small=small)
+            if not _has_enough_runs(plan, dim, model=model, small=small)
         }
         if Dim.VOCAB in lacking:
             vocab *= 2
@@ -71,10 +71,8 @@ def shrink_for(plan: Plan, *, model: Model) -> Model:
             return small
 
 
-def _enough(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
-    """Every operator's cut of `dim` finds in the small model's runs what it finds in
-    the model's.
-    """
+def _has_enough_runs(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
+    """True if every operator's cut of `dim` finds enough runs in the narrower model."""
     for one, other in zip(_cuts(plan, dim, model), _cuts(plan, dim, small), strict=True):
         (parts, runs), (_, fewer) = one, other
         if fewer < runs and fewer < parts:

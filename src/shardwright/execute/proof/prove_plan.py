@@ -12,18 +12,18 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import Key, seeded
-from shardwright.execute.proof.narrower_model import shrink_for
+from shardwright.execute.proof.narrower_model import narrowest_model
 from shardwright.execute.proof.proof_result import Proof
 from shardwright.execute.proof.short_windows import reach_of, short_reach
-from shardwright.execute.proof.shorter_step import num_operators, shortened
+from shardwright.execute.proof.shorter_step import num_operators, shorter_step
 from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
 from shardwright.execute.training.training_step import (
     StepResult,
-    differences,
     reference_plan,
     run_step,
+    step_differences,
 )
-from shardwright.execute.transport.communication_record import Trace
+from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.block import TEXT
@@ -43,7 +43,7 @@ SHORT_OPERATORS = 20_000
 """Operators that a step is shortened to where its plan allows: about half a minute."""
 
 
-def prove(
+def prove_plan(
     model: Model,
     job: TrainingJob,
     plan: Plan,
@@ -54,10 +54,10 @@ def prove(
     """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters
     and tokens.
 
-    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as
-    short as the plan's cuts allow, and windows and chunks of scans that ended within the long ones
-    end within those too (`reach`). A step of more than SHORT_OPERATORS has fewer layers and
-    microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
+    The model keeps its heads and experts, its widths are divided (`narrowest_model`); sequences are
+    as short as the plan's cuts allow, and windows and chunks of scans that ended within the long
+    ones end within those too (`reach`). A step of more than SHORT_OPERATORS has fewer layers and
+    microbatches (`shorten.shorter_step`). Leaves out: number formats below float64, and time.
 
     Args:
         seed: of parameters and tokens.
@@ -71,8 +71,8 @@ def prove(
     tell = progress or (lambda phase, done, total: None)
     tell("shrink the model", 0, 0)
     model = replace(model, settings=replace(model.settings, router_noise=0.0))
-    model, job, plan = shortened(model, job, plan, most=SHORT_OPERATORS)
-    small = shrink_for(plan, model=model)
+    model, job, plan = shorter_step(model, job, plan, most=SHORT_OPERATORS)
+    small = narrowest_model(plan, model=model)
     stages = plan_stages(plan, model=small, unfolded=True)
     count = num_operators((small, job, plan), stages)
     if count > MOST_OPERATORS:
@@ -82,14 +82,14 @@ def prove(
             hint="prove the same plan with fewer replicas, microbatches or layers",
             rule="execute.size",
         )
-    short = _short(job, plan, stages, small)
+    short = _short_job(job, plan, stages, small)
     reaches = {
         one.name: reach_of(other.tokens, whole=one.tokens)
         for one, other in zip(job.sequences, short.sequences, strict=True)
     }
     small = short_reach(small, reaches)
     batch = made_batch(small, short, seed=seed)
-    source, trace = seeded(small, seed=seed), Trace()
+    source, trace = seeded(small, seed=seed), CommunicationRecord()
     tell(f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0)
     whole = run_step(small, short, reference_plan(small, short, plan), batch=batch, source=source)
     parts = run_step(small, short, plan, batch=batch, source=source, trace=trace)
@@ -164,7 +164,7 @@ def _places(
     return (number >= 0) & (number < count)
 
 
-def _short(
+def _short_job(
     job: TrainingJob, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
 ) -> TrainingJob:
     """The job with sequences as short as the plan's cuts allow; a text that turns by its image's
@@ -228,7 +228,7 @@ def _gradients(model: Model, parts: StepResult, whole: StepResult) -> dict[str, 
     }
     floor = 1e-3 * max(largest.values())
     found: dict[str, float] = {}
-    for key, _, difference in differences(parts, whole):
+    for key, _, difference in step_differences(parts, whole):
         name = parameter_name(model, key)
         unit = max(largest[key], floor)
         found[name] = max(found.get(name, 0.0), difference / unit if difference else 0.0)

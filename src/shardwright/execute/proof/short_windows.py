@@ -41,19 +41,19 @@ def short_reach(model: Model, reaches: Mapping[str, ShortReach]) -> Model:
         operators = (
             block.operators
             if reach is None
-            else tuple(_short(operator, reach) for operator in block.operators)
+            else tuple(_short_operator(operator, reach) for operator in block.operators)
         )
         blocks.append(replace(block, operators=operators))
     return replace(model, blocks=tuple(blocks))
 
 
-def _short(operator: Operator, reach: ShortReach) -> Operator:
+def _short_operator(operator: Operator, reach: ShortReach) -> Operator:
     attention, scan = operator.attention, operator.scan
     if attention is not None and reach.window < attention.window < reach.beyond:
         attention = replace(attention, window=reach.window)
     if scan is not None and reach.chunk < scan.chunk < reach.beyond:
         scan = replace(scan, chunk=reach.chunk)
-    operator = _fewer(operator, reach)
+    operator = _fewer_key_blocks(operator, reach)
     return (
         operator
         if attention is operator.attention and scan is operator.scan
@@ -61,7 +61,7 @@ def _short(operator: Operator, reach: ShortReach) -> Operator:
     )
 
 
-def _fewer(operator: Operator, reach: ShortReach) -> Operator:
+def _fewer_key_blocks(operator: Operator, reach: ShortReach) -> Operator:
     """Blocks of fewer keys, and fewer of them, where an indexer selects some."""
     choice = operator.choice
     if choice is None or not reach.window < choice.size * choice.count < reach.beyond:

@@ -26,7 +26,7 @@ LAYERS = (4, 2, 1)
 Question = tuple[Model, TrainingJob, Plan]
 
 
-def shortened(model: Model, job: TrainingJob, plan: Plan, *, most: int) -> Question:
+def shorter_step(model: Model, job: TrainingJob, plan: Plan, *, most: int) -> Question:
     """The question with as few layers and then as few microbatches as it takes to run no more than
     `most` operators one way.
 

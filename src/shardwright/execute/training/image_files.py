@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.mapped_arrays import mapped
+from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.model_graph import Model
@@ -37,7 +37,7 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
             f"{path}: {model.name} reads no images, or of its tower only the sizes are known",
             hint="give a file of tokens alone",
         )
-    found = mapped(path, what="images", hint=HINT)
+    found = map_array(path, what="images", hint=HINT)
     if found.dtype.name not in FLOATS or found.ndim not in (3, 4):
         raise DataError(
             f"{path} has {found.ndim} dims of {found.dtype}, not images",

@@ -26,7 +26,7 @@ UNREADABLE: Final = (
 """Errors that numpy raises for a damaged file: it reads the header as Python."""
 
 
-def mapped(path: Path, *, what: str, hint: str) -> np.ndarray:
+def map_array(path: Path, *, what: str, hint: str) -> np.ndarray:
     """The array of a ``.npy`` file.
 
     Args:

@@ -20,7 +20,7 @@ from shardwright.execute.device_state.device_parameters import Key, ParameterSto
 from shardwright.execute.transport.requests import Reduce, Task
 
 
-def moved_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch.Tensor:
+def updated_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch.Tensor:
     """The bias of one router after a step.
 
     Args:
@@ -36,7 +36,7 @@ def moved_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch
     return bias + rate * torch.sign(loads.sum() - loads.numel() * loads).to(bias.dtype)
 
 
-def move_biases(
+def update_router_biases(
     devices: Sequence[int],
     store: ParameterStore,
     counts: Mapping[Key, torch.Tensor],
@@ -52,7 +52,7 @@ def move_biases(
         store: the parameters of this device.
         counts: by bias parameter, (experts,) tokens of this device that were routed to each expert.
         sizes: by bias parameter, the number of experts, for every router of the model.
-        rate: see `moved_bias`.
+        rate: see `updated_bias`.
     """
     none = torch.zeros(0, dtype=torch.float64, device=store.on)
     parts = [counts[key] if key in counts else none.new_zeros(size) for key, size in sizes.items()]
@@ -63,4 +63,4 @@ def move_biases(
         )
     for key, loads in zip(sizes, total.split(list(sizes.values())), strict=True):
         for held in store.held.get(key, {}).values():
-            held.value = moved_bias(held.value, loads, rate=rate)
+            held.value = updated_bias(held.value, loads, rate=rate)

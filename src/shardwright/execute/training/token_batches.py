@@ -64,7 +64,7 @@ class TokenBatches:
             found.append(
                 place
                 if self.seed is None
-                else shuffled(place, self.windows, seed=(self.seed, turn))
+                else permuted_position(place, self.windows, seed=(self.seed, turn))
             )
         return found
 
@@ -89,7 +89,7 @@ class TokenBatches:
         return {**result, TEXT: result[TEXT][:, :-1], "labels": labels}
 
 
-def shuffled(place: int, count: int, *, seed: tuple[int, ...]) -> int:
+def permuted_position(place: int, count: int, *, seed: tuple[int, ...]) -> int:
     """The image of `place` under a permutation of [0, count), computed without the permutation in
     memory.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.errors import DataError
 from shardwright.execute.training.image_files import open_images, require_places
-from shardwright.execute.training.mapped_arrays import mapped
+from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.model_graph import Model
@@ -73,7 +73,7 @@ def open_rows(
 
 
 def _row(path: Path) -> np.ndarray:
-    tokens = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
+    tokens = map_array(path, what="tokens", hint="make one of a text: shardwright tokenise")
     if tokens.ndim != 1 or tokens.dtype.name not in KINDS:
         raise DataError(
             f"{path} has {tokens.ndim} dims of {tokens.dtype}",

@@ -22,13 +22,27 @@ from shardwright.execute.device_state.device_parameters import (
 from shardwright.execute.device_state.flat_buckets import FlatBucket
 from shardwright.execute.device_state.gradient_buckets import plan_buckets
 from shardwright.execute.device_state.gradient_reduction import gradient_groups
-from shardwright.execute.device_state.optimizer_shards import Bucket, Places, hold, views
-from shardwright.execute.device_state.state_owner_exchange import owned, owned_of_sum, renewed
+from shardwright.execute.device_state.optimizer_shards import (
+    Bucket,
+    Places,
+    bucket_views,
+    create_parts,
+)
+from shardwright.execute.device_state.state_owner_exchange import (
+    new_values,
+    owned_gradient,
+    owned_gradient_of_sums,
+)
 from shardwright.execute.interpreter.device_actions import weight_passes
 from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, device_task
 from shardwright.execute.interpreter.expert_loads import ExpertLoads
-from shardwright.execute.interpreter.layer_hooks import Cadenced, dropped, filled, own_gradients
-from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
+from shardwright.execute.interpreter.layer_hooks import (
+    BucketHooks,
+    bucket_gradients,
+    drop_values,
+    gather_sharded,
+)
+from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, ignore_event
 from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.training.optimizer import (
     AdamW,
@@ -39,13 +53,19 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
-from shardwright.execute.training.router_bias_updates import move_biases
+from shardwright.execute.training.router_bias_updates import update_router_biases
 from shardwright.execute.training.router_checks import require_biases, require_trainable
-from shardwright.execute.training.training_step import prepare
-from shardwright.execute.training.weight_decay_exemptions import is_spared
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.requests import Beside, Reduce, Task, begun, ended
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.training.training_step import device_work
+from shardwright.execute.training.weight_decay_exemptions import is_exempt
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.requests import (
+    Reduce,
+    SideTask,
+    Task,
+    begin_side_task,
+    end_side_task,
+)
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.hardware.device_topology import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
@@ -107,9 +127,9 @@ class Training:
 
 
 @dataclass(slots=True)
-class Member:
+class DeviceState:
     """A device between steps: its parts of parameters, and by bucket its pieces. What is not
-    sharded has its values in `views`.
+    sharded has its values in `bucket_views`.
 
     Args:
         states: of its pieces; of those whose first elements' states are in host memory, of the
@@ -177,7 +197,7 @@ class StepReport:
     stopped: bool = False
 
 
-def training(
+def training_of_run(
     model: Model,
     job: TrainingJob,
     plan: Plan,
@@ -207,7 +227,7 @@ def training(
     require_biases(model, bias_rate)
     _require_executed_host(plan)
     shards = shard_rules(plan)
-    work, groups = prepare(model, job, plan, islands=islands)
+    work, groups = device_work(model, job, plan, islands=islands)
     frozen = gradient_groups(
         work.stages, model=model, length=job.sequence_length, islands=islands, trainable=False
     )
@@ -260,7 +280,7 @@ def _counted(work: DeviceWork, *, length: int) -> frozenset[tuple[int, int]]:
     return frozenset(found)
 
 
-def member(device: int, known: Training, *, source: Source) -> Member:
+def device_state(device: int, known: Training, *, source: Source) -> DeviceState:
     """A device before its first step."""
     kept = frozenset(known.biases)
     store = ParameterStore(
@@ -272,8 +292,8 @@ def member(device: int, known: Training, *, source: Source) -> Member:
         fine=kept,
     )
     bucketed = (key for bucket in _own(known, device) for key, _ in bucket.boxes)
-    hold(device, known.places, (*bucketed, *known.biases), length=known.length, store=store)
-    own = Member(device=device, store=store, views=views(device, known.buckets, store))
+    create_parts(device, known.places, (*bucketed, *known.biases), length=known.length, store=store)
+    own = DeviceState(device=device, store=store, views=bucket_views(device, known.buckets, store))
     for bucket in _own(known, device):
         view, sharers = own.views[bucket.number], bucket.sharing(device)
         values = view.own_values()
@@ -291,9 +311,14 @@ def member(device: int, known: Training, *, source: Source) -> Member:
         if sharers.party(device).degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
             own.pieces[bucket.number] = values[low:high].clone()
-    dropped(set(own.pieces), own.views)
-    work, around = known.work, cadenced(own, tuple(_own(known, device)), known.shards.of(device))
-    own.passes = around.counted(weight_passes(device, work.rows, work.stages, work.model))
+    drop_values(set(own.pieces), own.views)
+    work, around = (
+        known.work,
+        bucket_hooks(own, tuple(_own(known, device)), known.shards.of(device)),
+    )
+    own.passes = around.weight_passes_by_bucket(
+        weight_passes(device, work.rows, work.stages, work.model)
+    )
     return own
 
 
@@ -302,7 +327,7 @@ def _own(known: Training, device: int) -> Iterator[Bucket]:
 
 
 def step_task(
-    own: Member,
+    own: DeviceState,
     known: Training,
     *,
     batch: Batch,
@@ -316,27 +341,29 @@ def step_task(
         recorder: is told what begins.
 
     Parameters that the plan gathers at every use, and gradients that it sums after every
-    microbatch, are `Cadenced`.
+    microbatch, are `BucketHooks`.
     """
     device = own.device
     mine = list(_own(known, device))
     trained = [bucket for bucket in mine if bucket.trainable]
-    tell = recorder.tell(device) if recorder is not None else silent
+    tell = recorder.tell(device) if recorder is not None else ignore_event
     if own.pieces:
         tell(TaskKind.GATHER, STEP_LEVEL)
-    around = cadenced(own, tuple(mine), known.shards.of(device))
+    around = bucket_hooks(own, tuple(mine), known.shards.of(device))
     for bucket in mine:
-        if bucket.number in own.pieces and not around.gathers(bucket):
-            yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
+        if bucket.number in own.pieces and not around.gathers_each_use(bucket):
+            yield from gather_sharded(
+                device, bucket, own.views[bucket.number], own.pieces[bucket.number]
+            )
     for bucket in trained:
-        if not around.adds(bucket):
+        if not around.sums_each_microbatch(bucket):
             own.views[bucket.number].make_room(known.precision.gradient)
     loads = ExpertLoads(device=device, length=known.length) if known.bias_rate else None
     outcome = yield from device_task(
-        device, known.work, batch=batch, store=own.store, tell=tell, around=around, loads=loads
+        device, known.work, batch=batch, store=own.store, tell=tell, hooks=around, loads=loads
     )
     tell(TaskKind.REDUCE, STEP_LEVEL)
-    yield from around.settled()
+    yield from around.wait_for_sums()
     gradients = {}
     for bucket in trained:
         gradients[bucket.number] = yield from _gradient(
@@ -346,39 +373,43 @@ def step_task(
     squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
     asked = torch.tensor(float(stop is not None and stop()), device=known.on)
     balance = [] if outcome.balance is None else [outcome.balance / known.work.scale]
-    losses = counted_losses(outcome.losses, device, known) + _sum_of(balance, known)
+    losses = device_loss_sum(outcome.losses, device, known) + _sum_of(balance, known)
     sums = torch.stack([losses, _sum_of(squares, known), _sum_of([asked], known)])
     if len(known.devices) > 1:
         sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
     norm = sums[1].sqrt()
     own.steps += 1
     factor = clip_factor(norm, known.rule)
-    renewing: list[tuple[Bucket, Beside[torch.Tensor]]] = []
+    renewing: list[tuple[Bucket, SideTask[torch.Tensor]]] = []
     for bucket in trained:
-        piece = _updated(own, bucket, gradients.pop(bucket.number), known=known, factor=factor)
+        piece = _updated_piece(
+            own, bucket, gradients.pop(bucket.number), known=known, factor=factor
+        )
         renewing.append(
             (
                 bucket,
                 (
-                    yield from begun(
-                        renewed(device, bucket, piece, want=3 if bucket.number in own.pieces else 0)
+                    yield from begin_side_task(
+                        new_values(
+                            device, bucket, piece, want=3 if bucket.number in own.pieces else 0
+                        )
                     )
                 ),
             )
         )
         if len(renewing) > 1:
-            yield from _renewed(own, *renewing.pop(0))
+            yield from _wait_for_parameter(own, *renewing.pop(0))
     for one in renewing:
-        yield from _renewed(own, *one)
+        yield from _wait_for_parameter(own, *one)
     if loads is not None and known.bias_rate:
         sizes = {key: whole_shape(known.work.model, key)[0] for key in known.biases}
-        yield from move_biases(
+        yield from update_router_biases(
             known.devices, own.store, loads.counts, sizes=sizes, rate=known.bias_rate
         )
     for boxes in own.store.held.values():
         for held in boxes.values():
             held.gradient = None
-    dropped(set(own.pieces), own.views)
+    drop_values(set(own.pieces), own.views)
     tell(None, STEP_LEVEL)
     return StepReport(
         step=own.steps,
@@ -388,7 +419,7 @@ def step_task(
     )
 
 
-def counted_losses(
+def device_loss_sum(
     losses: Mapping[object, torch.Tensor], device: int, known: Training
 ) -> torch.Tensor:
     """The sum of a device's losses, but for those that another device counts."""
@@ -409,10 +440,10 @@ def _sum_of(terms: Sequence[torch.Tensor], known: Training) -> torch.Tensor:
     ).sum()
 
 
-def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Cadenced:
+def bucket_hooks(own: DeviceState, buckets: tuple[Bucket, ...], rule: ShardRule) -> BucketHooks:
     """Hooks of a device around a layer's work, for its buckets."""
     uses, sums = rule.gather is not Cadence.STEP, rule.reduce is not Cadence.STEP
-    return Cadenced(
+    return BucketHooks(
         own.device,
         own.store,
         buckets,
@@ -425,7 +456,7 @@ def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Caden
 
 
 def _gradient(
-    own: Member, bucket: Bucket, around: Cadenced, *, precision: Precision
+    own: DeviceState, bucket: Bucket, around: BucketHooks, *, precision: Precision
 ) -> Task[torch.Tensor]:
     """The step's gradient for the device's piece of the optimizer's states of a bucket, summed
     where that has not been done.
@@ -434,28 +465,35 @@ def _gradient(
         return around.whole[bucket.number]
     total = around.total.get(bucket.number)
     if total is not None:
-        return (yield from owned_of_sum(own.device, bucket, total, precision=precision))
+        return (yield from owned_gradient_of_sums(own.device, bucket, total, precision=precision))
     return (
-        yield from owned(
+        yield from owned_gradient(
             own.device,
             bucket,
-            own_gradients(own.views[bucket.number], precision),
+            bucket_gradients(own.views[bucket.number], precision),
             precision=precision,
         )
     )
 
 
-def _renewed(own: Member, bucket: Bucket, beside: Beside[torch.Tensor]) -> Task[None]:
+def _wait_for_parameter(
+    own: DeviceState, bucket: Bucket, beside: SideTask[torch.Tensor]
+) -> Task[None]:
     """Wait for what the device keeps of a parameter; the values before are dropped."""
-    values = yield from ended(beside)
+    values = yield from end_side_task(beside)
     if bucket.number in own.pieces:
         own.pieces[bucket.number] = values
     else:
         own.views[bucket.number].show(values)
 
 
-def _updated(
-    own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor
+def _updated_piece(
+    own: DeviceState,
+    bucket: Bucket,
+    gradient: torch.Tensor,
+    *,
+    known: Training,
+    factor: torch.Tensor,
 ) -> torch.Tensor:
     """The values of the device's piece of the optimizer's states, updated."""
     low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
@@ -492,19 +530,19 @@ def _rules(
                 first,
                 end,
                 replace(rule, decay=0.0)
-                if is_spared(parameter_of(model, key), rule.spared)
+                if is_exempt(parameter_of(model, key), rule.spared)
                 else rule,
             )
         begin += size
 
 
 def train_rank(
-    network: Network,
-    members: Mapping[int, Member],
+    network: DistributedTransport,
+    members: Mapping[int, DeviceState],
     known: Training,
     batches: Iterable[Batch],
     *,
-    trace: Trace | None = None,
+    trace: CommunicationRecord | None = None,
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
 ) -> Iterator[StepReport]:
@@ -516,5 +554,7 @@ def train_rank(
             d: step_task(own, known, batch=batch, stop=stop, recorder=recorder)
             for d, own in members.items()
         }
-        found = network.drive(tasks if recorder is None else recorder.watched(tasks), trace=trace)
+        found = network.run_tasks(
+            tasks if recorder is None else recorder.record_tasks(tasks), trace=trace
+        )
         yield next(iter(found.values()))

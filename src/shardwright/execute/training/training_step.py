@@ -26,8 +26,8 @@ from shardwright.execute.interpreter.load_balancing_counts import lane_balances
 from shardwright.execute.training.image_checks import require_images
 from shardwright.execute.training.key_selection_checks import require_selections
 from shardwright.execute.training.router_checks import require_trainable
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.device_topology import Units
 from shardwright.job.training_job import TrainingJob
@@ -60,7 +60,7 @@ class StepResult:
     stores: Mapping[int, ParameterStore]
 
 
-def prepare(
+def device_work(
     model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
 ) -> tuple[DeviceWork, Groups]:
     """Facts of a step of `plan` that all devices share.
@@ -173,7 +173,7 @@ def run_step(
     batch: Batch,
     source: Source,
     settings: Settings | None = None,
-    trace: Trace | None = None,
+    trace: CommunicationRecord | None = None,
 ) -> StepResult:
     """Run one step of `plan` on virtual devices.
 
@@ -182,11 +182,11 @@ def run_step(
         trace: gets a record of each request.
 
     Raises:
-        StrategyError: as `prepare`; run.* if devices do not agree on what they exchange.
+        StrategyError: as `device_work`; run.* if devices do not agree on what they exchange.
     """
     chosen = settings or model.settings
     require_trainable(model, chosen)
-    work, groups = prepare(model, job, plan)
+    work, groups = device_work(model, job, plan)
     stores = {
         d: ParameterStore(model=model, source=source, settings=chosen)
         for devices in work.rows.devices
@@ -195,7 +195,7 @@ def run_step(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
-        outcomes = run(
+        outcomes = run_in_process(
             {d: _whole(d, work, groups, batch, store) for d, store in stores.items()}, trace=trace
         )
     finally:
@@ -217,7 +217,7 @@ def _whole(
     return outcome
 
 
-def unsplit(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
+def single_device_plan(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
     """The plan of one device that runs everything."""
     items = tuple(
         Item(name=run.name, count=run.count if run.count > 1 else 0) for run in model.runs
@@ -236,7 +236,7 @@ def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
         sizes.
     """
     if not model.settings.load_balancing:
-        return unsplit(model, job)
+        return single_device_plan(model, job)
     sizes = {lane.samples // lane.microbatches for lane in plan.lanes}
     if len(sizes) > 1:
         raise StrategyError(
@@ -245,10 +245,10 @@ def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
             hint="prove a plan whose lanes have microbatches of one size",
             rule="execute.balance",
         )
-    return unsplit(model, job, microbatches=job.global_batch // sizes.pop())
+    return single_device_plan(model, job, microbatches=job.global_batch // sizes.pop())
 
 
-def differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, float]]:
+def step_differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, float]]:
     """(parameter, device, largest difference of its gradient) of every part that a device of `one`
     holds, against the unsplit `other`.
 

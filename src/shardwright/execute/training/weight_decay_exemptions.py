@@ -15,9 +15,10 @@ SPARED: Final = {
 """Words of `AdamW.spared`, and what they mean."""
 
 
-def is_spared(parameter: Parameter, spared: tuple[str, ...]) -> bool:
-    """Weight decay leaves a parameter alone; an expert's bias has one dimension, however many
-    experts there are.
+def is_exempt(parameter: Parameter, spared: tuple[str, ...]) -> bool:
+    """True if weight decay does not apply to a parameter.
+
+    An expert's bias counts as one-dimensional: its experts' dimension is ignored.
     """
     if EMBEDDINGS in spared and parameter.klass is ParameterClass.EMBED:
         return True

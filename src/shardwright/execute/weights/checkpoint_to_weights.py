@@ -7,11 +7,16 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint import SavedSource, has_block, read, tensor_name
+from shardwright.execute.checkpoints.checkpoint import (
+    SavedSource,
+    has_block,
+    read_checkpoint,
+    tensor_name,
+)
 from shardwright.execute.device_state.device_parameters import Key, parameter_of
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.execute.weights.read_weights import FLOATS, open_weights
-from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.stored_settings import stored_settings
 from shardwright.execute.weights.write_weights import WORDS, save_weights
 from shardwright.model.blocks.multi_token_prediction import MODULE, without_predictors
 from shardwright.model.ir.model_graph import Model
@@ -19,7 +24,7 @@ from shardwright.model.ir.model_graph import Model
 MASTER = "master"
 
 
-def written_weights(
+def write_checkpoint_weights(
     checkpoint: Path, *, model: Model, config: Path, folder: Path, dtype: str, base: Path | None
 ) -> tuple[tuple[Path, ...], int, str]:
     """Write a checkpoint's parameters to a new folder: (files of tensors, step, dtype as
@@ -31,16 +36,16 @@ def written_weights(
         base: folder of what was not trained.
 
     Raises:
-        DataError: as `read`, `open_weights` and `save_weights`; parameters were not trained and
-        there is no `base`.
+        DataError: as `read_checkpoint`, `open_weights` and `save_weights`; parameters were not
+            trained and there is no `base`.
     """
     model = model if has_block(checkpoint, MODULE) else without_predictors(model)
-    saved = read(
+    saved = read_checkpoint(
         checkpoint,
         model=model,
-        settings=settings_of(base, model=model, strict=False) if base is not None else None,
+        settings=stored_settings(base, model=model, strict=False) if base is not None else None,
     )
-    missing = next((key for key, _ in owned(model) if key not in saved.shapes), None)
+    missing = next((key for key, _ in stored_parameters(model) if key not in saved.shapes), None)
     if missing is not None and base is None:
         raise DataError(
             f"{checkpoint}: {tensor_name(model, missing)} was not trained, and is not in it",

@@ -32,8 +32,8 @@ from shardwright.execute.weights.naming_rules import (
     Stack,
     linear,
     norm,
-    one_more,
     renamed,
+    stored_less_one,
 )
 
 OF_IMAGES: Final[Mapping[str, Family]] = {
@@ -119,8 +119,8 @@ OF_IMAGES: Final[Mapping[str, Family]] = {
     },
     "MiniMaxM3SparseForConditionalGeneration": Family(
         name="MiniMaxM3SparseForConditionalGeneration",
-        outer=renamed(one_more(OUTER), "", "language_model."),
-        layers=one_more(M3),
+        outer=renamed(stored_less_one(OUTER), "", "language_model."),
+        layers=stored_less_one(M3),
         stem="language_model.model.layers.{layer}.",
         stacks={
             "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),

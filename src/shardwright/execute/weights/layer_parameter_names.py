@@ -7,21 +7,21 @@ from dataclasses import replace
 from shardwright.execute.weights.naming_rules import (
     Rule,
     convolved,
-    either_way,
     experts_of,
     fused,
-    in_pairs,
+    in_either_order,
+    in_rotary_pairs,
     linear,
     norm,
     of_all_experts,
-    plain,
     renamed,
+    same_tensor,
     shared_experts,
     side_by_side,
 )
 
 OUTER = {
-    **plain(embed__weight="model.embed_tokens.weight"),
+    **same_tensor(embed__weight="model.embed_tokens.weight"),
     **norm("norm", "model.norm"),
     **linear("logits", "lm_head"),
 }
@@ -29,7 +29,9 @@ SELF = {
     **linear("qkv", "self_attn.q_proj"),
     **linear("qkv:1", "self_attn.k_proj"),
     **linear("qkv:2", "self_attn.v_proj"),
-    **plain(q_norm__weight="self_attn.q_norm.weight", k_norm__weight="self_attn.k_norm.weight"),
+    **same_tensor(
+        q_norm__weight="self_attn.q_norm.weight", k_norm__weight="self_attn.k_norm.weight"
+    ),
     **linear("proj", "self_attn.o_proj"),
 }
 MLP = {
@@ -56,7 +58,7 @@ LATENT = {
     **EXPERTS,
     **shared_experts("mlp.shared_experts"),
     **linear("router", "mlp.gate"),
-    **plain(router__correction="mlp.gate.e_score_correction_bias"),
+    **same_tensor(router__correction="mlp.gate.e_score_correction_bias"),
     "q.weight": Rule(tensor="self_attn.q_proj.weight", turned=True, rotary="kv_down.weight.1"),
     **linear("q_down", "self_attn.q_a_proj"),
     **norm("q_norm", "self_attn.q_a_layernorm"),
@@ -127,7 +129,7 @@ PHI = {
 }
 MIXER = {
     **norm("norm", "norm"),
-    **plain(
+    **same_tensor(
         scan__a_log="mixer.A_log",
         scan__d="mixer.D",
         scan__dt_bias="mixer.dt_bias",
@@ -136,7 +138,7 @@ MIXER = {
     **linear("out_proj", "mixer.out_proj"),
 }
 MAMBA_OUTER = {
-    **plain(embed__weight="backbone.embeddings.weight"),
+    **same_tensor(embed__weight="backbone.embeddings.weight"),
     **norm("norm", "backbone.norm_f"),
     **linear("logits", "lm_head"),
 }
@@ -159,7 +161,7 @@ def t5_layer(last: int) -> dict[str, Rule]:
         **linear("qkv", f"{own}.q"),
         **linear("qkv:1", f"{own}.k"),
         **linear("qkv:2", f"{own}.v"),
-        **plain(core__distances=f"{own}.relative_attention_bias.weight"),
+        **same_tensor(core__distances=f"{own}.relative_attention_bias.weight"),
         **linear("proj", f"{own}.o"),
         **norm("norm2", f"layer.{last}.layer_norm"),
         "up.weight": Rule(tensor=f"{feed}.wi_0.weight", turned=True, alone=f"{feed}.wi.weight"),
@@ -173,7 +175,7 @@ GEMMA4 = {
     **GEMMA2,
     **linear("qk", "self_attn.q_proj"),
     **linear("qk:1", "self_attn.k_proj"),
-    **plain(
+    **same_tensor(
         residual2__weight="layer_scalar",
         router_norm__weight="router.scale",
         route__expert_scale="router.per_expert_scale",
@@ -191,7 +193,7 @@ GEMMA4_TOWER = {
     if "bias" not in name
 }
 GEMMA4_PROJECTOR = {
-    **plain(pool__shift="vision_tower.std_bias", pool__scale="vision_tower.std_scale"),
+    **same_tensor(pool__shift="vision_tower.std_bias", pool__scale="vision_tower.std_scale"),
     **linear("out", "embed_vision.embedding_projection"),
 }
 CLIP = {
@@ -204,7 +206,7 @@ CLIP = {
 }
 CLIP_EMBED = {
     "patch.weight": Rule(tensor="embeddings.patch_embedding.weight", turned=True, folded=True),
-    **plain(
+    **same_tensor(
         patch__class="embeddings.class_embedding",
         patch__positions="embeddings.position_embedding.weight",
     ),
@@ -213,14 +215,14 @@ CLIP_EMBED = {
 MOON = {
     **norm("norm1", "norm0"),
     **norm("norm2", "norm1"),
-    **in_pairs(fused("qkv", "wqkv", parts=3)),
+    **in_rotary_pairs(fused("qkv", "wqkv", parts=3)),
     **linear("proj", "wo"),
     **linear("up", "mlp.fc0"),
     **linear("down", "mlp.fc1"),
 }
 MOON_EMBED = {
     "patch.weight": Rule(tensor="proj.weight", turned=True, folded=True),
-    **plain(patch__bias="proj.bias"),
+    **same_tensor(patch__bias="proj.bias"),
     "patch.positions": Rule(tensor="pos_emb.weight", gridded=True),
 }
 QWEN_VISION = {
@@ -233,13 +235,13 @@ QWEN_VISION = {
 }
 QWEN_EMBED = {
     "patch.weight": Rule(tensor="patch_embed.proj.weight", turned=True, folded=True),
-    **plain(patch__bias="patch_embed.proj.bias", patch__positions="pos_embed.weight"),
+    **same_tensor(patch__bias="patch_embed.proj.bias", patch__positions="pos_embed.weight"),
 }
 QWEN_MERGER = {**norm("norm", "norm"), **linear("up", "linear_fc1"), **linear("down", "linear_fc2")}
-QWEN_EXPERTS = either_way(
+QWEN_EXPERTS = in_either_order(
     {
         **side_by_side("experts.up.weight", "mlp.experts.gate_up_proj"),
-        **plain(experts__down__weight="mlp.experts.down_proj"),
+        **same_tensor(experts__down__weight="mlp.experts.down_proj"),
     }
 )
 """As published ones are; Transformers writes them (out, in)."""
@@ -254,7 +256,7 @@ M3 = {
     **experts_of(tuple(f"block_sparse_moe.experts.{{expert}}.w{i}" for i in (1, 3, 2))),  # type: ignore[arg-type]
     **shared_experts("block_sparse_moe.shared_experts"),
     **linear("router", "block_sparse_moe.gate"),
-    **plain(router__correction="block_sparse_moe.e_score_correction_bias"),
+    **same_tensor(router__correction="block_sparse_moe.e_score_correction_bias"),
 }
 M3_ALONE = {
     **renamed(M3, "self_attn.index_", "self_attn.indexer."),
@@ -263,7 +265,7 @@ M3_ALONE = {
     **fused("shared.up", "mlp.shared_experts.gate_up_proj", parts=2),
     **linear("shared.down", "mlp.shared_experts.down_proj"),
     **linear("router", "mlp.gate"),
-    **plain(router__correction="mlp.gate.e_score_correction_bias"),
+    **same_tensor(router__correction="mlp.gate.e_score_correction_bias"),
 }
 """As Transformers writes the language model alone."""
 M3_PROJECTOR = {

@@ -102,7 +102,7 @@ class Family:
         )
 
 
-def plain(**names: str) -> dict[str, Rule]:
+def same_tensor(**names: str) -> dict[str, Rule]:
     """Parameters that are tensors as they stand; two underscores are a dot."""
     return {ours.replace("__", "."): Rule(tensor=tensor) for ours, tensor in names.items()}
 
@@ -163,7 +163,7 @@ def of_all_experts(up: str, down: str) -> dict[str, Rule]:
     }
 
 
-def one_more(rules: Rules) -> dict[str, Rule]:
+def stored_less_one(rules: Rules) -> dict[str, Rule]:
     """Gains that are stored less one."""
     return {
         name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule
@@ -177,12 +177,12 @@ def side_by_side(name: str, tensor: str, *, turned: bool = False) -> dict[str, R
     return {one: Rule(tensor=tensor, beside=both, turned=turned) for one in both}
 
 
-def either_way(rules: Rules) -> dict[str, Rule]:
+def in_either_order(rules: Rules) -> dict[str, Rule]:
     """Tensors whose last two dims some files have in the other order."""
     return {name: replace(rule, either=True) for name, rule in rules.items()}
 
 
-def in_turns(name: str, tensor: str) -> dict[str, Rule]:
+def interleaved(name: str, tensor: str) -> dict[str, Rule]:
     """Two parameters whose elements stand in turns."""
     both = (name, f"{name}.1")
     return {one: Rule(tensor=tensor, beside=both, grouped=True) for one in both}
@@ -206,7 +206,7 @@ def renamed(rules: Rules, stem: str, other: str) -> dict[str, Rule]:
     }
 
 
-def beneath(prefix: str, rules: Rules) -> dict[str, Rule]:
+def with_prefix(prefix: str, rules: Rules) -> dict[str, Rule]:
     """The same tensors of parameters whose names begin so."""
 
     def named(name: str) -> str:
@@ -223,7 +223,7 @@ def beneath(prefix: str, rules: Rules) -> dict[str, Rule]:
     }
 
 
-def in_pairs(rules: Rules) -> dict[str, Rule]:
+def in_rotary_pairs(rules: Rules) -> dict[str, Rule]:
     """Queries and keys whose turned elements stand as pairs."""
     turned = {f"qkv.{kind}{which}" for kind in ("weight", "bias") for which in ("", ".1")}
     return {

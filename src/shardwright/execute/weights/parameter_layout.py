@@ -85,7 +85,7 @@ class Patch:
     into: tuple[Interval, ...]
 
 
-def owned(model: Model) -> Iterator[tuple[Key, Parameter]]:
+def stored_parameters(model: Model) -> Iterator[tuple[Key, Parameter]]:
     """Every parameter that is stored: tied ones at their owner."""
     for number, run in enumerate(model.runs):
         for layer in range(run.count):
@@ -107,7 +107,7 @@ def adapters(model: Model) -> frozenset[Key]:
     )
 
 
-def stored(model: Model, family: Family, key: Key) -> Stored:
+def stored_place(model: Model, family: Family, key: Key) -> Stored:
     """The place of a parameter in a checkpoint.
 
     Raises:

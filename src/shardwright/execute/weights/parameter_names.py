@@ -43,20 +43,20 @@ from shardwright.execute.weights.layer_parameter_names import (
 from shardwright.execute.weights.naming_rules import (
     Family,
     Stack,
-    beneath,
     convolved,
     experts_of,
     fused,
     in_heads,
-    in_pairs,
-    in_turns,
+    in_rotary_pairs,
+    interleaved,
     linear,
     norm,
-    one_more,
-    plain,
     renamed,
+    same_tensor,
     shared_experts,
     side_by_side,
+    stored_less_one,
+    with_prefix,
 )
 
 CONFIG: Final = "config.json"
@@ -76,7 +76,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         )
     },
     **{
-        architecture: Family(name=architecture, outer=OUTER, layers=in_pairs(LLAMA))
+        architecture: Family(name=architecture, outer=OUTER, layers=in_rotary_pairs(LLAMA))
         for architecture in (
             "HeliumForCausalLM",
             "Ernie4_5ForCausalLM",
@@ -86,19 +86,21 @@ FAMILIES: Final[Mapping[str, Family]] = {
     },
     "ArceeForCausalLM": Family(name="ArceeForCausalLM", outer=OUTER, layers=UNGATED),
     "NemotronForCausalLM": Family(
-        name="NemotronForCausalLM", outer=one_more(OUTER), layers=one_more(UNGATED)
+        name="NemotronForCausalLM", outer=stored_less_one(OUTER), layers=stored_less_one(UNGATED)
     ),
     "Starcoder2ForCausalLM": Family(
         name="Starcoder2ForCausalLM",
         outer=OUTER,
         layers={**NORMS, **SELF, **linear("up", "mlp.c_fc"), **linear("down", "mlp.c_proj")},
     ),
-    "GlmForCausalLM": Family(name="GlmForCausalLM", outer=OUTER, layers=in_pairs(FUSED_GATE)),
+    "GlmForCausalLM": Family(
+        name="GlmForCausalLM", outer=OUTER, layers=in_rotary_pairs(FUSED_GATE)
+    ),
     "Glm4ForCausalLM": Family(
         name="Glm4ForCausalLM",
         outer=OUTER,
         layers={
-            **in_pairs(FUSED_GATE),
+            **in_rotary_pairs(FUSED_GATE),
             **norm("post_norm1", "post_self_attn_layernorm"),
             **norm("post_norm2", "post_mlp_layernorm"),
         },
@@ -111,7 +113,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **EXPERTS,
             **shared_experts("mlp.shared_experts"),
             **linear("router", "mlp.gate"),
-            **plain(router__correction="mlp.gate.e_score_correction_bias"),
+            **same_tensor(router__correction="mlp.gate.e_score_correction_bias"),
         },
         predictors=PREDICTOR,
     ),
@@ -121,7 +123,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GPTNeoXForCausalLM": Family(
         name="GPTNeoXForCausalLM",
         outer={
-            **plain(embed__weight="gpt_neox.embed_in.weight"),
+            **same_tensor(embed__weight="gpt_neox.embed_in.weight"),
             **norm("norm", "gpt_neox.final_layer_norm"),
             **linear("logits", "embed_out"),
         },
@@ -132,7 +134,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "OPTForCausalLM": Family(
         name="OPTForCausalLM",
         outer={
-            **plain(
+            **same_tensor(
                 embed__weight="model.decoder.embed_tokens.weight",
                 embed__positions="model.decoder.embed_positions.weight",
             ),
@@ -146,7 +148,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "FalconForCausalLM": Family(
         name="FalconForCausalLM",
         outer={
-            **plain(embed__weight="transformer.word_embeddings.weight"),
+            **same_tensor(embed__weight="transformer.word_embeddings.weight"),
             **norm("norm", "transformer.ln_f"),
             **linear("logits", "lm_head"),
         },
@@ -157,18 +159,18 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GPTJForCausalLM": Family(
         name="GPTJForCausalLM",
         outer={
-            **plain(embed__weight="transformer.wte.weight"),
+            **same_tensor(embed__weight="transformer.wte.weight"),
             **norm("norm", "transformer.ln_f"),
             **linear("logits", "lm_head"),
         },
-        layers=in_pairs(GPTJ),
+        layers=in_rotary_pairs(GPTJ),
         stem="transformer.h.{layer}.",
         base="transformer.",
     ),
     "GPTBigCodeForCausalLM": Family(
         name="GPTBigCodeForCausalLM",
         outer={
-            **plain(
+            **same_tensor(
                 embed__weight="transformer.wte.weight", embed__positions="transformer.wpe.weight"
             ),
             **norm("norm", "transformer.ln_f"),
@@ -192,12 +194,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         outer=OUTER,
         layers={
             **NORMS,
-            **in_pairs(SELF),
+            **in_rotary_pairs(SELF),
             **renamed(MLP, "mlp.", "feed_forward."),
             **shared_experts("feed_forward.shared_expert"),
             **linear("router", "feed_forward.router"),
             **side_by_side("experts.up.weight", "feed_forward.experts.gate_up_proj"),
-            **plain(experts__down__weight="feed_forward.experts.down_proj"),
+            **same_tensor(experts__down__weight="feed_forward.experts.down_proj"),
         },
     ),
     "GptOssForCausalLM": Family(
@@ -206,14 +208,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
         layers={
             **NORMS,
             **SELF,
-            **plain(
+            **same_tensor(
                 core__sinks="self_attn.sinks",
                 experts__down__weight="mlp.experts.down_proj",
                 experts__down__bias="mlp.experts.down_proj_bias",
             ),
             **linear("router", "mlp.router"),
-            **in_turns("experts.up.weight", "mlp.experts.gate_up_proj"),
-            **in_turns("experts.up.bias", "mlp.experts.gate_up_proj_bias"),
+            **interleaved("experts.up.weight", "mlp.experts.gate_up_proj"),
+            **interleaved("experts.up.bias", "mlp.experts.gate_up_proj_bias"),
         },
     ),
     "NemotronHForCausalLM": Family(
@@ -230,7 +232,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **linear("up", "mixer.up_proj"),
             **linear("down", "mixer.down_proj"),
             **linear("router", "mixer.gate"),
-            **plain(router__correction="mixer.gate.e_score_correction_bias"),
+            **same_tensor(router__correction="mixer.gate.e_score_correction_bias"),
             **linear("experts.up", "mixer.experts.{expert}.up_proj"),
             **linear("experts.down", "mixer.experts.{expert}.down_proj"),
             **linear("shared.up", "mixer.shared_experts.up_proj"),
@@ -246,7 +248,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **norm("norm2", "pre_ff_layernorm"),
             **SELF,
             **renamed(MLP, "mlp.", "feed_forward."),
-            **beneath(
+            **with_prefix(
                 "ssm.",
                 renamed(
                     {**MIXER, **fused("in_proj", "mixer.in_proj", parts=5), **convolved(3)},
@@ -258,9 +260,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "Qwen3NextForCausalLM": Family(
         name="Qwen3NextForCausalLM",
-        outer=one_more(OUTER),
+        outer=stored_less_one(OUTER),
         layers={
-            **one_more({**LLAMA, **EXPERTS, **shared_experts("mlp.shared_expert")}),
+            **stored_less_one({**LLAMA, **EXPERTS, **shared_experts("mlp.shared_expert")}),
             **linear("router", "mlp.gate"),
             **linear("shared.gate", "mlp.shared_expert_gate"),
             **in_heads(("qkv.weight", "qkv.weight.3"), "self_attn.q_proj"),
@@ -274,7 +276,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
                 heads="in_proj.weight",
             ),
             **renamed(convolved(3), "mixer.", "linear_attn."),
-            **plain(
+            **same_tensor(
                 scan__a_log="linear_attn.A_log",
                 scan__dt_bias="linear_attn.dt_bias",
                 gate_norm__weight="linear_attn.norm.weight",
@@ -290,7 +292,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **norm("norm2", "pre_ff_layernorm"),
             **SELF,
             **renamed(MAMBA1, "mixer.", "mamba."),
-            **plain(
+            **same_tensor(
                 x_norm__dt="mamba.dt_layernorm.weight",
                 x_norm__b="mamba.b_layernorm.weight",
                 x_norm__c="mamba.c_layernorm.weight",
@@ -339,10 +341,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         name="DeepseekV3ForCausalLM", outer=OUTER, layers=LATENT, predictors=PREDICTOR
     ),
     "GemmaForCausalLM": Family(
-        name="GemmaForCausalLM", outer=one_more(OUTER), layers=one_more(LLAMA)
+        name="GemmaForCausalLM", outer=stored_less_one(OUTER), layers=stored_less_one(LLAMA)
     ),
     **{
-        architecture: Family(name=architecture, outer=one_more(OUTER), layers=one_more(GEMMA2))
+        architecture: Family(
+            name=architecture, outer=stored_less_one(OUTER), layers=stored_less_one(GEMMA2)
+        )
         for architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
     },
     "Gemma4ForCausalLM": Family(name="Gemma4ForCausalLM", outer=OUTER, layers=GEMMA4),
@@ -350,12 +354,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         architecture: Family(
             name=architecture,
             outer={
-                **plain(embed__weight="shared.weight", position_bias=f"decoder.{T5_TABLE}"),
+                **same_tensor(embed__weight="shared.weight", position_bias=f"decoder.{T5_TABLE}"),
                 **norm("norm", "decoder.final_layer_norm"),
                 **linear("logits", "lm_head"),
             },
             stacks={
-                "encoder_embed": Stack(rules=plain(position_bias=f"encoder.{T5_TABLE}")),
+                "encoder_embed": Stack(rules=same_tensor(position_bias=f"encoder.{T5_TABLE}")),
                 "encoder": Stack(rules=t5_layer(1), stem="encoder.block.{layer}."),
                 "encoder_norm": Stack(rules=norm("norm", "encoder.final_layer_norm")),
                 "decoder": Stack(rules={**t5_layer(2), **T5_CROSS}, stem="decoder.block.{layer}."),
@@ -368,12 +372,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         )
     },
     "MiniMaxM3ForCausalLM": Family(
-        name="MiniMaxM3ForCausalLM", outer=one_more(OUTER), layers=one_more(M3_ALONE)
+        name="MiniMaxM3ForCausalLM", outer=stored_less_one(OUTER), layers=stored_less_one(M3_ALONE)
     ),
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",
         outer={
-            **plain(
+            **same_tensor(
                 embed__weight="transformer.wte.weight", embed__positions="transformer.wpe.weight"
             ),
             **norm("norm", "transformer.ln_f"),
@@ -386,7 +390,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "BloomForCausalLM": Family(
         name="BloomForCausalLM",
         outer={
-            **plain(embed__weight="transformer.word_embeddings.weight"),
+            **same_tensor(embed__weight="transformer.word_embeddings.weight"),
             **norm("embed_norm", "transformer.word_embeddings_layernorm"),
             **norm("norm", "transformer.ln_f"),
             **linear("logits", "lm_head"),

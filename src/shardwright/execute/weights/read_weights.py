@@ -18,9 +18,9 @@ from shardwright.execute.weights.parameter_layout import (
     Patch,
     Stored,
     adapters,
-    owned,
     patches,
-    stored,
+    stored_parameters,
+    stored_place,
 )
 from shardwright.execute.weights.parameter_names import CONFIG, family_of
 from shardwright.lazy_dataclass import dataclass
@@ -68,7 +68,7 @@ class HuggingFaceWeights:
         """
         if key in adapters(self.model):
             return self.beside.part(key, box)
-        found = stored(self.model, self.family, key)
+        found = stored_place(self.model, self.family, key)
         result = torch.empty([count(i) for i in box], dtype=self.dtype)
         by_file: dict[str, list[Patch]] = {}
         for patch in patches(found, box):
@@ -170,9 +170,9 @@ def tensors_of(model: Model, family: Family) -> Iterator[tuple[str, Stored]]:
     """Every tensor that some part of a model's parameters stands in, with how; one may come several
     times.
     """
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         if key not in adapters(model):
-            place = stored(model, family, key)
+            place = stored_place(model, family, key)
             names = dict.fromkeys(
                 p.tensor for p in patches(place, tuple(((0, n),) for n in whole_shape(model, key)))
             )
@@ -258,7 +258,7 @@ def _require_tied(
                 (number, 0, operator.name, parameter.name),
                 origin(model, number, 0, operator, parameter).key,
             )
-            head, owner = (stored(model, family, key).tensor for key in keys)
+            head, owner = (stored_place(model, family, key).tensor for key in keys)
             names = [name if name in headers else family.other(name) for name in (head, owner)]
             if names[0] not in headers or names[0] == names[1]:
                 continue

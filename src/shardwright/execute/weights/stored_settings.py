@@ -12,7 +12,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
 
 
-def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:
+def stored_settings(folder: Path, *, model: Model, strict: bool = True) -> Settings:
     """Base of rotary positions and epsilon of norms from the ``config.json`` of a folder.
 
     Args:

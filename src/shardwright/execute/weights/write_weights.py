@@ -18,8 +18,20 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.device_parameters import Key, Parts, Source, part, whole_shape
-from shardwright.execute.weights.parameter_layout import Patch, Stored, owned, patches, stored
+from shardwright.execute.device_state.device_parameters import (
+    Key,
+    Source,
+    SourceOfParts,
+    parameter_part,
+    whole_shape,
+)
+from shardwright.execute.weights.parameter_layout import (
+    Patch,
+    Stored,
+    patches,
+    stored_parameters,
+    stored_place,
+)
 from shardwright.execute.weights.parameter_names import CONFIG, family_of
 from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
 from shardwright.lazy_dataclass import dataclass
@@ -71,7 +83,7 @@ def save_weights(
     """
     planned = _planned(model, dtype)
     asked: object = source
-    parts = source if isinstance(asked, Parts) else lru_cache(maxsize=1)(source)
+    parts = source if isinstance(asked, SourceOfParts) else lru_cache(maxsize=1)(source)
     if folder.exists():
         raise DataError(f"{folder} exists", hint="give the name of a folder that does not")
     shards: list[list[str]] = [[]]
@@ -111,9 +123,9 @@ def _planned(model: Model, dtype: torch.dtype) -> dict[str, _Tensor]:
     family = family_of(model.architecture)
     found: dict[str, _Tensor] = {}
     biases = set(choice_biases(model))
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         place, own = (
-            stored(model, family, key),
+            stored_place(model, family, key),
             torch.promote_types(dtype, torch.float32) if key in biases else dtype,
         )
         for patch in patches(place, tuple(((0, n),) for n in whole_shape(model, key))):
@@ -127,7 +139,7 @@ def _assembled(tensor: _Tensor, source: Source) -> torch.Tensor:
     """A whole tensor from the parameters that it is made of."""
     result, filled = torch.empty(tensor.parts[0][1].flat, dtype=tensor.dtype), 0
     for key, place, patch in tensor.parts:
-        values = part(source, key, tuple((interval,) for interval in patch.into))
+        values = parameter_part(source, key, tuple((interval,) for interval in patch.into))
         values = values - place.add if place.add else values
         experts = values.dim() - sum(d >= 0 for d in patch.dims)
         values = values.reshape(values.shape[experts:])

@@ -15,7 +15,7 @@ import torch
 from shardwright.execute.numerics.base.group_calls import exchange_tensors
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare, Routed
+from shardwright.execute.transport.torch_device import OperatorShare, RoutedTokens
 from shardwright.program.layout.tensor_layout import Box
 
 TokenChoices = tuple[torch.Tensor, torch.Tensor]
@@ -124,14 +124,14 @@ def collect_from_experts(
     return [(expected[d], received[d]) for d in sorted(expected)]
 
 
-def _routing(place: OperatorShare) -> dict[int, Routed]:
+def _routing(place: OperatorShare) -> dict[int, RoutedTokens]:
     """The routing of every device, sorted by device; of this device alone where nothing is
     split.
     """
     if place.routing:
         return dict(sorted(place.routing.items()))
     tokens = (place.samples, place.positions)
-    return {place.device: Routed(home=tokens, serves=tokens, experts=place.experts)}
+    return {place.device: RoutedTokens(home=tokens, serves=tokens, experts=place.experts)}
 
 
 def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tens
 
 
 def _pairs(
-    place: OperatorShare, chosen: torch.Tensor, held_tokens: torch.Tensor, to: Routed
+    place: OperatorShare, chosen: torch.Tensor, held_tokens: torch.Tensor, to: RoutedTokens
 ) -> TokenChoices:
     """(token, choice) pairs of the tokens held here that go to the device of `to`."""
     low, high = to.experts
@@ -155,7 +155,7 @@ def _pairs(
 
 
 def _sender(
-    place: OperatorShare, routing: dict[int, Routed], to: int, tokens: torch.Tensor
+    place: OperatorShare, routing: dict[int, RoutedTokens], to: int, tokens: torch.Tensor
 ) -> torch.Tensor:
     """The device that sends each of the tokens to the device `to`."""
     sender = torch.full_like(tokens, -1)
