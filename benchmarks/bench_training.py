@@ -13,8 +13,12 @@ from torch.nn import functional
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import device_state, step_task, training_of_run
-from shardwright.execute.training.training_step import device_work, single_device_plan
+from shardwright.execute.training.training_loop import (
+    create_device_state,
+    prepare_training,
+    step_task,
+)
+from shardwright.execute.training.training_step import prepare_step, single_device_plan
 from shardwright.execute.transport.in_process import run_in_process
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
@@ -64,13 +68,13 @@ def steps_of(name: str) -> tuple[Step, Step]:
     )
     batch = {"text": tokens[:, :-1], "labels": tokens[:, 1:]}
     plan, source = single_device_plan(model, job), seeded(model, seed=0, dtype=torch.float32)
-    known = training_of_run(model, job, plan, rule=RULE, dtype=torch.float32)
-    own = device_state(0, known, source=source)
+    known = prepare_training(model, job, plan, rule=RULE, dtype=torch.float32)
+    own = create_device_state(0, known, source=source)
 
     def ours() -> float:
         return run_in_process({0: step_task(own, known, batch=batch)})[0].loss
 
-    work, _ = device_work(model, job, plan)
+    work, _ = prepare_step(model, job, plan)
     module = NativeStage(work.stages[0][0], model=model, settings=model.settings).to_empty(
         device="cpu"
     )

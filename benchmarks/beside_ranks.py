@@ -28,12 +28,12 @@ from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.training.training_loop import (
     DeviceState,
-    Training,
-    device_state,
+    TrainingRun,
+    create_device_state,
+    prepare_training,
     step_task,
-    training_of_run,
 )
-from shardwright.execute.training.training_step import device_work, single_device_plan
+from shardwright.execute.training.training_step import prepare_step, single_device_plan
 from shardwright.execute.transport.group_collectives import GLOO
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -94,7 +94,7 @@ def theirs(module: nn.Module, batch: dict[str, torch.Tensor], *, sharded: bool) 
 
 def plain_module(model: Model, job: TrainingJob) -> NativeStage:
     """The whole decoder as a module, with the parameters that the interpreter begins with."""
-    work, _ = device_work(model, job, single_device_plan(model, job))
+    work, _ = prepare_step(model, job, single_device_plan(model, job))
     module = NativeStage(work.stages[0][0], model=model, settings=model.settings).to_empty(
         device="cpu"
     )
@@ -106,7 +106,10 @@ def plain_module(model: Model, job: TrainingJob) -> NativeStage:
 
 
 def _driven(
-    network: DistributedTransport, own: DeviceState, known: Training, batch: dict[str, torch.Tensor]
+    network: DistributedTransport,
+    own: DeviceState,
+    known: TrainingRun,
+    batch: dict[str, torch.Tensor],
 ) -> None:
     network.run_tasks({own.device: step_task(own, known, batch=batch)})
 
@@ -129,8 +132,10 @@ def beside(rank: int, port: int, names: tuple[str, ...]) -> None:
             plain = theirs(plain_module(model, job), batch, sharded=sharded)
             plan = plan_of(parse_grid(strategy, devices=RANKS), model=model, global_batch=SAMPLES)
             for backend in ("", GLOO):
-                known = training_of_run(model, job, plan, rule=RULE, dtype=torch.float32)
-                own = device_state(rank, known, source=seeded(model, seed=0, dtype=torch.float32))
+                known = prepare_training(model, job, plan, rule=RULE, dtype=torch.float32)
+                own = create_device_state(
+                    rank, known, source=seeded(model, seed=0, dtype=torch.float32)
+                )
                 with DistributedTransport({0: 0, 1: 1}, backend=backend) as network:
                     ours = partial(_driven, network, own, known, batch)
 

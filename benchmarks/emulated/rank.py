@@ -18,7 +18,7 @@ import torch.distributed as dist
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.device_state.device_parameters import Key, ParameterStore, StoredParameter
-from shardwright.execute.device_state.flat_buckets import BucketBox, FlatBucket, HeldPart
+from shardwright.execute.device_state.flat_buckets import BucketBox, FlatBucket, PartOfBox
 from shardwright.execute.device_state.optimizer_shards import (
     Bucket,
     all_gather_bucket,
@@ -27,7 +27,7 @@ from shardwright.execute.device_state.optimizer_shards import (
 from shardwright.execute.interpreter.device_walk import device_task
 from shardwright.execute.interpreter.layer_hooks import bucket_gradients
 from shardwright.execute.numerics.base.run_precision import uniform_precision
-from shardwright.execute.training.training_loop import Training, training_of_run
+from shardwright.execute.training.training_loop import TrainingRun, prepare_training
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.strategy.text.parse_plan import parse_plan
@@ -51,7 +51,7 @@ def steps(
 ) -> Iterator[dict[str, Any]]:
     """Run steps of a setting: beginning and end of each, and how late this rank began."""
     setting = SETTINGS[command["setting"]]
-    known = training_of_run(
+    known = prepare_training(
         setting.model, setting.job, parse_plan(command["plan"]), precision=PRECISION
     )
     active = rank in known.devices
@@ -81,7 +81,7 @@ def _flat(bucket: Bucket) -> FlatBucket:
     held = StoredParameter(
         box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE)
     )
-    part = HeldPart(held=held, rows=(slice(None),), is_all=True)
+    part = PartOfBox(held=held, rows=(slice(None),), is_all=True)
     found = FlatBucket(stretches=(BucketBox(shape=(bucket.elements,), parts=(part,)),))
     found.make_room(DTYPE)
     return found
@@ -89,7 +89,7 @@ def _flat(bucket: Bucket) -> FlatBucket:
 
 def _step(
     rank: int,
-    known: Training,
+    known: TrainingRun,
     store: ParameterStore,
     parts: Mapping[int, FlatBucket],
     seconds: Seconds,

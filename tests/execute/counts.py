@@ -29,8 +29,8 @@ from shardwright.execute.numerics.base.local_operators import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import narrowest_model
-from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_step import StepResult, device_work, run_step
+from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.training_step import StepResult, prepare_step, run_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -71,7 +71,7 @@ def problem_of(plan: Plan, *, model: Model, job: TrainingJob) -> Problem:
         StrategyError: the plan cannot be executed.
     """
     small = narrowest_model(plan, model=model)
-    return Problem(model=small, job=job, plan=plan, work=device_work(small, job, plan)[0])
+    return Problem(model=small, job=job, plan=plan, work=prepare_step(small, job, plan)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Ran:
 def ran(problem: Problem) -> Ran:
     """Run a step, with experts chosen in turn."""
     trace, products = CommunicationRecord(), CountedProducts()
-    source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
+    source, batch = seeded(problem.model, seed=0), random_batch(problem.model, problem.job, seed=0)
     with (
         mock.patch.object(run_layer, "numerics_of", products),
         mock.patch.object(attention_operator, "attend_to_keys", products.met),

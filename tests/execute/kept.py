@@ -12,7 +12,7 @@ from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.device_state.layer_state import LayerState
 from shardwright.execute.interpreter.device_walk import Walker, device_task
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import training_of_run
+from shardwright.execute.training.training_loop import prepare_training
 from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.cluster_expression import parse_cluster
@@ -91,7 +91,7 @@ ONE = Small(
 @lru_cache(maxsize=4)
 def gradients(small: Small) -> tuple[dict[tuple[int, Key, Any], torch.Tensor], dict[int, Watched]]:
     """By device, key and box; and what was watched, in the job's formats."""
-    known = training_of_run(small.model, small.job, small.plan, precision=precision_of(small.job))
+    known = prepare_training(small.model, small.job, small.plan, precision=precision_of(small.job))
     members, walkers = small.members(known), {}
 
     def walking(device: int, *given: Any) -> Watched:

@@ -25,7 +25,7 @@ from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.step_events import native_recorder
 from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import StepReport, training_of_run
+from shardwright.execute.training.training_loop import StepReport, prepare_training
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -703,7 +703,7 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
                 plan = plan_of(
                     case.grid, model=own.small.model, global_batch=own.small.job.global_batch
                 )
-                known = training_of_run(own.small.model, own.small.job, plan, rule=own.rule)
+                known = prepare_training(own.small.model, own.small.job, plan, rule=own.rule)
                 if engine == OWN:
                     steps += run_rank(
                         known,

@@ -23,7 +23,7 @@ from shardwright.execute.interpreter.recorder import Recorder, gather_trace
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.training.training_loop import (
     StepReport,
-    device_state,
+    create_device_state,
     step_task,
     train_rank,
 )
@@ -88,7 +88,9 @@ def train_all(
             recorder = Recorder()
             if rank < small.devices:
                 known = small.known()
-                members = {rank: device_state(rank, known, source=seeded(small.model, seed=0))}
+                members = {
+                    rank: create_device_state(rank, known, source=seeded(small.model, seed=0))
+                }
                 found[name] = list(
                     train_rank(
                         network, members, known, map(small.batches, range(STEPS)), recorder=recorder
@@ -181,7 +183,7 @@ def ended(rank: int, *, by: Callable[[], None], who: int, backend: str = "") -> 
     a step before."""
     small = PLANS[ENDED]
     known = small.known()
-    own = device_state(rank, known, source=seeded(small.model, seed=0))
+    own = create_device_state(rank, known, source=seeded(small.model, seed=0))
 
     def halfway(task: Task[StepReport]) -> Task[StepReport]:
         answer: Answer = None

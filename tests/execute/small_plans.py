@@ -15,9 +15,9 @@ from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import (
     DeviceState,
     StepReport,
-    Training,
-    device_state,
-    training_of_run,
+    TrainingRun,
+    create_device_state,
+    prepare_training,
 )
 from shardwright.execute.training.training_step import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -98,10 +98,10 @@ class Small:
     def plan(self) -> Plan:
         return parse_plan(f"plan small devices {self.devices}\n{self.zero}{self.body}")
 
-    def known(self) -> Training:
+    def known(self) -> TrainingRun:
         return _known(self)
 
-    def alone(self) -> Training:
+    def alone(self) -> TrainingRun:
         """The same on one device."""
         return _alone(replace(self, body="", zero="", devices=1))
 
@@ -113,8 +113,11 @@ class Small:
         }
         return {n: ids[:, :-1] for n, ids in tokens.items()} | {"labels": tokens["text"][:, 1:]}
 
-    def members(self, known: Training) -> dict[int, DeviceState]:
-        return {d: device_state(d, known, source=seeded(self.model, seed=0)) for d in known.devices}
+    def members(self, known: TrainingRun) -> dict[int, DeviceState]:
+        return {
+            d: create_device_state(d, known, source=seeded(self.model, seed=0))
+            for d in known.devices
+        }
 
 
 @lru_cache(maxsize=8)
@@ -123,13 +126,13 @@ def _small(whole: Callable[[], Model]) -> Model:
 
 
 @lru_cache(maxsize=64)
-def _known(small: Small) -> Training:
-    return training_of_run(small.model, small.job, small.plan, rule=small.rule)
+def _known(small: Small) -> TrainingRun:
+    return prepare_training(small.model, small.job, small.plan, rule=small.rule)
 
 
 @lru_cache(maxsize=64)
-def _alone(small: Small) -> Training:
-    return training_of_run(
+def _alone(small: Small) -> TrainingRun:
+    return prepare_training(
         small.model,
         small.job,
         single_device_plan(small.model, small.job, microbatches=small.microbatches),
@@ -148,7 +151,7 @@ def _alone_reports(small: Small, steps: int) -> tuple[StepReport, ...]:
 
 
 def run_here(
-    small: Small, known: Training, *, steps: int
+    small: Small, known: TrainingRun, *, steps: int
 ) -> tuple[list[StepReport], dict[int, DeviceState]]:
     members = small.members(known)
     return train(members, known, (small.batches(step) for step in range(steps))), members

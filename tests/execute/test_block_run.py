@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.device_parameters import Key, origin, seeded
 from shardwright.execute.proof.narrower_model import narrower_model
-from shardwright.execute.proof.prove_plan import made_batch
+from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.model_graph import Model
@@ -31,7 +31,7 @@ def test_unsplit_model_equals_autograd(made: Callable[[], Model]) -> None:
     model = narrower_model(made())
     text = SequenceLength(name="text", tokens=8)
     job = TrainingJob(sequences=(text, replace(text, name="encoder")), global_batch=2)
-    batch = made_batch(model, job, seed=3)
+    batch = random_batch(model, job, seed=3)
     batch["encoder"] = batch["text"]
     source = seeded(model, seed=3)
     result = run_step(

@@ -27,20 +27,20 @@ from shardwright.execute.checkpoints.checkpoint import (
     begin_checkpoint,
     finish_checkpoint,
     read_checkpoint,
-    resumed_device,
+    resume_device,
     tensor_name,
     write_device,
 )
 from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
-from shardwright.execute.checkpoints.checkpoint_planners import Piece
+from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
 from shardwright.execute.device_state.device_parameters import Key, box_slice, seeded
 from shardwright.execute.device_state.flat_views import box_views
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.training_loop import (
     DeviceState,
-    Training,
-    device_state,
-    training_of_run,
+    TrainingRun,
+    create_device_state,
+    prepare_training,
 )
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.tensor_layout import Box
@@ -69,17 +69,16 @@ def copied(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / saved.name))
 
 
-def _resumed(name: str, found: SavedCheckpoint) -> tuple[Training, dict[int, DeviceState]]:
+def _resumed(name: str, found: SavedCheckpoint) -> tuple[TrainingRun, dict[int, DeviceState]]:
     small = PLANS[name]
     known = small.known()
     return known, {
-        d: resumed_device(d, known, found, source=seeded(small.model, seed=1))
-        for d in known.devices
+        d: resume_device(d, known, found, source=seeded(small.model, seed=1)) for d in known.devices
     }
 
 
 def _states(
-    own: DeviceState, known: Training, found: SavedCheckpoint
+    own: DeviceState, known: TrainingRun, found: SavedCheckpoint
 ) -> Iterator[tuple[Key, torch.Tensor, torch.Tensor]]:
     """(key, the device's piece of a state, what the checkpoint has of it)."""
     for bucket in (b for b in known.buckets if own.device in b.devices):
@@ -195,12 +194,12 @@ def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPat
     known, asked = small.known(), []
     original = checkpoint.read_pieces
 
-    def counted(pieces: list[Piece], *others: object) -> None:
+    def counted(pieces: list[CheckpointPiece], *others: object) -> None:
         asked.extend(pieces)
         original(pieces, *others)
 
     monkeypatch.setattr(checkpoint, "read_pieces", counted)
-    own = resumed_device(
+    own = resume_device(
         0, known, read_checkpoint(saved, model=small.model), source=seeded(small.model, seed=1)
     )
     held = sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values())
@@ -245,16 +244,18 @@ def test_formats_of_a_job_are_kept_and_master_copies_found(saved: Path, tmp_path
     """bf16 with copies in fp32, under two plans; and begun from a checkpoint in float64, which has
     no copies."""
 
-    def begun(name: str, source: SavedCheckpoint | None) -> tuple[Training, dict[int, DeviceState]]:
+    def begun(
+        name: str, source: SavedCheckpoint | None
+    ) -> tuple[TrainingRun, dict[int, DeviceState]]:
         small = PLANS[name]
-        known = training_of_run(
+        known = prepare_training(
             small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)
         )
         first = seeded(small.model, seed=0)
         return known, {
-            d: device_state(d, known, source=first)
+            d: create_device_state(d, known, source=first)
             if source is None
-            else resumed_device(d, known, source, source=first)
+            else resume_device(d, known, source, source=first)
             for d in known.devices
         }
 

@@ -17,20 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resumed_device
+from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resume_device
 from shardwright.execute.device_state.device_parameters import Key, seeded
-from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
+from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.execute.numerics.experts import expert_layer
-from shardwright.execute.proof.prove_plan import made_batch
+from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training import router_bias_updates
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.router_bias_updates import updated_bias
 from shardwright.execute.training.training_loop import (
     DeviceState,
-    Training,
-    device_state,
-    training_of_run,
+    TrainingRun,
+    create_device_state,
+    prepare_training,
 )
 from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.weights.checkpoint_to_weights import write_checkpoint_weights
@@ -66,15 +66,17 @@ def small(layers: int = 4, predictors: int = 0) -> Model:
 
 
 def begun(
-    model: Model, plan: Plan, *, rate: float | None = RATE, precision: Precision | None = None
-) -> tuple[Training, dict[int, DeviceState]]:
-    known = training_of_run(
+    model: Model, plan: Plan, *, rate: float | None = RATE, precision: RunPrecision | None = None
+) -> tuple[TrainingRun, dict[int, DeviceState]]:
+    known = prepare_training(
         model, JOB, plan, rule=AdamW(rate=1e-2), bias_rate=rate, precision=precision
     )
-    return known, {d: device_state(d, known, source=seeded(model, seed=1)) for d in known.devices}
+    return known, {
+        d: create_device_state(d, known, source=seeded(model, seed=1)) for d in known.devices
+    }
 
 
-def biases(members: Mapping[int, DeviceState], known: Training) -> dict[Key, Any]:
+def biases(members: Mapping[int, DeviceState], known: TrainingRun) -> dict[Key, Any]:
     """By key, which all holders have alike."""
     found: dict[Key, Any] = {}
     for key in known.biases:
@@ -130,7 +132,7 @@ def test_loads_are_of_the_choice_of_the_whole_step() -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(expert_layer, "chosen_experts", watched)
-        train(members, known, [made_batch(model, JOB, seed=0)])
+        train(members, known, [random_batch(model, JOB, seed=0)])
     loads = torch.bincount(torch.cat([one.flatten() for one in seen[:4]]), minlength=len(before))
     topk = seen[0].shape[-1]
     assert int(loads.sum()) == 8 * LENGTH * topk
@@ -158,7 +160,7 @@ def test_a_plan_moves_biases_as_the_unsplit_model(name: str) -> None:
     model = small(layers)
     known, members = begun(model, plan)
     alone, whole = begun(model, single_device_plan(model, JOB))
-    batches = [made_batch(model, JOB, seed=seed) for seed in range(3)]
+    batches = [random_batch(model, JOB, seed=seed) for seed in range(3)]
     before = biases(whole, alone)
     reports, others = train(members, known, batches), train(whole, alone, batches)
     assert [one.loss for one in reports] == pytest.approx([one.loss for one in others], abs=1e-9)
@@ -172,7 +174,7 @@ def test_a_plan_moves_biases_as_the_unsplit_model(name: str) -> None:
 def test_biases_change_the_loss_and_nothing_else_does() -> None:
     """At a rate of 0, and without, losses are those of frozen biases."""
     model = small(2)
-    batches = [made_batch(model, JOB, seed=seed) for seed in range(3)]
+    batches = [random_batch(model, JOB, seed=seed) for seed in range(3)]
     losses = {}
     for rate in (None, 0.0, 0.5):
         known, members = begun(model, single_device_plan(model, JOB), rate=rate)
@@ -187,7 +189,7 @@ def test_biases_of_prediction_modules_move() -> None:
     known, members = begun(model, single_device_plan(model, JOB))
     assert len(known.biases) == 2
     before = biases(members, known)
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     assert all(not torch.equal(bias, before[key]) for key, bias in biases(members, known).items())
 
 
@@ -203,7 +205,7 @@ def test_small_moves_are_not_lost_where_parameters_have_sixteen_bits() -> None:
     )
     (before,) = biases(members, known).values()
     assert before.dtype is torch.float32
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     (moved,) = biases(members, known).values()
     assert set((moved - before).abs().tolist()) <= {0.0, rate}
     assert not torch.equal(moved, before)
@@ -212,7 +214,7 @@ def test_small_moves_are_not_lost_where_parameters_have_sixteen_bits() -> None:
 def test_equal_loads_come_of_it() -> None:
     """The busiest expert's share of the tokens falls towards the mean."""
     model = small(1)
-    batch = made_batch(model, JOB, seed=0)
+    batch = random_batch(model, JOB, seed=0)
 
     def worst(rate: float) -> float:
         known, members = begun(model, single_device_plan(model, JOB), rate=rate)
@@ -237,7 +239,7 @@ def test_equal_loads_come_of_it() -> None:
 def test_a_checkpoint_has_the_biases_under_any_plan(tmp_path: Path, later: str) -> None:
     """Saved by one plan and gone on under another, as if it had not been interrupted."""
     model = small(2 if "embed+2+head" in PLANS[later] else 4)
-    batches = [made_batch(model, JOB, seed=seed) for seed in range(4)]
+    batches = [random_batch(model, JOB, seed=seed) for seed in range(4)]
     alone, whole = begun(model, single_device_plan(model, JOB))
     wanted = train(whole, alone, batches)
     known, members = begun(
@@ -248,12 +250,10 @@ def test_a_checkpoint_has_the_biases_under_any_plan(tmp_path: Path, later: str) 
     found = read_checkpoint(folder, model=model)
     moved = biases(members, known)
     assert all(torch.equal(found.whole(key), bias) for key, bias in moved.items())
-    known = training_of_run(
+    known = prepare_training(
         model, JOB, parse_plan(PLANS[later]), rule=AdamW(rate=1e-2), bias_rate=RATE
     )
-    again = {
-        d: resumed_device(d, known, found, source=seeded(model, seed=1)) for d in known.devices
-    }
+    again = {d: resume_device(d, known, found, source=seeded(model, seed=1)) for d in known.devices}
     assert all(torch.equal(bias, moved[key]) for key, bias in biases(again, known).items())
     assert [one.loss for one in train(again, known, batches[2:])] == pytest.approx(
         [one.loss for one in wanted[2:]], abs=1e-9
@@ -275,7 +275,7 @@ def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> 
         rate=2.0**-12,
         precision=uniform_precision(torch.bfloat16),
     )
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     config = {
         **DEEPSEEK,
         "num_hidden_layers": 1,
@@ -305,15 +305,15 @@ def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> 
 def test_a_run_that_keeps_no_biases_does_not_go_on_from_moved_ones(tmp_path: Path) -> None:
     model = small(1)
     known, members = begun(model, single_device_plan(model, JOB))
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     found = read_checkpoint(save(members, known, tmp_path), model=model)
-    frozen = training_of_run(model, JOB, single_device_plan(model, JOB))
+    frozen = prepare_training(model, JOB, single_device_plan(model, JOB))
     with pytest.raises(DataError, match="has biases of routers that its run moved") as refused:
-        resumed_device(0, frozen, found, source=seeded(model, seed=1))
+        resume_device(0, frozen, found, source=seeded(model, seed=1))
     assert "--router-bias-update" in refused.value.hint
     kept, _ = begun(model, single_device_plan(model, JOB), rate=0.0)
-    again = {0: resumed_device(0, kept, found, source=seeded(model, seed=1))}
-    train(again, kept, [made_batch(model, JOB, seed=1)])
+    again = {0: resume_device(0, kept, found, source=seeded(model, seed=1))}
+    train(again, kept, [random_batch(model, JOB, seed=1)])
     assert all(
         torch.equal(bias, biases(members, known)[key]) for key, bias in biases(again, kept).items()
     )
@@ -322,10 +322,10 @@ def test_a_run_that_keeps_no_biases_does_not_go_on_from_moved_ones(tmp_path: Pat
 def test_a_run_that_begins_to_move_them_takes_those_of_before(tmp_path: Path) -> None:
     model = small(1)
     known, members = begun(model, single_device_plan(model, JOB), rate=None)
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     found = read_checkpoint(save(members, known, tmp_path), model=model)
     known, others = begun(model, single_device_plan(model, JOB))
-    again = {0: resumed_device(0, known, found, source=seeded(model, seed=1))}
+    again = {0: resume_device(0, known, found, source=seeded(model, seed=1))}
     assert all(
         torch.equal(bias, biases(others, known)[key]) for key, bias in biases(again, known).items()
     )
@@ -342,5 +342,5 @@ def test_a_model_without_such_biases_is_refused() -> None:
         with pytest.raises(
             StrategyError, match="no router of small has a bias of its choice"
         ) as refused:
-            training_of_run(model, JOB, single_device_plan(model, JOB), bias_rate=RATE)
+            prepare_training(model, JOB, single_device_plan(model, JOB), bias_rate=RATE)
         assert (refused.value.rule, hint in refused.value.hint) == ("execute.bias", True)

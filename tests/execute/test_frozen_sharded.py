@@ -18,11 +18,11 @@ from shardwright.execute.checkpoints.checkpoint import (
     begin_checkpoint,
     finish_checkpoint,
     read_checkpoint,
-    resumed_device,
+    resume_device,
     write_device,
 )
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.training.training_loop import DeviceState, Training
+from shardwright.execute.training.training_loop import DeviceState, TrainingRun
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.distillation import taught
@@ -177,7 +177,7 @@ def test_devices_hold_their_part_of_what_is_frozen(name: str) -> None:
         )
 
 
-def traced(small: Small) -> tuple[Training, dict[int, DeviceState], CommunicationRecord]:
+def traced(small: Small) -> tuple[TrainingRun, dict[int, DeviceState], CommunicationRecord]:
     known, trace = small.known(), CommunicationRecord()
     members = small.members(known)
     train(members, known, [small.batches(0)], trace=trace)
@@ -312,7 +312,7 @@ def test_a_checkpoint_has_what_is_trained_and_any_plan_resumes_it(
     )
     assert {key for key in saved.shapes if "lora" not in key[3]} == set()
     resumed_members = {
-        d: resumed_device(d, then, saved, source=seeded(small.model, seed=0)) for d in then.devices
+        d: resume_device(d, then, saved, source=seeded(small.model, seed=0)) for d in then.devices
     }
     found, wanted = (
         train(m, k, [small.batches(1)])[0] for m, k in ((resumed_members, then), (members, known))

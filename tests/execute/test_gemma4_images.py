@@ -27,7 +27,7 @@ from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, r
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan
-from shardwright.execute.training.image_files import open_images, patches_of
+from shardwright.execute.training.image_files import image_patches, open_images
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled_projector import pooled_operators
 from shardwright.model.catalog.models_by_name import catalog_entry
@@ -225,8 +225,8 @@ def test_elements_of_a_patch_are_the_channels_of_its_pixels() -> None:
             :, channel, 3 * down + i, 3 * across + j
         ]
     model = small_gemma()
-    assert np.array_equal(patches_of(images, model=model), patches_of(theirs, model=model))
-    assert np.array_equal(patches_of(theirs, model=model)[:, :5], theirs[:, [0, 1, 4, 5, 2]])
+    assert np.array_equal(image_patches(images, model=model), image_patches(theirs, model=model))
+    assert np.array_equal(image_patches(theirs, model=model)[:, :5], theirs[:, [0, 1, 4, 5, 2]])
 
 
 def test_files_of_images(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.checkpoints import initial_values
 from shardwright.execute.checkpoints.initial_values import InitialValues, residual_branches
 from shardwright.execute.device_state.device_parameters import box_slice, whole_shape
-from shardwright.execute.training.training_loop import device_state
+from shardwright.execute.training.training_loop import create_device_state
 from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.huggingface_layouts import LAYOUTS
@@ -106,7 +106,7 @@ def test_plans_begin_alike_and_learn() -> None:
         small = PLANS[name]
         known = small.known()
         source = InitialValues(model=small.model, seed=0, dtype=torch.float64)
-        members = {d: device_state(d, known, source=source) for d in known.devices}
+        members = {d: create_device_state(d, known, source=source) for d in known.devices}
         losses.append([r.loss for r in train(members, known, [small.batches(0)] * 3)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-10)
     assert losses[0][0] == pytest.approx(log(PLANS["tp2 then dp2"].model.vocab), abs=0.2)

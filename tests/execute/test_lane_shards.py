@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
-from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resumed_device
+from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resume_device
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.device_state.optimizer_shards import Bucket
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import device_state, training_of_run
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
 from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.hardware.device_list import DeviceList
@@ -131,19 +131,19 @@ def test_a_checkpoint_is_taken_up_where_it_was_left(
     of who went on."""
     small, source = PLANS[name], seeded(PLANS[name].model, seed=0)
     precision = precision_of(small.job) if in_formats else None
-    known = training_of_run(small.model, small.job, small.plan, rule=RULE, precision=precision)
-    members = {d: device_state(d, known, source=source) for d in known.devices}
+    known = prepare_training(small.model, small.job, small.plan, rule=RULE, precision=precision)
+    members = {d: create_device_state(d, known, source=source) for d in known.devices}
     train(members, known, [small.batches(0)])
     assert all(bool(own.values) is not in_formats for own in members.values() if own.pieces)
     found = read_checkpoint(save(members, known, tmp_path), model=small.model)
     (expected,) = train(members, known, [small.batches(1)])
     (again,) = train(
-        {d: resumed_device(d, known, found, source=source) for d in known.devices},
+        {d: resume_device(d, known, found, source=source) for d in known.devices},
         known,
         [small.batches(1)],
     )
     assert (again.loss, again.norm) == (expected.loss, expected.norm)
-    one = training_of_run(
+    one = prepare_training(
         small.model,
         small.job,
         single_device_plan(small.model, small.job),
@@ -151,7 +151,7 @@ def test_a_checkpoint_is_taken_up_where_it_was_left(
         precision=precision,
     )
     (alone,) = train(
-        {d: resumed_device(d, one, found, source=source) for d in one.devices},
+        {d: resume_device(d, one, found, source=source) for d in one.devices},
         one,
         [small.batches(1)],
     )

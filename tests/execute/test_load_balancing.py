@@ -18,10 +18,10 @@ transformers = pytest.importorskip("transformers", reason="Transformers is not i
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.proof.narrower_model import narrower_model
-from shardwright.execute.proof.prove_plan import made_batch, prove_plan
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import device_state, training_of_run
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
 from shardwright.execute.training.training_step import (
     StepResult,
     run_step,
@@ -187,7 +187,7 @@ JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), globa
 
 def step(model: Model, plan: Plan) -> StepResult:
     return run_step(
-        model, JOB, plan, batch=made_batch(model, JOB, seed=0), source=seeded(model, seed=1)
+        model, JOB, plan, batch=random_batch(model, JOB, seed=0), source=seeded(model, seed=1)
     )
 
 
@@ -236,7 +236,7 @@ def test_prediction_modules_are_not_balanced() -> None:
     ((found,),) = {tuple(o.name for b in model.blocks for o in routers(b)) for model in (chosen,)}
     assert found == "route"
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    batch, source = made_batch(model, job, seed=0), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=0), seeded(model, seed=1)
     added = [
         float(run_step(one, job, single_device_plan(one, job), batch=batch, source=source).loss)
         for one in (chosen, model)
@@ -255,7 +255,7 @@ def test_microbatches_have_the_mean_of_their_own_losses() -> None:
     """Gradient accumulation: each microbatch by itself, weighed by its samples."""
     model = small()
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    batch, source = made_batch(model, job, seed=0), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=0), seeded(model, seed=1)
     batch["labels"] = batch["labels"].clamp(min=0)
     together = run_step(
         model, job, single_device_plan(model, job, microbatches=4), batch=batch, source=source
@@ -290,13 +290,15 @@ def test_five_steps_balance_the_experts() -> None:
     model = small(2, 20.0)
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     plan = parse_plan(PLANS["ep and tp"])
-    batch = made_batch(model, job, seed=0)
+    batch = random_batch(model, job, seed=0)
 
     def last(chosen: Model) -> float:
-        known = training_of_run(chosen, job, plan, rule=AdamW(rate=1e-2))
-        members = {d: device_state(d, known, source=seeded(model, seed=1)) for d in known.devices}
+        known = prepare_training(chosen, job, plan, rule=AdamW(rate=1e-2))
+        members = {
+            d: create_device_state(d, known, source=seeded(model, seed=1)) for d in known.devices
+        }
         train(members, known, [batch] * 5)
-        known = training_of_run(model, job, plan, rule=AdamW(rate=0.0))
+        known = prepare_training(model, job, plan, rule=AdamW(rate=0.0))
         again = {d: replace_known(members[d]) for d in known.devices}
         return train(again, known, [batch])[0].loss
 
@@ -330,9 +332,11 @@ def test_a_proof_has_the_loss() -> None:
 def test_what_is_not_learnt_has_the_loss_of_tokens_alone() -> None:
     model, plan = small(4), parse_plan(PLANS["pp and dp and ep"])
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    batch = made_batch(model, job, seed=0)
-    known = training_of_run(model, job, plan)
-    members = {d: device_state(d, known, source=seeded(model, seed=1)) for d in known.devices}
+    batch = random_batch(model, job, seed=0)
+    known = prepare_training(model, job, plan)
+    members = {
+        d: create_device_state(d, known, source=seeded(model, seed=1)) for d in known.devices
+    }
     found = run_in_process(
         {d: evaluation_task(own, known, batch=batch) for d, own in members.items()}
     )
@@ -347,9 +351,9 @@ def test_noise_on_routers_is_refused_unless_it_is_switched_off() -> None:
     model = model_from_config({**MIXTRAL, "router_jitter_noise": 0.1}, name="small")
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     with pytest.raises(StrategyError, match=r"router_jitter_noise 0\.1") as refused:
-        training_of_run(model, job, single_device_plan(model, job))
+        prepare_training(model, job, single_device_plan(model, job))
     assert refused.value.rule == "execute.noise"
-    training_of_run(
+    prepare_training(
         model,
         job,
         single_device_plan(model, job),
@@ -366,7 +370,7 @@ def test_a_model_without_routers_has_no_such_loss() -> None:
     with pytest.raises(
         StrategyError, match="mean over equal routers, and small has none"
     ) as refused:
-        training_of_run(
+        prepare_training(
             model,
             job,
             single_device_plan(model, job),

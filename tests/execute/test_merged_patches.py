@@ -19,9 +19,9 @@ from shardwright.execute.numerics.images.merged_tokens import (
     split_neighbours,
     unfold_elements,
 )
-from shardwright.execute.proof.prove_plan import made_batch, prove_plan
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.training_step import (
-    device_work,
+    prepare_step,
     run_step,
     single_device_plan,
     step_differences,
@@ -94,7 +94,7 @@ def two_stages(tower: str, text: str) -> str:
 
 def assert_same(model: Model, job: TrainingJob, text: str) -> None:
     """A step of a plan and of one device, with all sequences as long as they are."""
-    batch: Batch = made_batch(model, job, seed=1)
+    batch: Batch = random_batch(model, job, seed=1)
     source = seeded(model, seed=1)
     whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, parse_plan(text), batch=batch, source=source)
@@ -198,7 +198,7 @@ def test_images_without_rows_and_columns_are_refused_by_name() -> None:
             StrategyError,
             match=f"an image of {patches} patches is no square of whole blocks of 2 x 2",
         ) as caught:
-            device_work(model, job, single_device_plan(model, job))
+            prepare_step(model, job, single_device_plan(model, job))
         assert caught.value.rule == "execute.grid"
         assert f"of {other} patches" in str(caught.value.hint)
 

@@ -15,7 +15,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.layers.activation_functions import clamped_gate
-from shardwright.execute.proof.prove_plan import made_batch, prove_plan
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.training.training_step import (
     run_step,
@@ -114,7 +114,7 @@ CUTS = (
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """Both products of the merge among them, whose tokens are of four patches each."""
     model, job, plan = small(), job_of(), parse_plan(two_stages(tower, text))
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)

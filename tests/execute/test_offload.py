@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resumed_device
+from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resume_device
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.device_state.activation_offload import offload_tensor, restore_tensor
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import Training, training_of_run
+from shardwright.execute.training.training_loop import TrainingRun, prepare_training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small
@@ -62,9 +62,9 @@ def test_a_share_of_the_elements_lies_on_the_host(percent: int) -> None:
     assert torch.equal(restore_tensor(away), tensor)
 
 
-def _known(zero: str) -> tuple[Small, Training]:
+def _known(zero: str) -> tuple[Small, TrainingRun]:
     small = replace(PLANS["zero-1"], zero=zero)
-    return small, training_of_run(
+    return small, prepare_training(
         small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)
     )
 
@@ -90,11 +90,10 @@ def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(
     assert newest is not None
     saved = read_checkpoint(newest, model=plain.model)
     again = {
-        d: resumed_device(d, known, saved, source=seeded(plain.model, seed=1))
-        for d in known.devices
+        d: resume_device(d, known, saved, source=seeded(plain.model, seed=1)) for d in known.devices
     }
     back = {
-        d: resumed_device(d, with_host, saved, source=seeded(plain.model, seed=1))
+        d: resume_device(d, with_host, saved, source=seeded(plain.model, seed=1))
         for d in known.devices
     }
     expected = train(members, known, batches[2:])

@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="Transformers is not installed")
 from shardwright.execute.checkpoints.checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.device_parameters import seeded, whole_shape
-from shardwright.execute.training.training_loop import device_state, training_of_run
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
@@ -73,8 +73,10 @@ def test_tables_after_three_steps_are_those_of_transformers(
     wanted = steps_of(published, batches)
 
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
-    known = training_of_run(model, job, parse_plan(SPLITS[cut]), rule=RULE)
-    members = {device: device_state(device, known, source=source) for device in known.devices}
+    known = prepare_training(model, job, parse_plan(SPLITS[cut]), rule=RULE)
+    members = {
+        device: create_device_state(device, known, source=source) for device in known.devices
+    }
     assert [report.loss for report in train(members, known, batches)] == pytest.approx(
         wanted, abs=1e-6
     )

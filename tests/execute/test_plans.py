@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, assume, given, reject
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.proof.prove_plan import Proof, prove_plan
+from shardwright.execute.proof.prove_plan import PlanProof, prove_plan
 from shardwright.execute.proof.shorter_step import num_operators
-from shardwright.execute.training.training_step import device_work, single_device_plan
+from shardwright.execute.training.training_step import prepare_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.trained_parameters import trained
@@ -69,11 +69,11 @@ def small(plan: ZooPlan) -> bool:
     )
 
 
-def proof_of(plan: ZooPlan) -> Proof:
+def proof_of(plan: ZooPlan) -> PlanProof:
     return prove_plan(plan.model, plan.job, plan.plan)
 
 
-def assert_equal(proof: Proof) -> None:
+def assert_equal(proof: PlanProof) -> None:
     assert proof.equal, f"loss {proof.loss_difference:+.1e}, {proof.worst[0]} {proof.worst[1]:.1e}"
 
 
@@ -103,7 +103,7 @@ def test_towers_of_known_sizes_alone_are_refused_by_name(name: str) -> None:
     with pytest.raises(
         StrategyError, match=r"vision_embed\.patch reads features of image"
     ) as error:
-        device_work(model, job, single_device_plan(model, job))
+        prepare_step(model, job, single_device_plan(model, job))
     assert error.value.rule == "execute.operator"
 
 
@@ -196,7 +196,7 @@ def test_generated_plans_are_refused_only_where_gradients_overlap() -> None:
             SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder")
         )
         try:
-            device_work(
+            prepare_step(
                 case.model,
                 TrainingJob(sequences=sequences, global_batch=case.global_batch),
                 case.plan,

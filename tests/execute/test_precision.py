@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch")
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device_walk import device_task
-from shardwright.execute.numerics.base.run_precision import Precision, precision_of
+from shardwright.execute.numerics.base.run_precision import RunPrecision, precision_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import (
     DeviceState,
     StepReport,
-    Training,
-    training_of_run,
+    TrainingRun,
+    prepare_training,
 )
 from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.transport.communication_record import CommunicationRecord
@@ -41,7 +41,7 @@ SMOOTH = AdamW(rate=3e-2, eps=3e-2, clip=1.0)
 """An eps above roundings of gradients: a step does not turn their signs into steps of the rate."""
 
 
-def formats(small: Small, kind: Dtype) -> Precision:
+def formats(small: Small, kind: Dtype) -> RunPrecision:
     """What a job of one format, with AdamW in float32, runs in."""
     master = None if kind is Dtype.FP32 else Dtype.FP32
     return precision_of(
@@ -56,15 +56,19 @@ def formats(small: Small, kind: Dtype) -> Precision:
 
 
 def steps(
-    small: Small, known: Training, *, count: int = STEPS, trace: CommunicationRecord | None = None
+    small: Small,
+    known: TrainingRun,
+    *,
+    count: int = STEPS,
+    trace: CommunicationRecord | None = None,
 ) -> tuple[list[StepReport], dict[int, DeviceState]]:
     members = small.members(known)
     return train(members, known, [small.batches(0)] * count, trace=trace), members
 
 
-def known_in(small: Small, precision: Precision, *, alone: bool = False) -> Training:
+def known_in(small: Small, precision: RunPrecision, *, alone: bool = False) -> TrainingRun:
     plan = single_device_plan(small.model, small.job) if alone else small.plan
-    return training_of_run(small.model, small.job, plan, rule=SMOOTH, precision=precision)
+    return prepare_training(small.model, small.job, plan, rule=SMOOTH, precision=precision)
 
 
 @lru_cache(maxsize=4)

@@ -15,8 +15,8 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.proof.prove_plan import made_batch, prove_plan
-from shardwright.execute.training.image_files import patches_of
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.training.image_files import image_patches
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.training.training_step import (
     run_step,
@@ -99,7 +99,7 @@ CUTS = (
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """The first layer that adds features lies before a border of stages, the second behind it."""
     model, job, plan = model_of(), job_of(), parse_plan(two_stages(tower, text))
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     places = batch["text"] == TOKEN
     assert places.sum(1).tolist() == [16] * 8
     assert len({int(row) for row in places.int().argmax(1)}) > 2
@@ -113,7 +113,7 @@ def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
 def test_a_text_without_an_image_turns_by_its_places() -> None:
     """As where nothing is known of rows and columns."""
     model, job = model_of(), job_of(samples=2)
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     plain = {**batch, "text": batch["text"].masked_fill(batch["text"] == TOKEN, TOKEN + 1)}
     by_time = model_of(rope_parameters={"rope_theta": 100.0, "mrope_section": [6, 0, 0]})
     assert by_time.settings.turns == TextRotary(rows=0, columns=0)
@@ -167,7 +167,7 @@ def test_pixels_are_patches_of_equal_frames_block_by_block(tmp_path: Path) -> No
         patch = pixels[2, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3]
         wanted = np.stack([patch, patch], axis=1).reshape(-1)
         assert np.array_equal(batch["image"][0, number].numpy(), wanted)
-    patches = patches_of(pixels, model=model)
+    patches = image_patches(pixels, model=model)
     again = open_tokens(files_of(tmp_path, patches), model=model, job=job)
     assert torch.equal(again.batch(1)["image"], batch["image"])
 

@@ -17,10 +17,10 @@ from shardwright.execute.numerics.attention.selected_key_blocks import (
     select_key_blocks,
     selected_mask,
 )
-from shardwright.execute.proof.prove_plan import made_batch, prove_plan
-from shardwright.execute.proof.short_windows import reach_of, short_reach
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.proof.short_windows import reach_of, with_short_windows
 from shardwright.execute.training.training_step import (
-    device_work,
+    prepare_step,
     run_step,
     single_device_plan,
     step_differences,
@@ -177,7 +177,7 @@ CUTS = (
 @pytest.mark.parametrize(("first", "last"), cases(CUTS, 2))
 def test_a_split_step_is_that_of_one_device(first: str, last: str) -> None:
     model, job, plan = small(), job_of(), parse_plan(two_stages(first, last))
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)
@@ -227,7 +227,7 @@ def test_what_moves_is_what_is_lowered(cut: tuple[str, str], more: Config) -> No
 )
 def test_what_was_selected_is_selected_again(line: str) -> None:
     model, job = small(), job_of()
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     plan = parse_plan(two_stages("all = t2", "all = b2", more=f"    {line}\n"))
     whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
@@ -259,7 +259,7 @@ def test_cuts_through_what_an_indexer_scores_are_refused_before_a_step(
 ) -> None:
     model, job = small(), job_of()
     with pytest.raises(StrategyError, match=said) as error:
-        device_work(model, job, parse_plan(two_stages(first, last)))
+        prepare_step(model, job, parse_plan(two_stages(first, last)))
     assert error.value.rule == "execute.selected"
 
 
@@ -275,7 +275,7 @@ def test_a_cut_between_an_indexer_and_its_core_is_refused(cut: str) -> None:
         "   all = .\norder gpipe(main)\n"
     )
     with pytest.raises(StrategyError, match="an indexer of another stage selects") as error:
-        device_work(model, job_of(), parse_plan(text))
+        prepare_step(model, job_of(), parse_plan(text))
     assert error.value.rule == "execute.selected"
 
 
@@ -283,7 +283,7 @@ def test_single_keys_are_refused() -> None:
     """DeepSeek-V3.2's scorer sums its heads, and selects keys one by one."""
     model = load_model("deepseek-v3.2")
     with pytest.raises(StrategyError, match="single keys that an indexer selects") as error:
-        device_work(model, job_of(samples=1), single_device_plan(model, job_of(samples=1)))
+        prepare_step(model, job_of(samples=1), single_device_plan(model, job_of(samples=1)))
     assert error.value.rule == "execute.selected"
 
 
@@ -313,7 +313,7 @@ def test_sizes_of_an_indexer_that_do_not_fit_are_refused() -> None:
 
 def test_a_proof_selects_some_of_its_short_sequence() -> None:
     """As the long one: 32 of 64 keys become 6 of 16."""
-    model = short_reach(model_of(index_block_size=16), {"text": reach_of(16, whole=64)})
+    model = with_short_windows(model_of(index_block_size=16), {"text": reach_of(16, whole=64)})
     choices = {o.name: o.choice for b in model.blocks for o in b.operators if o.choice is not None}
     assert {(name, one.size, one.count) for name, one in choices.items()} == {
         ("index", 3, 2),

@@ -9,7 +9,11 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.device_parameters import parameter_of, seeded
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import Training, device_state, training_of_run
+from shardwright.execute.training.training_loop import (
+    TrainingRun,
+    create_device_state,
+    prepare_training,
+)
 from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS, is_exempt
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -39,9 +43,9 @@ def batches(model: Model) -> list[dict[str, torch.Tensor]]:
 JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=4)
 
 
-def trained(known: Training, model: Model) -> tuple[list[float], dict[object, torch.Tensor]]:
+def trained(known: TrainingRun, model: Model) -> tuple[list[float], dict[object, torch.Tensor]]:
     members = {
-        device: device_state(device, known, source=seeded(model, seed=2))
+        device: create_device_state(device, known, source=seeded(model, seed=2))
         for device in known.devices
     }
     losses = [report.loss for report in train(members, known, batches(model))]
@@ -59,8 +63,8 @@ def test_an_update_is_pytorchs_with_two_groups(name: str, spared: tuple[str, ...
     model, rule = model_called(name), AdamW(rate=0.01, decay=0.5, clip=0.0, spared=spared)
     source, plan = seeded(model, seed=2), single_device_plan(model, JOB)
     (store,) = run_step(model, JOB, plan, batch=batches(model)[0], source=source).stores.values()
-    known = training_of_run(model, JOB, plan, rule=rule)
-    own = device_state(0, known, source=source)
+    known = prepare_training(model, JOB, plan, rule=rule)
+    own = create_device_state(0, known, source=source)
     train({0: own}, known, batches(model)[:1])
     seen = set()
     for key, boxes in store.held.items():
@@ -85,16 +89,16 @@ def test_plans_spare_the_same(grid: str) -> None:
     """Pieces of flat buckets have parameters of both kinds."""
     model = model_called("llama")
     alone, _ = trained(
-        training_of_run(model, JOB, single_device_plan(model, JOB), rule=RULE), model
+        prepare_training(model, JOB, single_device_plan(model, JOB), rule=RULE), model
     )
     every, _ = trained(
-        training_of_run(
+        prepare_training(
             model, JOB, single_device_plan(model, JOB), rule=AdamW(rate=RULE.rate, decay=RULE.decay)
         ),
         model,
     )
     split, _ = trained(
-        training_of_run(
+        prepare_training(
             model, JOB, plan_of(parse_grid(grid), model=model, global_batch=4), rule=RULE
         ),
         model,

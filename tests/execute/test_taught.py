@@ -17,7 +17,7 @@ from shardwright.cost.step.model_flops import model_flops
 from shardwright.errors import DataError
 from shardwright.execute.device_state.device_parameters import Key, seeded
 from shardwright.execute.numerics.losses.teacher_divergence import TeacherDivergence
-from shardwright.execute.proof.prove_plan import made_batch, prove_plan
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.proof.shorter_step import num_operators, shorter_step
 from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.weights.read_weights import open_weights
@@ -126,7 +126,7 @@ def test_the_teacher_alone_keeps_nothing_and_has_no_gradient() -> None:
         BESIDE,
         job,
         single_device_plan(BESIDE, job),
-        batch=made_batch(BESIDE, job, seed=0),
+        batch=random_batch(BESIDE, job, seed=0),
         source=seeded(BESIDE, seed=0),
     )
     (store,) = step.stores.values()

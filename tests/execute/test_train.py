@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import Key, box_slice, seeded
-from shardwright.execute.training.training_loop import device_state
+from shardwright.execute.training.training_loop import create_device_state
 from shardwright.execute.training.training_step import run_step, single_device_plan
 from tests.execute.small_plans import PLANS, RULE, Small, run_here
 from tests.execute.trained import train
@@ -70,7 +70,9 @@ def test_parameters_change_as_torch_changes_them(name: str) -> None:
 def test_a_batch_again_and_again_is_learnt() -> None:
     small = PLANS["zero-2"]
     known = small.known()
-    members = {d: device_state(d, known, source=seeded(small.model, seed=0)) for d in known.devices}
+    members = {
+        d: create_device_state(d, known, source=seeded(small.model, seed=0)) for d in known.devices
+    }
     losses = [r.loss for r in train(members, known, [small.batches(0)] * 6)]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.5 * losses[0]

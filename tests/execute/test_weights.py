@@ -21,8 +21,8 @@ from shardwright.execute.device_state.device_parameters import box_slice, seeded
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
 from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.weights import read_weights
-from shardwright.execute.weights.parameter_layout import adapters, stored_parameters
-from shardwright.execute.weights.parameter_names import FAMILIES
+from shardwright.execute.weights.parameter_layout import adapter_keys, stored_parameters
+from shardwright.execute.weights.parameter_names import FAMILY_NAMES
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.stored_settings import stored_settings
 from shardwright.execute.weights.write_weights import save_weights
@@ -54,7 +54,7 @@ def test_every_family_with_a_table_is_tried() -> None:
     assert {
         published_name(config["architectures"][0])
         for config in (*LAYOUTS.values(), *PUBLISHED.values())
-    } == set(FAMILIES)
+    } == set(FAMILY_NAMES)
 
 
 FIRST = {config["architectures"][0]: name for name, config in reversed(CONFIGS.items())}
@@ -131,7 +131,7 @@ def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(
     """Boxes with gaps in every dim; elements that are fetched, against those that are asked for."""
     model, _, weights = _opened(name, tmp_path / "weights", dtype=torch.float32)
     fetched = []
-    original = read_weights._ours
+    original = read_weights._to_our_dims
 
     def counted(values: torch.Tensor, *others: Any) -> torch.Tensor:
         fetched.append(values.numel())
@@ -143,7 +143,7 @@ def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(
         assert tuple(whole.shape) == shape
         box = tuple(((0, n // 4), (n // 2, n)) if n >= 4 else ((0, n),) for n in shape)
         with monkeypatch.context() as patch:
-            patch.setattr(read_weights, "_ours", counted)
+            patch.setattr(read_weights, "_to_our_dims", counted)
             fetched.clear()
             part = weights.part(key, box)
         assert torch.equal(part, box_slice(whole, box))
@@ -470,4 +470,4 @@ def test_adapters_begin_as_the_published_model(tmp_path: Path, name: str) -> Non
         key
         for key, boxes in store.held.items()
         if any(held.gradient is not None for held in boxes.values())
-    } == adapters(model)
+    } == adapter_keys(model)

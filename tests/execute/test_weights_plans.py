@@ -13,7 +13,11 @@ pytest.importorskip("safetensors")
 
 from shardwright.execute.checkpoints.checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.device_state.device_parameters import whole_shape
-from shardwright.execute.training.training_loop import Training, device_state, training_of_run
+from shardwright.execute.training.training_loop import (
+    TrainingRun,
+    create_device_state,
+    prepare_training,
+)
 from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.weights import read_weights
 from shardwright.execute.weights.parameter_layout import stored_parameters
@@ -71,19 +75,19 @@ def test_devices_read_what_they_hold_and_train_as_one(
     source = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
     settings = stored_settings(tmp_path / "weights", model=model)
     fetched: list[int] = []
-    original = read_weights._ours
+    original = read_weights._to_our_dims
 
     def counted(values: torch.Tensor, *others: Any) -> torch.Tensor:
         fetched.append(values.numel())
         return original(values, *others)
 
-    monkeypatch.setattr(read_weights, "_ours", counted)
+    monkeypatch.setattr(read_weights, "_to_our_dims", counted)
 
-    def trained(known: Training) -> tuple[list[float], dict[int, Any], list[tuple[int, int]]]:
+    def trained(known: TrainingRun) -> tuple[list[float], dict[int, Any], list[tuple[int, int]]]:
         members, amounts = {}, []
         for device in known.devices:
             fetched.clear()
-            members[device] = device_state(device, known, source=source)
+            members[device] = create_device_state(device, known, source=source)
             held = sum(
                 h.value.numel()
                 for boxes in members[device].store.held.values()
@@ -93,9 +97,9 @@ def test_devices_read_what_they_hold_and_train_as_one(
         return [r.loss for r in train(members, known, batches)], members, amounts
 
     alone, whole, _ = trained(
-        training_of_run(model, job, single_device_plan(model, job), settings=settings)
+        prepare_training(model, job, single_device_plan(model, job), settings=settings)
     )
-    known = training_of_run(model, job, parse_plan(PLANS[name]), settings=settings)
+    known = prepare_training(model, job, parse_plan(PLANS[name]), settings=settings)
     losses, members, amounts = trained(known)
     assert losses == pytest.approx(alone, abs=1e-10)
     assert alone[0] != pytest.approx(alone[1], abs=1e-6)

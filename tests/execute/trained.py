@@ -6,14 +6,19 @@ from collections.abc import Iterable, Mapping
 
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.interpreter.recorder import Recorder
-from shardwright.execute.training.training_loop import DeviceState, StepReport, Training, step_task
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    StepReport,
+    TrainingRun,
+    step_task,
+)
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process import run_in_process
 
 
 def train(
     members: Mapping[int, DeviceState],
-    known: Training,
+    known: TrainingRun,
     batches: Iterable[Batch],
     *,
     trace: CommunicationRecord | None = None,

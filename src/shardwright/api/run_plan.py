@@ -21,7 +21,7 @@ from shardwright.execute.launch.run_report import (
     RunReport,
     RunStep,
 )
-from shardwright.execute.proof.proof_result import Proof
+from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.files.profile_file import read_profile
 from shardwright.files.stored_documents import StoredSimulation
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
@@ -34,7 +34,7 @@ from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 
-def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
+def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> PlanProof:
     """Result of running a small model of the same structure under a stored plan on virtual devices,
     and comparing it with the unsplit model.
 

@@ -56,7 +56,7 @@ from shardwright.execute.launch.start_ranks import (
     start_ranks,
     write_error,
 )
-from shardwright.execute.launch.tensorboard import Write, writer
+from shardwright.execute.launch.tensorboard import Write, tensorboard_writer
 from shardwright.execute.training.learning_rate import CURVES
 from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.files.plan_file import read_saved
@@ -419,7 +419,7 @@ def _watcher(
         if asked.metrics is not None:
             add_line(asked.metrics, line)
         if asked.tensorboard is not None:
-            events[:] = events or [writer(asked.tensorboard)]
+            events[:] = events or [tensorboard_writer(asked.tensorboard)]
             events[0](line)
         if not form.quiet and not form.as_json:
             screen.note(

@@ -1,6 +1,4 @@
-"""State that a device keeps of a layer between forward and backward, and the part of it that is
-recomputed.
-"""
+"""State of a layer between forward and backward, and the part of it that is recomputed."""
 
 from __future__ import annotations
 
@@ -28,24 +26,24 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 
 Inputs = Mapping[str, Gradients]
-"""What a layer reads, by name, in the stream's layout: every extent on this device, None where it
-has none."""
+"""By name: a layer's input in the stream's layout, every extent on this device (None if it has
+none)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRun:
-    """A layer at work.
+    """One layer's computation for one microbatch on one device: its block, data and recomputation.
 
     Args:
-        run, layer: of the model.
-        data: the microbatch by sequence, and its labels.
-        key: of its communication, the same on all devices.
+        run, layer: numbers of the model's run and of the layer in it.
+        data: the microbatch, by sequence, and its labels.
+        key: prefix of its message keys, the same on all devices.
         scale: factor of every token's loss.
         again: operators that run again before backward.
-        dropped: those whose output nobody keeps.
-        hosted: percent of what is kept of operators' outputs that waits on the host, by operator.
-        forward_of: how an operator runs forward where a cache is kept; None = as `numerics_of`
-            says.
+        dropped: operators whose output is not kept.
+        hosted: percent of operators' kept outputs that is offloaded to the host, by operator.
+        forward_of: gives an operator's forward pass in serving, where a cache is kept; None =
+        `numerics_of`.
     """
 
     site: DeviceOfStage
@@ -61,19 +59,19 @@ class BlockRun:
     forward_of: Callable[[Operator], Forward] | None = None
 
 
-_Spot = tuple[str, str, int, int]
+_StatePlace = tuple[str, str, int, int]
 """(operator, field of `OperatorState`, input, extent) of a tensor."""
 
 
 @dataclass(slots=True)
 class OperatorState:
-    """An operator that ran.
+    """Saved tensors of an operator that ran forward.
 
     Args:
-        saved: for backward.
-        inputs: for running it again, empty where they are to be made again too.
-        lacks: (input, extent) that `saved` is to get back.
-        grads: of its outputs, once known.
+        saved: tensors for backward.
+        inputs: inputs for running it again; empty where they are recomputed too.
+        lacks: (input, extent) of dropped tensors that `saved` must get back.
+        grads: gradients of its outputs, once known.
     """
 
     saved: SavedTensors
@@ -84,14 +82,15 @@ class OperatorState:
 
 @dataclass(slots=True)
 class LayerState:
-    """Saved state of a layer for one microbatch: operators that ran; or only its inputs, if it is
-    recomputed.
+    """Saved state of a layer for one microbatch.
+
+    It holds the operators that ran, or only the layer's inputs if the layer is recomputed.
 
     Args:
-        sources: whose outputs it read, by name.
-        inputs: kept if `forgotten`.
-        lacking: some operators are to run again.
-        away: what waits on the host, and where it is missing.
+        sources: ids of the values that it read, by input name.
+        inputs: the layer's inputs, if `forgotten`.
+        lacking: some operators must run again.
+        away: offloaded tensors, and the places where they are missing.
     """
 
     ran: dict[str, OperatorState] = field(default_factory=dict)
@@ -99,34 +98,37 @@ class LayerState:
     inputs: Inputs = field(default_factory=dict)
     forgotten: bool = False
     lacking: bool = False
-    away: list[tuple[OffloadedTensor, list[_Spot]]] = field(default_factory=list)
+    away: list[tuple[OffloadedTensor, list[_StatePlace]]] = field(default_factory=list)
 
-    def forget(self, inputs: Inputs) -> None:
-        """Keep the inputs only."""
+    def keep_inputs_only(self, inputs: Inputs) -> None:
+        """Drop the operators' saved tensors and keep the layer's inputs (full recomputation)."""
         self.ran.clear()
         self.inputs, self.forgotten = inputs, True
 
 
 def kept_state(
-    run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: SavedTensors
+    run: BlockRun, operator: Operator, inputs_given: tuple[Values, ...], saved: SavedTensors
 ) -> OperatorState:
-    """The results of an operator that stay until backward, without those that are recomputed."""
+    """Saved tensors and inputs of an operator until backward, without recomputed ones."""
     names = () if operator.kind is OperatorKind.EMBEDDING else operator.inputs
     if operator.name in run.again:
         inputs = tuple(
-            () if name in run.dropped else values for name, values in zip_longest(names, given)
+            () if name in run.dropped else values
+            for name, values in zip_longest(names, inputs_given)
         )
         return OperatorState(saved=SavedTensors(inputs=()), inputs=inputs)
     lacks = frozenset(
         (number, index)
         for number, name in enumerate(names)
         if name in run.dropped and name in operator.keeps
-        for index, (own, came) in enumerate(zip(saved.inputs[number], given[number], strict=True))
-        if own is came and own.is_floating_point()
+        for index, (saved_tensor, input_tensor) in enumerate(
+            zip(saved.inputs[number], inputs_given[number], strict=True)
+        )
+        if saved_tensor is input_tensor and saved_tensor.is_floating_point()
     )
     return OperatorState(
         saved=with_tensors(
-            saved, {place: shape_placeholder(given[place[0]][place[1]]) for place in lacks}
+            saved, {place: shape_placeholder(inputs_given[place[0]][place[1]]) for place in lacks}
         ),
         lacks=lacks,
     )
@@ -135,11 +137,11 @@ def kept_state(
 def with_tensors(
     saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]
 ) -> SavedTensors:
-    """With other tensors at (input, extent)."""
+    """A copy of the saved tensors with some inputs replaced, by (input, extent)."""
     if not tensors:
         return saved
     inputs = (
-        tuple(tensors.get((n, i), own) for i, own in enumerate(values))
+        tuple(tensors.get((n, i), tensor) for i, tensor in enumerate(values))
         for n, values in enumerate(saved.inputs)
     )
     return replace(saved, inputs=tuple(inputs))
@@ -147,47 +149,48 @@ def with_tensors(
 
 def offload_state(run: BlockRun, state: LayerState) -> None:
     """Copy to the host the kept outputs of hosted operators, and the tensors that these saved."""
-    spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_Spot]]] = {}
+    spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_StatePlace]]] = {}
     for operator in (o for o in run.block.operators if o.name in state.ran and run.hosted):
         ran = state.ran[operator.name]
         percents = [run.hosted.get(name, 0) for name in operator.inputs]
-        named = [
+        candidates = [
             ("saved", n, ran.saved.inputs[n], p)
             for n, p in enumerate(percents)
             if p and n < len(ran.saved.inputs)
         ]
-        named += [
+        candidates += [
             ("inputs", n, ran.inputs[n], p)
             for n, p in enumerate(percents)
             if p and n < len(ran.inputs)
         ]
         if operator.name in run.hosted:
-            named.append(("own", 0, ran.saved.own, run.hosted[operator.name]))
-        for what, number, values, percent in named:
+            candidates.append(("own", 0, ran.saved.own, run.hosted[operator.name]))
+        for field_name, number, values, percent in candidates:
             for index, tensor in enumerate(values):
                 if tensor.is_floating_point() and any(tensor.stride()):
                     place = tensor.data_ptr(), tensor.shape
                     spots.setdefault(place, (percent, tensor, []))[2].append(
-                        (operator.name, what, number, index)
+                        (operator.name, field_name, number, index)
                     )
-    for percent, tensor, where in spots.values():
-        state.away.append((offload_tensor(tensor, percent=percent), where))
-        _put(state, where, shape_placeholder(tensor))
+    for percent, tensor, places in spots.values():
+        state.away.append((offload_tensor(tensor, percent=percent), places))
+        _set_tensor(state, places, shape_placeholder(tensor))
 
 
 def restore_state(state: LayerState) -> None:
-    """Copy the offloaded tensors back to the device."""
-    for away, where in state.away:
-        _put(state, where, restore_tensor(away))
+    """Copy a layer's offloaded tensors back to the device."""
+    for offloaded, places in state.away:
+        _set_tensor(state, places, restore_tensor(offloaded))
     state.away.clear()
 
 
-def _put(state: LayerState, where: list[_Spot], tensor: torch.Tensor) -> None:
-    for name, what, number, index in where:
+def _set_tensor(state: LayerState, places: list[_StatePlace], tensor: torch.Tensor) -> None:
+    """Put a tensor into all places of the layer's state where it belongs."""
+    for name, field_name, number, index in places:
         ran = state.ran[name]
-        if what == "saved":
+        if field_name == "saved":
             ran.saved = with_tensors(ran.saved, {(number, index): tensor})
-        elif what == "own":
+        elif field_name == "own":
             ran.saved = replace(
                 ran.saved, own=(*ran.saved.own[:index], tensor, *ran.saved.own[index + 1 :])
             )

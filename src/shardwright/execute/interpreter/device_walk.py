@@ -411,7 +411,7 @@ class Walker:
             counter.add(place, node, routed or {}, base=stage.base)
         state.sources = sources
         if node.recomputed and has_backward(node.block):
-            state.forget(inputs)
+            state.keep_inputs_only(inputs)
         elif node.hosted:
             offload_state(run, state)
         flow.states[node.number] = state

@@ -1,5 +1,6 @@
-"""Keys, values and states of a microbatch's earlier slices that operators read, and the gradients
-that later slices send back for them.
+"""Tensors of a microbatch's earlier slices that operators read, and the gradients owed to them.
+
+Tensors are keys, values and states. Later slices send the gradients back.
 """
 
 from __future__ import annotations
@@ -35,9 +36,6 @@ class EarlierSlices:
         """The inputs of an operator for one slice, with positions of earlier slices that it reads.
 
         A slice that runs again is not stored twice. `part`: the number of the slice.
-
-        Raises:
-        StrategyError: keys of another sequence (rule ``execute.slices``).
 
         Raises:
             StrategyError: keys of another sequence (rule ``execute.slices``).

@@ -20,7 +20,7 @@ from shardwright.execute.device_state.optimizer_shards import (
 )
 from shardwright.execute.device_state.state_owner_exchange import owned_gradient
 from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.numerics.base.run_precision import Precision
+from shardwright.execute.numerics.base.run_precision import RunPrecision
 from shardwright.execute.transport.requests import SideTask, Task, begin_side_task, end_side_task
 from shardwright.model.backward_reach import has_backward, runs_backward, without_gradient
 from shardwright.model.ir.operator import Operator
@@ -250,7 +250,7 @@ def operators_of_pass(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
     return tuple(o for o in block.operators if runs_backward(o, constant))
 
 
-def bucket_gradients(view: FlatBucket, precision: Precision) -> torch.Tensor:
+def bucket_gradients(view: FlatBucket, precision: RunPrecision) -> torch.Tensor:
     """A device's own gradients of a bucket, in the format in which they are sent.
 
     See `FlatBucket.own_gradients`.

@@ -133,6 +133,7 @@ class Recorder:
         """Create the function that the task of `device` calls when it begins an action."""
 
         def begins(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
+            """End the device's current action and begin the next one."""
             now = self._now()
             before = self._doing.pop(device, None)
             if before is not None:
@@ -201,6 +202,7 @@ class Recorder:
         """Wrap a device's task so that each of its requests is recorded as a span."""
 
         def by(request: Request) -> Generator[Request, Answer, Answer]:
+            """Answer one request, and record it as a span."""
             if isinstance(request, Begin):
                 return (yield replace(request, task=self._record_task(device, request.task)))
             if isinstance(request, End):

@@ -1,5 +1,6 @@
-"""Checks of a run's options before any rank is started. Needs no PyTorch, whose import takes each
-rank seconds.
+"""Checks of a run's options before any rank is started.
+
+Needs no PyTorch, whose import takes each rank seconds.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from shardwright.program.problem import Problem
 
 
 def run_settings(problem: Problem, options: RunOptions) -> Settings:
-    """The numbers that a run computes with: of the model, or of the folder of weights, and what the
-    run says of routers.
+    """Settings that a run computes with: the model's or its weights', and the run's router options.
 
     Raises:
         DataError: as `stored_settings`.
     """
-    own = (
+    stored = (
         problem.model.settings
         if options.weights is None
         else stored_settings(options.weights, model=problem.model)
     )
-    return options.trained_settings(own)
+    return options.trained_settings(stored)
 
 
 def require_runnable(problem: Problem, options: RunOptions) -> None:
-    """Raise for what no rank could use: words, files of tokens (but for each token), the
-    configuration of weights, steps left to do.
+    """Raise for options, files or weights that no rank could use, and if no step is left to do.
+
+    Token files are checked except for each token.
 
     Raises:
         UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and
@@ -60,9 +61,9 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
         ("router noise", options.router_noise, NOISES),
         *(("kind of parameters without decay", word, SPARED) for word in options.no_decay),
     ]
-    for what, word, known in words:
-        if word not in known:
-            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
+    for subject, word, allowed in words:
+        if word not in allowed:
+            raise UsageError(f"unknown {subject} {word[:40]!r}", hint=nearest(word, allowed))
     if options.metrics is not None:
         require_appendable(options.metrics)
     if options.tensorboard is not None:

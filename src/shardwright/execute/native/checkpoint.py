@@ -23,14 +23,14 @@ from shardwright.execute.checkpoints.checkpoint import (
     write_files,
 )
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
-from shardwright.execute.checkpoints.checkpoint_planners import Piece
+from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
 from shardwright.execute.checkpoints.checkpoint_ranks import gather_results, save_files
 from shardwright.execute.checkpoints.kept_checkpoints import is_due, keep_last
 from shardwright.execute.device_state.device_parameters import Key, Source, whole_shape
 from shardwright.execute.native.decoder_module import ModuleLayout
 from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.torch_private import own_intervals
-from shardwright.execute.training.training_loop import StepReport, Training
+from shardwright.execute.training.training_loop import StepReport, TrainingRun
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 
@@ -49,7 +49,7 @@ class NativeCheckpoints:
         saved: the checkpoint from which the run resumes; None = a new run.
     """
 
-    known: Training
+    known: TrainingRun
     root: Path
     steps: int
     every: int
@@ -105,7 +105,7 @@ class NativeCheckpoints:
 
 
 def newest_checkpoint_of(
-    known: Training, root: Path, *, steps: int, every: int, keep: int
+    known: TrainingRun, root: Path, *, steps: int, every: int, keep: int
 ) -> NativeCheckpoints:
     """The newest checkpoint of a folder, from which a run resumes, and settings for new ones.
 
@@ -150,7 +150,7 @@ def _trained_parameters(
                 yield key, parameter, pieces.pop(id(parameter)), layout
 
 
-def _checkpoint_pieces(engine: NativeEngine, model: Model) -> Iterator[Piece]:
+def _checkpoint_pieces(engine: NativeEngine, model: Model) -> Iterator[CheckpointPiece]:
     """Iterate over the tensors that this rank writes to a checkpoint."""
     for number, (key, parameter, piece, layout) in enumerate(_trained_parameters(engine)):
         shape, states = whole_shape(model, key), engine.optimizer.state[piece]
@@ -163,4 +163,6 @@ def _checkpoint_pieces(engine: NativeEngine, model: Model) -> Iterator[Piece]:
         box = layout.model_intervals(own_intervals(parameter))
         for state, tensor in tensors.items():
             values = layout.to_model(tensor, tuple(high - low for low, high in box)).contiguous()
-            yield Piece(name=tensor_name(model, key, state), shape=shape, box=box, values=values)
+            yield CheckpointPiece(
+                name=tensor_name(model, key, state), shape=shape, box=box, values=values
+            )

@@ -199,6 +199,7 @@ def _loss_function(
     """
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the tokens with labels, summed and scaled."""
         wanted = torch.where(labels < 0, IGNORED, labels).flatten()
         flat: torch.Tensor = logits.flatten(0, 1)
         if flat.dtype.itemsize < 4:

@@ -52,6 +52,7 @@ def _pipeline_loss(
 
     @contextmanager
     def drop_outputs(word: str, chunk: int, microbatch: int) -> Iterator[None]:
+        """Context manager that drops the last chunk's output after an action."""
         yield
         drop_output(runtime, word, chunk, microbatch)
 

@@ -47,8 +47,6 @@ class NativeBalance:
         """(loss of this rank's tokens, for the gradient; this rank's part of the reported value).
 
         All ranks call it, after a forward pass.
-
-        All ranks call it, after a forward pass.
         """
         logits = [router_logits for route in self.routes for router_logits in route.seen or ()]
         for route in self.routes:

@@ -100,6 +100,7 @@ def record_shard_collectives(
     """Make FSDP2 report its collectives to the recorder while a device's action runs."""
 
     def around(kind: Collective) -> AbstractContextManager[None]:
+        """Context manager that records a collective during the device's actions."""
         return (
             recorder.record_request(device, kind, track=Track.COLLECTIVES)
             if recorder.listens(device)

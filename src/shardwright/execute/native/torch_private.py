@@ -209,6 +209,7 @@ def _wrap_method(
     original = getattr(group, name)
 
     def method(*asked: Any, **more: Any) -> Any:
+        """Run the original method, inside `around` if it acts."""
         with around() if acts(group) else nullcontext():
             return original(*asked, **more)
 

@@ -68,9 +68,6 @@ def redistribute(
     Every device in either layout calls it with the same layouts, flags and key. The result may be
     some of `tensors` where nothing changes.
 
-
-
-
     Args:
         tensors: one for each holding of the device in `source`, shaped as its box.
         dtype, on: of the tensor, and where it is, for a device that `source` has not.

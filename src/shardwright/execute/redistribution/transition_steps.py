@@ -230,8 +230,6 @@ def _terms(holdings: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
     """(holding, box, added): boxes whose sum is the value that the device holds at each index.
 
     Full values stand alone. Of equal parts of a sum, one counts.
-
-    Full values stand alone; of parts of a sum, equal ones count once.
     """
     result: list[tuple[int, Box, bool]] = []
     tags = sorted(
@@ -293,8 +291,9 @@ def _device_steps(
     """The steps of a component in which the device sends, receives or reduces."""
     starts = sorted(buffer)
 
-    def at(flow: Flow) -> Range:
+    def buffer_range(flow: Flow) -> Range:
         # All boxes of a flow are in the buffer, one behind the other.
+        """The range of the buffer that holds a flow's elements."""
         first = starts[bisect_right(starts, flow.low) - 1]
         low = buffer[first].start + flow.low - first
         return low, low + flow.high - flow.low
@@ -310,13 +309,15 @@ def _device_steps(
             if index in flow.sources:
                 for target in flow.targets:
                     if target != index:
-                        gives.setdefault(placed_piece.devices[target], []).append(at(flow))
+                        gives.setdefault(placed_piece.devices[target], []).append(
+                            buffer_range(flow)
+                        )
             if index in flow.targets:
                 terms = []
                 for device in sorted(placed_piece.devices[i] for i in flow.sources):
                     terms.append((device, received.get(device, 0)))
                     received[device] = received.get(device, 0) + flow.high - flow.low
-                landings.append(Landing(at=at(flow), terms=tuple(terms)))
+                landings.append(Landing(at=buffer_range(flow), terms=tuple(terms)))
         received.pop(placed_piece.devices[index], None)
         if group or gives or received:
             yield DeviceStep(
@@ -344,7 +345,8 @@ def late_groups(component: Component) -> frozenset[tuple[int, Group]]:
     brought: dict[int, list[Range]] = {}
     late = set()
 
-    def needs(flow: Flow) -> bool:
+    def needs_late_data(flow: Flow) -> bool:
+        """True if a flow sends elements that a late step or a message brought."""
         return any(
             a < flow.high and flow.low < b
             for device in flow.sources
@@ -354,13 +356,13 @@ def late_groups(component: Component) -> frozenset[tuple[int, Group]]:
     for number, act in enumerate(best_acts(component)):
         after: list[Flow] = []
         if not act.step.groups:
-            assert not any(map(needs, act.flows)), (
+            assert not any(map(needs_late_data, act.flows)), (
                 "a message never carries data that the receiver's side made"
             )
             after += act.flows
         for group in act.step.groups:
             group_flows = [flow for flow in act.flows if flow.sources[0] in group]
-            if givers.issuperset(group) and not any(map(needs, group_flows)):
+            if givers.issuperset(group) and not any(map(needs_late_data, group_flows)):
                 continue
             assert takers.issuperset(group), (
                 "a sender's side never needs data that the receiver's side makes"

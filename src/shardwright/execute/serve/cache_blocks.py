@@ -81,9 +81,6 @@ class BlockTables:
 
         Blocks that no later query reads are freed and returned, by reach.
 
-
-
-
         Raises:
             StrategyError: other positions than those before `past` are cached (rule
             ``serve.past``), no block is left (``serve.blocks``).

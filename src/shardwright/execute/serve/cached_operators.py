@@ -25,7 +25,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
 )
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
-from shardwright.execute.numerics.positions.rotary_angles import lengths_differ_above
+from shardwright.execute.numerics.positions.rotary_angles import largest_length_with_equal_rotation
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.numerics.state_space.state_space_mixers import (
     FIRST_CHANNEL,
@@ -110,7 +110,7 @@ def require_stable_rotary(part: LocalPart) -> None:
         StrategyError: a request has more positions than those up to which rotary positions do not
         differ with length.
     """
-    longest = lengths_differ_above(part.share.settings)
+    longest = largest_length_with_equal_rotation(part.share.settings)
     if (
         part.share.operator.kind is OperatorKind.ROTARY
         and longest is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.execute.proof.narrower_model import narrower_model, narrowest_model
-from shardwright.execute.proof.short_windows import ShortReach, short_reach
+from shardwright.execute.proof.short_windows import ShortReach, with_short_windows
 from shardwright.execute.serve.served_model import require_served, served_model
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.strategy.grid.grid import Grid
@@ -60,6 +60,6 @@ WINDOW, CHUNK = 5, 3
 
 def short_windows_model(model: Model) -> Model:
     """The model with windows and scan chunks that are shorter than short texts."""
-    return short_reach(
+    return with_short_windows(
         model, {block.sequence: ShortReach(window=WINDOW, chunk=CHUNK) for block in model.blocks}
     )

@@ -20,7 +20,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.training.training_step import forward_work, single_device_plan
+from shardwright.execute.training.training_step import prepare_forward, single_device_plan
 from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -40,7 +40,7 @@ def unsplit_logits(
     Operators, weights and the order of operations are those of training.
     """
     job = TrainingJob(sequences=(SequenceLength(name=TEXT, tokens=len(tokens)),), global_batch=1)
-    work = forward_work(model, single_device_plan(model, job), length=len(tokens))
+    work = prepare_forward(model, single_device_plan(model, job), length=len(tokens))
     ids = torch.tensor([list(tokens)])
     store = ParameterStore(model=model, source=source, settings=settings or model.settings)
     walker = _LogitsWalker(work, ids, store)
@@ -56,9 +56,11 @@ class _LogitsWalker(Walker):
         self.made: list[torch.Tensor] = []
 
     def _block_run(self, node: Node, place: Turn) -> BlockRun:
+        """The computation of one layer, with the loss replaced."""
         return replace(super()._block_run(node, place), forward_of=self._forward_of)
 
     def _forward_of(self, operator: Operator) -> Forward:
+        """The forward pass of an operator; a loss stores the logits instead."""
         return (
             _ReadLogits(made=self.made)
             if operator.kind is OperatorKind.LOSS

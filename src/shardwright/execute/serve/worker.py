@@ -20,7 +20,7 @@ from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
 from shardwright.execute.serve.device_cache import DeviceCache
 from shardwright.execute.serve.iteration_batch import IterationRows
 from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.training.training_step import forward_work
+from shardwright.execute.training.training_step import prepare_forward
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -172,7 +172,7 @@ def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceW
         )
     (lane,) = plan.lanes
     stages = tuple(replace(stage, base=stage.base + base, keeps=()) for stage in lane.stages)
-    work = forward_work(
+    work = prepare_forward(
         model,
         replace(
             plan,

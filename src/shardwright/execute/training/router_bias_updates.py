@@ -44,8 +44,7 @@ def update_router_biases(
     sizes: Mapping[Key, int],
     rate: float,
 ) -> Task[None]:
-    """All-reduce the token counts over all devices, then update the router biases that this device
-    holds.
+    """All-reduce the token counts of experts, and update this device's router biases.
 
     Args:
         devices: all devices of the plan.
@@ -54,13 +53,13 @@ def update_router_biases(
         sizes: by bias parameter, the number of experts, for every router of the model.
         rate: see `updated_bias`.
     """
-    none = torch.zeros(0, dtype=torch.float64, device=store.on)
-    parts = [counts[key] if key in counts else none.new_zeros(size) for key, size in sizes.items()]
-    total = torch.cat([none, *parts])
+    empty = torch.zeros(0, dtype=torch.float64, device=store.on)
+    parts = [counts[key] if key in counts else empty.new_zeros(size) for key, size in sizes.items()]
+    total = torch.cat([empty, *parts])
     if len(devices) > 1:
         total = cast(
             torch.Tensor, (yield Reduce(group=tuple(devices), tensor=total, key="expert loads"))
         )
     for key, loads in zip(sizes, total.split(list(sizes.values())), strict=True):
-        for held in store.held.get(key, {}).values():
-            held.value = updated_bias(held.value, loads, rate=rate)
+        for stored in store.held.get(key, {}).values():
+            stored.value = updated_bias(stored.value, loads, rate=rate)

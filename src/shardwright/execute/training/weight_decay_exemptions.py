@@ -1,4 +1,7 @@
-"""Parameters that weight decay spares: by what they are. Needs no PyTorch."""
+"""Classes of parameters that are exempt from weight decay.
+
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from shardwright.model.ir.tensor_dims import Dim, Parameter, ParameterClass
 VECTORS: Final = "vectors"
 EMBEDDINGS: Final = "embeddings"
 SPARED: Final = {
-    VECTORS: "biases, gains of norms and whatever else has one dimension",
-    EMBEDDINGS: "tables of a row for each word or position, and heads that are tied to them",
+    VECTORS: "biases, gains of norms and all other parameters with one dimension",
+    EMBEDDINGS: "embedding tables of tokens or positions, and heads that are tied to them",
 }
-"""Words of `AdamW.spared`, and what they mean."""
+"""Words of `AdamW.spared`, and their meanings."""
 
 
 def is_exempt(parameter: Parameter, spared: tuple[str, ...]) -> bool:

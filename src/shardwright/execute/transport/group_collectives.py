@@ -107,12 +107,14 @@ class Communicators:
         self._directions.clear()
 
     def _end_side_tasks(self) -> None:
+        """Close the runner of side tasks, if there is one."""
         if self._side_tasks is not None:
             self._side_tasks.close()
             self._side_tasks = None
 
     @property
     def _timeout(self) -> timedelta:
+        """The longest wait for another rank."""
         return timedelta(seconds=self.timeout_s)
 
     def _side_task_runner(self) -> SideTasks:
@@ -135,27 +137,30 @@ class Communicators:
             trace: receives a record of each request of the task.
         """
 
-        def traced(request: TransferRequest) -> None:
+        def record(request: TransferRequest) -> None:
+            """Record a request, if there is a record."""
             if trace is not None:
                 trace.add(device, request)
 
-        def beside(request: Reduce | Exchange) -> Answer:
-            traced(request)
+        def answer_side_request(request: Reduce | Exchange) -> Answer:
+            """Answer a side task's collective."""
+            record(request)
             return self.collective(request, device, beside=True)
 
-        def by(request: Request) -> Generator[Request, Answer, Answer]:
+        def answer(request: Request) -> Generator[Request, Answer, Answer]:
+            """Answer collectives and side tasks here, and pass on messages."""
             if isinstance(request, Begin):
-                return self._side_task_runner().begin(request.task, beside)
+                return self._side_task_runner().begin(request.task, answer_side_request)
             if isinstance(request, End):
                 return self._side_task_runner().end(request.begun)
-            traced(request)
+            record(request)
             return (
                 (yield request)
                 if isinstance(request, Post | Take)
                 else self.collective(request, device)
             )
 
-        return answer_requests(task, by)
+        return answer_requests(task, answer)
 
     def collective(
         self, request: Reduce | Exchange, device: int, *, beside: bool = False

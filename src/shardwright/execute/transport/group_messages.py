@@ -39,7 +39,8 @@ def as_messages(task: Task[T], *, device: int, trace: CommunicationRecord | None
         trace: receives a record of each request of the task.
     """
 
-    def by(request: Request) -> Generator[Request, Answer, Answer]:
+    def answer(request: Request) -> Generator[Request, Answer, Answer]:
+        """Answer a collective by messages, and pass on messages."""
         assert not isinstance(request, Begin | End), "side tasks run one after another here"
         if trace is not None:
             trace.add(device, request)
@@ -49,7 +50,7 @@ def as_messages(task: Task[T], *, device: int, trace: CommunicationRecord | None
             return (yield from _exchange(request, device))
         return (yield request)
 
-    return answer_requests(side_tasks_in_turn(task), by)
+    return answer_requests(side_tasks_in_turn(task), answer)
 
 
 def reduce_in_order(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Tensor:

@@ -53,9 +53,6 @@ class Exchange:
     all_to_all a different one to each. `receives`: shape of the tensor from each device. Both sides
     know the shapes, so none are sent.
 
-
-
-
     Args:
         dtype: format of the received tensors; None: the format of the sent tensors.
         into: a buffer for the tensors of all members in the order of the group; a transport may

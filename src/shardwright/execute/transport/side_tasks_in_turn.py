@@ -41,6 +41,7 @@ def side_tasks_in_turn(task: Task[T]) -> Task[T]:
     """
 
     def handler(request: Request) -> Generator[Request, Answer, Answer]:
+        """Run side tasks in turn, and pass on other requests."""
         if isinstance(request, Begin):
             waiting = _Waiting(request.task)
             if not request.late:

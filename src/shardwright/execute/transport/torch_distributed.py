@@ -334,6 +334,7 @@ class DistributedTransport:
         inbox = self._inbox
 
         def can_continue() -> bool:
+            """True if a message has arrived, or a source rank has failed or ended."""
             over = inbox.failed or any(
                 self.rank_of_device[take.source] in inbox.left for take in waiting.values()
             )

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.execute.proof.proof_result import Proof
+from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.report.line_breaking import Words
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.simulated_strategy import Verified
@@ -53,7 +53,7 @@ def render_checked(found: Recheck | Verified) -> RenderableType:
     )
 
 
-def proof_document(found: Proof) -> dict[str, Any]:
+def proof_document(found: PlanProof) -> dict[str, Any]:
     """The part ``execution`` of ``check --execute --json``."""
     name, difference = found.worst
     return {
@@ -72,7 +72,7 @@ def proof_document(found: Proof) -> dict[str, Any]:
     }
 
 
-def render_proof(found: Proof) -> RenderableType:
+def render_proof(found: PlanProof) -> RenderableType:
     """The screen of ``check --execute``: the executed model, the differences of loss and gradients
     from the unsplit model's, and the bytes that moved.
     """

@@ -1,4 +1,4 @@
-"""The way of rows from where tokens are held to their experts, and back.
+"""Exchange of token rows between the devices that hold tokens and the devices of their experts.
 
 A pair (token, choice) goes to every device that serves the token with the chosen expert, which are
 the devices of all parts of the expert's width. The receiver takes it from itself if it holds the
@@ -19,7 +19,8 @@ from shardwright.execute.transport.torch_device import OperatorShare, RoutedToke
 from shardwright.program.layout.tensor_layout import Box
 
 TokenChoices = tuple[torch.Tensor, torch.Tensor]
-"""(row of the token in the local tokens, choice), in the order of (expert, token number)."""
+"""(row of the token in the local tokens, choice) of each pair, in the order of (expert, token
+number)."""
 
 
 def send_to_experts(
@@ -31,14 +32,16 @@ def send_to_experts(
     like: torch.Tensor,
     purpose: str,
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """(routes, rows) for the device's own experts, sorted by (expert, token).
+    """Send token rows to the chosen experts: (routes, rows) for this device's experts.
+
+    Rows are sorted by (expert, token).
 
     Args:
-        chosen: (samples, positions, topk) experts of the tokens held here.
+        chosen: (samples, positions, topk) experts of the tokens that this device holds.
         rows_of: (pairs, `width`) rows to send, from the pairs' (tokens, choices).
     """
     routing, me = _routing(place), place.device
-    held_tokens = _tokens(place, routing[me].home, like=chosen)
+    held_tokens = _token_numbers(place, routing[me].home, like=chosen)
     outgoing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for device, to in routing.items():
         tokens, slots = _pairs(place, chosen, held_tokens, to)
@@ -79,7 +82,7 @@ def send_to_experts(
         routes += [peer_routes[d] for d in peers]
         rows += [peer_rows[d] for d in peers]
     all_routes, all_rows = torch.cat(routes, dim=1), torch.cat(rows)
-    order = _order(all_routes[0], all_routes[1])
+    order = _order_by_expert_and_token(all_routes[0], all_routes[1])
     return all_routes[:, order], all_rows[order]
 
 
@@ -91,19 +94,18 @@ def collect_from_experts(
     *,
     purpose: str,
 ) -> Task[list[tuple[TokenChoices, torch.Tensor]]]:
-    """Rows that every device with experts returns for the tokens held here: (pairs, their rows), by
-    device.
+    """Rows that experts return for this device's tokens: (token choices, rows), by device.
 
     Args:
-        routes, rows: of the device's own experts.
+        routes, rows: routes and rows of the device's own experts.
     """
     routing, me = _routing(place), place.device
-    held_tokens = _tokens(place, routing[me].home, like=chosen)
+    held_tokens = _token_numbers(place, routing[me].home, like=chosen)
     expected = {
         d: _pairs(place, chosen, held_tokens, to) for d, to in routing.items() if not to.copy
     }
     outgoing = {
-        d: rows[torch.isin(routes[1], _tokens(place, to.home, like=chosen))]
+        d: rows[torch.isin(routes[1], _token_numbers(place, to.home, like=chosen))]
         for d, to in routing.items()
     }
     received: dict[int, torch.Tensor] = {}
@@ -125,16 +127,14 @@ def collect_from_experts(
 
 
 def _routing(place: OperatorShare) -> dict[int, RoutedTokens]:
-    """The routing of every device, sorted by device; of this device alone where nothing is
-    split.
-    """
+    """Routed tokens of every device, sorted by device; of this device alone if nothing is split."""
     if place.routing:
         return dict(sorted(place.routing.items()))
     tokens = (place.samples, place.positions)
     return {place.device: RoutedTokens(home=tokens, serves=tokens, experts=place.experts)}
 
 
-def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
+def _token_numbers(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
     """Numbers of a box's tokens, in the order of its rows."""
     if not box:
         return index_tensor((), like=like)
@@ -145,12 +145,12 @@ def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tens
 def _pairs(
     place: OperatorShare, chosen: torch.Tensor, held_tokens: torch.Tensor, to: RoutedTokens
 ) -> TokenChoices:
-    """(token, choice) pairs of the tokens held here that go to the device of `to`."""
+    """(token, choice) pairs of this device's tokens that go to the device of `to`."""
     low, high = to.experts
     flat = chosen.flatten(0, 1)
-    served = torch.isin(held_tokens, _tokens(place, to.serves, like=chosen)).unsqueeze(-1)
+    served = torch.isin(held_tokens, _token_numbers(place, to.serves, like=chosen)).unsqueeze(-1)
     tokens, slots = torch.nonzero(served & (flat >= low) & (flat < high), as_tuple=True)
-    order = _order(flat[tokens, slots], held_tokens[tokens])
+    order = _order_by_expert_and_token(flat[tokens, slots], held_tokens[tokens])
     return tokens[order], slots[order]
 
 
@@ -160,12 +160,12 @@ def _sender(
     """The device that sends each of the tokens to the device `to`."""
     sender = torch.full_like(tokens, -1)
     for device in (to, *routing):
-        holds = torch.isin(tokens, _tokens(place, routing[device].home, like=tokens))
+        holds = torch.isin(tokens, _token_numbers(place, routing[device].home, like=tokens))
         sender = torch.where((sender < 0) & holds, device, sender)
     return sender
 
 
-def _order(experts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def _order_by_expert_and_token(experts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Indices that sort by expert, then token."""
     by_token = torch.argsort(tokens, stable=True)
     return by_token[torch.argsort(experts[by_token], stable=True)]
