@@ -28,7 +28,7 @@ from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.training.training_loop import (
     DeviceState,
-    TrainingRun,
+    PreparedTraining,
     create_device_state,
     prepare_training,
     step_task,
@@ -108,7 +108,7 @@ def plain_module(model: Model, job: TrainingJob) -> NativeStage:
 def _driven(
     network: DistributedTransport,
     own: DeviceState,
-    known: TrainingRun,
+    known: PreparedTraining,
     batch: dict[str, torch.Tensor],
 ) -> None:
     network.run_tasks({own.device: step_task(own, known, batch=batch)})

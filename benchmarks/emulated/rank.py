@@ -27,8 +27,8 @@ from shardwright.execute.device_state.optimizer_shards import (
 from shardwright.execute.interpreter.device_walk import device_task
 from shardwright.execute.interpreter.layer_hooks import bucket_gradients
 from shardwright.execute.numerics.base.run_precision import uniform_precision
-from shardwright.execute.training.training_loop import TrainingRun, prepare_training
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
+from shardwright.execute.training.training_loop import PreparedTraining, prepare_training
+from shardwright.execute.transport.requests import GroupExchange, Post, Reduce, Take, Task
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.strategy.text.parse_plan import parse_plan
 
@@ -83,13 +83,13 @@ def _flat(bucket: Bucket) -> FlatBucket:
     )
     part = PartOfBox(held=held, rows=(slice(None),), is_all=True)
     found = FlatBucket(stretches=(BucketBox(shape=(bucket.elements,), parts=(part,)),))
-    found.make_room(DTYPE)
+    found.allocate_gradients(DTYPE)
     return found
 
 
 def _step(
     rank: int,
-    known: TrainingRun,
+    known: PreparedTraining,
     store: ParameterStore,
     parts: Mapping[int, FlatBucket],
     seconds: Seconds,
@@ -146,7 +146,7 @@ def _once(kind: str, rank: int, group: tuple[int, ...], elements: int) -> Task[N
         piece = torch.zeros(elements // len(group), dtype=DTYPE)
         others = [d for d in group if d != rank]
         gives, receives = dict.fromkeys(others, piece), dict.fromkeys(others, tuple(piece.shape))
-        yield Exchange(
+        yield GroupExchange(
             group=group,
             gives=gives,
             receives=receives,

@@ -19,7 +19,7 @@ from shardwright.cost.tables.recompute_and_offload import named_operators
 from shardwright.execute.device_state.device_parameters import seeded, whole_shape
 from shardwright.execute.device_state.gathered_positions import is_gathered
 from shardwright.execute.interpreter import run_layer
-from shardwright.execute.interpreter.device_walk import DeviceWork as Known
+from shardwright.execute.interpreter.device_walk import PreparedStep as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
 from shardwright.execute.numerics.attention import attention_operator
 from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys

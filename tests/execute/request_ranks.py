@@ -19,7 +19,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.redistribute import Tensors
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.requests import (
-    Exchange,
+    GroupExchange,
     Post,
     Reduce,
     Reduction,
@@ -152,7 +152,7 @@ def beside(seed: int) -> Tasks:
         receives = dict.fromkeys(others, (5,))
         key = ("beside", seed, number)
         gives = dict.fromkeys(others, tensor)
-        found = yield Exchange(
+        found = yield GroupExchange(
             group=group,
             gives=gives,
             receives=receives,

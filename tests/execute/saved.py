@@ -10,10 +10,10 @@ from shardwright.execute.checkpoints.checkpoint import (
     finish_checkpoint,
     write_device,
 )
-from shardwright.execute.training.training_loop import DeviceState, TrainingRun
+from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
 
 
-def save(members: Mapping[int, DeviceState], known: TrainingRun, root: Path) -> Path:
+def save(members: Mapping[int, DeviceState], known: PreparedTraining, root: Path) -> Path:
     """Save all devices of this process; the new checkpoint's folder."""
     step = next(iter(members.values())).steps
     folder = begin_checkpoint(root, step)

@@ -14,8 +14,8 @@ from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import (
     DeviceState,
+    PreparedTraining,
     StepReport,
-    TrainingRun,
     create_device_state,
     prepare_training,
 )
@@ -98,10 +98,10 @@ class Small:
     def plan(self) -> Plan:
         return parse_plan(f"plan small devices {self.devices}\n{self.zero}{self.body}")
 
-    def known(self) -> TrainingRun:
+    def known(self) -> PreparedTraining:
         return _known(self)
 
-    def alone(self) -> TrainingRun:
+    def alone(self) -> PreparedTraining:
         """The same on one device."""
         return _alone(replace(self, body="", zero="", devices=1))
 
@@ -113,7 +113,7 @@ class Small:
         }
         return {n: ids[:, :-1] for n, ids in tokens.items()} | {"labels": tokens["text"][:, 1:]}
 
-    def members(self, known: TrainingRun) -> dict[int, DeviceState]:
+    def members(self, known: PreparedTraining) -> dict[int, DeviceState]:
         return {
             d: create_device_state(d, known, source=seeded(self.model, seed=0))
             for d in known.devices
@@ -126,12 +126,12 @@ def _small(whole: Callable[[], Model]) -> Model:
 
 
 @lru_cache(maxsize=64)
-def _known(small: Small) -> TrainingRun:
+def _known(small: Small) -> PreparedTraining:
     return prepare_training(small.model, small.job, small.plan, rule=small.rule)
 
 
 @lru_cache(maxsize=64)
-def _alone(small: Small) -> TrainingRun:
+def _alone(small: Small) -> PreparedTraining:
     return prepare_training(
         small.model,
         small.job,
@@ -151,7 +151,7 @@ def _alone_reports(small: Small, steps: int) -> tuple[StepReport, ...]:
 
 
 def run_here(
-    small: Small, known: TrainingRun, *, steps: int
+    small: Small, known: PreparedTraining, *, steps: int
 ) -> tuple[list[StepReport], dict[int, DeviceState]]:
     members = small.members(known)
     return train(members, known, (small.batches(step) for step in range(steps))), members

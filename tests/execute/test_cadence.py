@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.device_state.optimizer_shards import Bucket
 from shardwright.execute.interpreter.device_walk import Walker, device_task
 from shardwright.execute.interpreter.layer_hooks import BucketHooks
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.training.training_loop import TrainingRun
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
+from shardwright.execute.training.training_loop import PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
@@ -73,7 +73,7 @@ def test_steps_are_those_of_the_cadence_of_a_step(name: str) -> None:
     assert [r.norm for r in found] == pytest.approx([r.norm for r in expected], rel=1e-12)
 
 
-def passes(known: TrainingRun, device: int) -> Counter[str]:
+def passes(known: PreparedTraining, device: int) -> Counter[str]:
     """Layers with parameters that a device passes in a step: gathers, and sums of gradients."""
     rows = known.work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
@@ -173,7 +173,7 @@ def test_one_layer_is_whole_at_a_time() -> None:
         ]
 
 
-def buckets_of(known: TrainingRun, device: int) -> tuple[Bucket, ...]:
+def buckets_of(known: PreparedTraining, device: int) -> tuple[Bucket, ...]:
     return tuple(b for b in known.buckets if device in b.devices)
 
 
@@ -239,7 +239,7 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
     begun: dict[int, list[int]] = {device: [] for device in members}
 
     class Counting(BucketHooks):
-        def end(self, node: Node, *, weights: bool) -> Task[None]:
+        def end(self, node: StageNode, *, weights: bool) -> Task[None]:
             yield from super().end(node, weights=weights)
             if weights:
                 begun[self.device].append(len(self.whole) + len(self.summing))

@@ -38,7 +38,7 @@ from shardwright.execute.device_state.flat_views import box_views
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.training_loop import (
     DeviceState,
-    TrainingRun,
+    PreparedTraining,
     create_device_state,
     prepare_training,
 )
@@ -69,7 +69,7 @@ def copied(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / saved.name))
 
 
-def _resumed(name: str, found: SavedCheckpoint) -> tuple[TrainingRun, dict[int, DeviceState]]:
+def _resumed(name: str, found: SavedCheckpoint) -> tuple[PreparedTraining, dict[int, DeviceState]]:
     small = PLANS[name]
     known = small.known()
     return known, {
@@ -78,7 +78,7 @@ def _resumed(name: str, found: SavedCheckpoint) -> tuple[TrainingRun, dict[int, 
 
 
 def _states(
-    own: DeviceState, known: TrainingRun, found: SavedCheckpoint
+    own: DeviceState, known: PreparedTraining, found: SavedCheckpoint
 ) -> Iterator[tuple[Key, torch.Tensor, torch.Tensor]]:
     """(key, the device's piece of a state, what the checkpoint has of it)."""
     for bucket in (b for b in known.buckets if own.device in b.devices):
@@ -246,7 +246,7 @@ def test_formats_of_a_job_are_kept_and_master_copies_found(saved: Path, tmp_path
 
     def begun(
         name: str, source: SavedCheckpoint | None
-    ) -> tuple[TrainingRun, dict[int, DeviceState]]:
+    ) -> tuple[PreparedTraining, dict[int, DeviceState]]:
         small = PLANS[name]
         known = prepare_training(
             small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)

@@ -28,7 +28,7 @@ from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.router_bias_updates import updated_bias
 from shardwright.execute.training.training_loop import (
     DeviceState,
-    TrainingRun,
+    PreparedTraining,
     create_device_state,
     prepare_training,
 )
@@ -67,7 +67,7 @@ def small(layers: int = 4, predictors: int = 0) -> Model:
 
 def begun(
     model: Model, plan: Plan, *, rate: float | None = RATE, precision: RunPrecision | None = None
-) -> tuple[TrainingRun, dict[int, DeviceState]]:
+) -> tuple[PreparedTraining, dict[int, DeviceState]]:
     known = prepare_training(
         model, JOB, plan, rule=AdamW(rate=1e-2), bias_rate=rate, precision=precision
     )
@@ -76,7 +76,7 @@ def begun(
     }
 
 
-def biases(members: Mapping[int, DeviceState], known: TrainingRun) -> dict[Key, Any]:
+def biases(members: Mapping[int, DeviceState], known: PreparedTraining) -> dict[Key, Any]:
     """By key, which all holders have alike."""
     found: dict[Key, Any] = {}
     for key in known.biases:

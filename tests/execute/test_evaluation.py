@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.training.training_loop import DeviceState, TrainingRun
+from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
 from shardwright.execute.transport.in_process import run_in_process
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train
@@ -18,7 +18,7 @@ FORMS = ("experts", "zb-v", "hybrid zero-3", "two lanes", "encoder and decoder")
 
 
 def evaluated(
-    small: Small, members: dict[int, DeviceState], known: TrainingRun, number: int
+    small: Small, members: dict[int, DeviceState], known: PreparedTraining, number: int
 ) -> float:
     found = run_in_process(
         {

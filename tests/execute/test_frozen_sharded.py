@@ -22,7 +22,7 @@ from shardwright.execute.checkpoints.checkpoint import (
     write_device,
 )
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.training.training_loop import DeviceState, TrainingRun
+from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.distillation import taught
@@ -177,7 +177,7 @@ def test_devices_hold_their_part_of_what_is_frozen(name: str) -> None:
         )
 
 
-def traced(small: Small) -> tuple[TrainingRun, dict[int, DeviceState], CommunicationRecord]:
+def traced(small: Small) -> tuple[PreparedTraining, dict[int, DeviceState], CommunicationRecord]:
     known, trace = small.known(), CommunicationRecord()
     members = small.members(known)
     train(members, known, [small.batches(0)], trace=trace)

@@ -9,7 +9,14 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process import run_in_process
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, Reduction, Take, Task
+from shardwright.execute.transport.requests import (
+    GroupExchange,
+    Post,
+    Reduce,
+    Reduction,
+    Take,
+    Task,
+)
 
 
 def summed(
@@ -35,7 +42,7 @@ def test_reductions_of_groups() -> None:
 
 def test_an_exchange_gives_each_its_own() -> None:
     def task(device: int) -> Task[dict[int, list[int]]]:
-        came = yield Exchange(
+        came = yield GroupExchange(
             group=(0, 1, 2),
             gives={
                 other: torch.tensor([10 * device + other])
@@ -137,7 +144,7 @@ def test_exchanges_that_disagree(
     gives: dict[int, torch.Tensor], receives: dict[int, tuple[int, ...]]
 ) -> None:
     def task(given: dict[int, torch.Tensor], expected: dict[int, tuple[int, ...]]) -> Task[None]:
-        yield Exchange(
+        yield GroupExchange(
             group=(0, 1), gives=given, receives=expected, key="k", kind="all_gather", elements=3
         )
 

@@ -16,7 +16,7 @@ from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.device_state.activation_offload import offload_tensor, restore_tensor
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import TrainingRun, prepare_training
+from shardwright.execute.training.training_loop import PreparedTraining, prepare_training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small
@@ -62,7 +62,7 @@ def test_a_share_of_the_elements_lies_on_the_host(percent: int) -> None:
     assert torch.equal(restore_tensor(away), tensor)
 
 
-def _known(zero: str) -> tuple[Small, TrainingRun]:
+def _known(zero: str) -> tuple[Small, PreparedTraining]:
     small = replace(PLANS["zero-1"], zero=zero)
     return small, prepare_training(
         small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)

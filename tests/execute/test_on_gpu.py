@@ -27,12 +27,12 @@ from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.training_loop import (
-    TrainingRun,
+    PreparedTraining,
     create_device_state,
     prepare_training,
 )
 from shardwright.execute.training.training_step import single_device_plan
-from shardwright.execute.transport.requests import Exchange, Reduce, Task
+from shardwright.execute.transport.requests import GroupExchange, Reduce, Task
 from shardwright.execute.transport.side_tasks import StreamSideTasks
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
@@ -98,7 +98,7 @@ def test_every_small_plan_finds_the_same(name: str) -> None:
     assert there == pytest.approx(here, rel=CLOSE)
 
 
-def _trained(small: Small, known: TrainingRun) -> list[float]:
+def _trained(small: Small, known: PreparedTraining) -> list[float]:
     members = small.members(known)
     found = train(members, known, (small.batches(step) for step in range(STEPS)))
     return [x for one in found for x in (one.loss, one.norm)]
@@ -143,7 +143,7 @@ def test_a_task_beside_reads_what_was_asked_before_and_who_ends_it_reads_what_it
     def task(tensor: torch.Tensor) -> Task[torch.Tensor]:
         return (yield Reduce(group=(0, 1), tensor=tensor, key="k")) + 1
 
-    def answers(request: Reduce | Exchange) -> torch.Tensor:
+    def answers(request: Reduce | GroupExchange) -> torch.Tensor:
         assert isinstance(request, Reduce)
         torch.cuda._sleep(long)
         return 2 * request.tensor

@@ -18,8 +18,8 @@ from shardwright.execute.numerics.base.run_precision import RunPrecision, precis
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import (
     DeviceState,
+    PreparedTraining,
     StepReport,
-    TrainingRun,
     prepare_training,
 )
 from shardwright.execute.training.training_step import single_device_plan
@@ -57,7 +57,7 @@ def formats(small: Small, kind: Dtype) -> RunPrecision:
 
 def steps(
     small: Small,
-    known: TrainingRun,
+    known: PreparedTraining,
     *,
     count: int = STEPS,
     trace: CommunicationRecord | None = None,
@@ -66,7 +66,7 @@ def steps(
     return train(members, known, [small.batches(0)] * count, trace=trace), members
 
 
-def known_in(small: Small, precision: RunPrecision, *, alone: bool = False) -> TrainingRun:
+def known_in(small: Small, precision: RunPrecision, *, alone: bool = False) -> PreparedTraining:
     plan = single_device_plan(small.model, small.job) if alone else small.plan
     return prepare_training(small.model, small.job, plan, rule=SMOOTH, precision=precision)
 

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.serve.cache_blocks import BlockTables, KeyReach
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
 from shardwright.execute.serve.cached_operators import LatentReads
 from shardwright.execute.serve.iteration_batch import RequestPart, padded_rows
 from shardwright.execute.serve.served_model import require_served
@@ -223,7 +223,7 @@ def test_models_that_are_not_served_are_refused_by_name(name: str) -> None:
 
 def test_tables_hand_out_each_block_once() -> None:
     random = random_of("tables")
-    tables = BlockTables(
+    tables = CacheBlockTables(
         reaches=(KeyReach(), KeyReach(window=5), KeyReach(window=4, chunked=True)),
         blocks=40,
         block_tokens=3,

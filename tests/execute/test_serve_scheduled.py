@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.serve.cache_blocks import BlockTables, KeyReach
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
 from shardwright.execute.serve.iteration_batch import RequestPart
 from shardwright.execute.serve.scheduled_serving import (
     IterationRunner,
@@ -190,7 +190,7 @@ class Counted:
     """Serves nothing but keeps block tables as a server does, and sees that every part goes on
     where the cache ends."""
 
-    tables: tuple[BlockTables, ...]
+    tables: tuple[CacheBlockTables, ...]
 
     def iterate(self, worker: int, ranks: Sequence[Sequence[RequestPart]]) -> None:
         for tables, parts in zip(self.tables, ranks, strict=True):
@@ -213,7 +213,9 @@ def counted(case: Case) -> Counted:
     size = case.scheduler
     return Counted(
         tuple(
-            BlockTables(reaches=(KeyReach(),), blocks=size.blocks, block_tokens=size.block_tokens)
+            CacheBlockTables(
+                reaches=(KeyReach(),), blocks=size.blocks, block_tokens=size.block_tokens
+            )
             for _ in range(case.ranks)
         )
     )

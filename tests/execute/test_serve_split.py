@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.serve.cache_blocks import BlockTables, KeyReach
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
 from shardwright.execute.serve.iteration_batch import RequestPart
 from shardwright.execute.serve.scheduled_serving import (
     IterationRunner,
@@ -87,7 +87,7 @@ def split_case(name: str, random: Random, *, requests: int = 8) -> SplitCase:
 class CountedWorkers:
     """Two workers' block tables."""
 
-    tables: tuple[tuple[BlockTables, ...], ...]
+    tables: tuple[tuple[CacheBlockTables, ...], ...]
     under_way: dict[int, int] = field(default_factory=dict)
 
     def iterate(self, worker: int, ranks: Sequence[Sequence[RequestPart]]) -> None:
@@ -111,10 +111,10 @@ class CountedWorkers:
         self.tables[worker][rank].receive(request, first=end, end=end)
 
 
-def tables_of(case: Case) -> tuple[BlockTables, ...]:
+def tables_of(case: Case) -> tuple[CacheBlockTables, ...]:
     size = case.scheduler
     return tuple(
-        BlockTables(reaches=(KeyReach(),), blocks=size.blocks, block_tokens=size.block_tokens)
+        CacheBlockTables(reaches=(KeyReach(),), blocks=size.blocks, block_tokens=size.block_tokens)
         for _ in range(case.ranks)
     )
 

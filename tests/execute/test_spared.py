@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.device_state.device_parameters import parameter_of, seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import (
-    TrainingRun,
+    PreparedTraining,
     create_device_state,
     prepare_training,
 )
@@ -43,7 +43,9 @@ def batches(model: Model) -> list[dict[str, torch.Tensor]]:
 JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=4)
 
 
-def trained(known: TrainingRun, model: Model) -> tuple[list[float], dict[object, torch.Tensor]]:
+def trained(
+    known: PreparedTraining, model: Model
+) -> tuple[list[float], dict[object, torch.Tensor]]:
     members = {
         device: create_device_state(device, known, source=seeded(model, seed=2))
         for device in known.devices

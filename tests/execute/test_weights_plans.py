@@ -14,7 +14,7 @@ pytest.importorskip("safetensors")
 from shardwright.execute.checkpoints.checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.device_state.device_parameters import whole_shape
 from shardwright.execute.training.training_loop import (
-    TrainingRun,
+    PreparedTraining,
     create_device_state,
     prepare_training,
 )
@@ -83,7 +83,9 @@ def test_devices_read_what_they_hold_and_train_as_one(
 
     monkeypatch.setattr(read_weights, "_to_our_dims", counted)
 
-    def trained(known: TrainingRun) -> tuple[list[float], dict[int, Any], list[tuple[int, int]]]:
+    def trained(
+        known: PreparedTraining,
+    ) -> tuple[list[float], dict[int, Any], list[tuple[int, int]]]:
         members, amounts = {}, []
         for device in known.devices:
             fetched.clear()

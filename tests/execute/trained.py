@@ -8,8 +8,8 @@ from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.training.training_loop import (
     DeviceState,
+    PreparedTraining,
     StepReport,
-    TrainingRun,
     step_task,
 )
 from shardwright.execute.transport.communication_record import CommunicationRecord
@@ -18,7 +18,7 @@ from shardwright.execute.transport.in_process import run_in_process
 
 def train(
     members: Mapping[int, DeviceState],
-    known: TrainingRun,
+    known: PreparedTraining,
     batches: Iterable[Batch],
     *,
     trace: CommunicationRecord | None = None,

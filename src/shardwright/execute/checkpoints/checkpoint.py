@@ -46,7 +46,11 @@ from shardwright.execute.device_state.device_parameters import (
 )
 from shardwright.execute.device_state.flat_views import box_views
 from shardwright.execute.device_state.optimizer_shards import Bucket
-from shardwright.execute.training.training_loop import DeviceState, TrainingRun, create_device_state
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    create_device_state,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
@@ -78,7 +82,7 @@ class DeviceFiles:
     files: tuple[tuple[str, int, str], ...]
 
 
-def write_device(state: DeviceState, training: TrainingRun, folder: Path) -> DeviceFiles:
+def write_device(state: DeviceState, training: PreparedTraining, folder: Path) -> DeviceFiles:
     """Write the pieces of a checkpoint that count on this device.
 
     Args:
@@ -93,7 +97,7 @@ def write_device(state: DeviceState, training: TrainingRun, folder: Path) -> Dev
     return write_files([*pieces, *_bias_pieces(state, training)], folder, device=state.device)
 
 
-def _bias_pieces(state: DeviceState, training: TrainingRun) -> Iterator[CheckpointPiece]:
+def _bias_pieces(state: DeviceState, training: PreparedTraining) -> Iterator[CheckpointPiece]:
     """Iterate over router biases that this device writes: it is the first that holds them."""
     for key in (key for key in training.biases if training.bias_holders(key)[0] == state.device):
         name, shape = tensor_name(training.work.model, key), whole_shape(training.work.model, key)
@@ -110,7 +114,7 @@ def write_files(pieces: list[CheckpointPiece], folder: Path, *, device: int) -> 
 
 
 def _bucket_pieces(
-    state: DeviceState, known: TrainingRun, bucket: Bucket
+    state: DeviceState, known: PreparedTraining, bucket: Bucket
 ) -> Iterator[CheckpointPiece]:
     """Iterate over a device's share of a bucket: values and optimizer states, as named pieces."""
     low, _ = bucket.sharing(state.device).piece(state.device, bucket.elements, 1)
@@ -153,7 +157,7 @@ def begin_checkpoint(root: Path, step: int) -> Path:
 
 
 def finish_checkpoint(
-    folder: Path, written: list[DeviceFiles], training: TrainingRun, *, step: int
+    folder: Path, written: list[DeviceFiles], training: PreparedTraining, *, step: int
 ) -> Path:
     """Write metadata and manifest, and rename the folder to the checkpoint's final name.
 
@@ -202,7 +206,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _trained_keys(training: TrainingRun) -> list[Key]:
+def _trained_keys(training: PreparedTraining) -> list[Key]:
     """Sorted keys of all trained parameters."""
     return sorted(
         {key for bucket in training.buckets if bucket.trainable for key, _ in bucket.boxes}
@@ -247,7 +251,7 @@ class SavedCheckpoint:
         return self.part(key, tuple(((0, n),) for n in self.shapes[key]), state)
 
     def fill(self, pieces: list[CheckpointPiece]) -> None:
-        """Read pieces in place."""
+        """Read the checkpoint's values into pieces, in place."""
         read_pieces(pieces, FileSystemReader(self.folder), self.metadata)
 
 
@@ -367,7 +371,7 @@ class SavedSource:
     state: str = VALUE
 
     def _state_name(self, key: Key) -> str:
-        """The state to read for a parameter."""
+        """Name of the state to read for a parameter: the wanted one if stored, else the value."""
         return self.state if self.saved.has(key, self.state) else VALUE
 
     def __call__(self, key: Key) -> torch.Tensor:
@@ -387,7 +391,7 @@ class SavedSource:
         )
 
 
-def require_biases_kept(saved: SavedCheckpoint, training: TrainingRun) -> None:
+def require_biases_kept(saved: SavedCheckpoint, training: PreparedTraining) -> None:
     """Raise if a checkpoint has updated router biases and the run would drop them.
 
     Raises:
@@ -405,7 +409,7 @@ def require_biases_kept(saved: SavedCheckpoint, training: TrainingRun) -> None:
 
 
 def resume_device(
-    device: int, known: TrainingRun, saved: SavedCheckpoint, *, source: Source
+    device: int, known: PreparedTraining, saved: SavedCheckpoint, *, source: Source
 ) -> DeviceState:
     """Create a device's state from a checkpoint, under any plan of the same model.
 

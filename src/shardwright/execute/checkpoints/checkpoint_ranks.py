@@ -20,7 +20,11 @@ from shardwright.execute.checkpoints.checkpoint import (
 )
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.training.training_loop import DeviceState, TrainingRun, create_device_state
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    create_device_state,
+)
 
 T = TypeVar("T")
 
@@ -59,7 +63,7 @@ def gather_results(make: Callable[[], T]) -> list[T]:
 
 
 def save_rank(
-    members: Mapping[int, DeviceState], training: TrainingRun, root: Path, *, rank: int
+    members: Mapping[int, DeviceState], training: PreparedTraining, root: Path, *, rank: int
 ) -> Path:
     """Save a checkpoint from all ranks: files of each rank's devices, then the manifest by rank 0.
 
@@ -78,7 +82,7 @@ def save_rank(
 
 def save_files(
     write: Callable[[Path], list[DeviceFiles]],
-    training: TrainingRun,
+    training: PreparedTraining,
     root: Path,
     *,
     step: int,
@@ -104,7 +108,7 @@ def save_files(
 
 def resume_or_begin(
     devices: tuple[int, ...],
-    training: TrainingRun,
+    training: PreparedTraining,
     root: Path,
     *,
     source: Source,

@@ -36,7 +36,7 @@ class ParameterOrigin:
 def origin(
     model: Model, run: int, layer: int, operator: Operator, parameter: Parameter
 ) -> ParameterOrigin:
-    """The owner of a layer's parameter (if tied, another operator), and its dims in that order."""
+    """The owner of a layer's parameter (another operator if tied), and the order of its dims."""
     if not parameter.tied_to:
         return ParameterOrigin(
             key=(run, layer, operator.name, parameter.name),

@@ -59,7 +59,7 @@ class FlatBucket:
         """Iterate over all stored parts of all boxes."""
         return (part for box in self.boxes for part in box.parts)
 
-    def own_values(self) -> torch.Tensor:
+    def copy_values(self) -> torch.Tensor:
         """Copy the values of all boxes into a flat tensor.
 
         Parts that cover the same box have equal values.
@@ -69,7 +69,7 @@ class FlatBucket:
             values.copy_(box.parts[0].held.value[box.parts[0].rows])
         return flat
 
-    def show(self, flat: torch.Tensor) -> None:
+    def set_values(self, flat: torch.Tensor) -> None:
         """Make all stored parts views or copies of `flat`, the new values of the bucket."""
         self.values = flat
         for box, values in self._box_views(flat):
@@ -81,7 +81,7 @@ class FlatBucket:
                     part.held.value = flat.new_empty([count(dim) for dim in part.held.box])
                 part.held.value[part.rows] = values
 
-    def make_room(self, dtype: torch.dtype) -> None:
+    def allocate_gradients(self, dtype: torch.dtype) -> None:
         """Allocate one flat tensor of this format for the gradients, unless there is one."""
         if self.gradients is not None:
             return
@@ -137,7 +137,7 @@ def flat_bucket(
         for box in boxes_of_key:
             parts = []
             for stored in store.held.get(key, {}).values():
-                rows = _rows(box, stored.box)
+                rows = rows_within(box, stored.box)
                 if rows is not None:
                     is_all = all(
                         count(boxes_of_key) == count(stored_indices)
@@ -155,7 +155,7 @@ def _broadcast(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     )
 
 
-def _rows(inner: Box, outer: Box) -> Rows | None:
+def rows_within(inner: Box, outer: Box) -> Rows | None:
     """Position of the indices of `inner` within `outer`, per dim; None if an index is missing."""
     rows_by_dim: list[list[Interval]] = []
     for inner_indices, outer_indices in zip(inner, outer, strict=True):

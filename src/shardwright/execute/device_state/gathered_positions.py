@@ -24,7 +24,7 @@ def reads_other_positions(operator: Operator, number: int) -> bool:
 
 @lru_cache(maxsize=65536)
 def is_gathered(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
-    """True if every device receives all positions of an operator's inputs across positions.
+    """True if every device gathers all positions of the operator's keys, values or scan inputs.
 
     This is so where positions of a convolution, a recurrence or an image merge are cut. It is so
     for attention where the devices of the parts do not match one to one (trees whose branches cut

@@ -10,10 +10,11 @@ from operator import add
 import torch
 
 from shardwright.execute.device_state.device_parameters import Key, ParameterStore, StoredParameter
+from shardwright.execute.device_state.flat_buckets import rows_within
 from shardwright.execute.transport.requests import Post, Reduce, Take, Task
 from shardwright.hardware.device_topology import Units
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.layout.tensor_layout import Box, Indices, count
+from shardwright.program.layout.tensor_layout import Box, count
 from shardwright.program.stages.gradient_sum_groups import SumGroup, sum_groups
 from shardwright.program.stages.held_parameters import parameter_places, shares_of
 from shardwright.program.stages.stage_segments import StageParts
@@ -99,36 +100,6 @@ def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[No
             _write_sums(stored_parts, group.boxes, order, total)
 
 
-def _rows_within(inner: Indices, outer: Indices) -> torch.Tensor | None:
-    """Rows of the indices `inner` within the index list `outer`; None if one is missing."""
-    rows: list[torch.Tensor] = []
-    for a, b in inner:
-        start = 0
-        for low, high in outer:
-            if low <= a and b <= high:
-                rows.append(torch.arange(start + a - low, start + b - low))
-                break
-            start += high - low
-        else:
-            return None
-    return torch.cat(rows)
-
-
-def _rows(
-    stored: StoredParameter, box: Box, order: tuple[int, ...]
-) -> tuple[torch.Tensor, ...] | None:
-    """Rows of a box in a stored part, one tensor for each dim; None if it is not covered."""
-    rows_by_dim = [
-        _rows_within(inner, outer)
-        for inner, outer in zip(box, (stored.box[i] for i in order), strict=True)
-    ]
-    return (
-        None
-        if any(rows is None for rows in rows_by_dim)
-        else tuple(rows for rows in rows_by_dim if rows is not None)
-    )
-
-
 def _local_sum(
     stored_parts: list[StoredParameter],
     boxes: tuple[Box, ...],
@@ -142,9 +113,9 @@ def _local_sum(
         shape = tuple(count(i) for i in box)
         parts = [torch.zeros(shape, dtype=dtype, device=stored_parts[0].value.device)]
         for stored in stored_parts:
-            rows = _rows(stored, box, order)
+            rows = rows_within(box, tuple(stored.box[i] for i in order))
             if rows is not None and stored.gradient is not None:
-                parts.append(stored.gradient.permute(order)[torch.meshgrid(*rows, indexing="ij")])
+                parts.append(stored.gradient.permute(order)[rows])
         flat.append(reduce(add, parts).reshape(-1))
     return torch.cat(flat)
 
@@ -162,8 +133,8 @@ def _write_sums(
         values = total[start : start + size].reshape(tuple(count(i) for i in box))
         start += size
         for stored in stored_parts:
-            rows = _rows(stored, box, order)
+            rows = rows_within(box, tuple(stored.box[i] for i in order))
             if rows is not None:
                 if stored.gradient is None:
                     stored.gradient = torch.zeros_like(stored.value, dtype=total.dtype)
-                stored.gradient.permute(order)[torch.meshgrid(*rows, indexing="ij")] = values
+                stored.gradient.permute(order)[rows] = values

@@ -12,7 +12,7 @@ from shardwright.execute.device_state.device_parameters import Key, ParameterSto
 from shardwright.execute.device_state.flat_buckets import FlatBucket, flat_bucket
 from shardwright.execute.device_state.gradient_reduction import in_own_order
 from shardwright.execute.numerics.base.run_precision import RunPrecision
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
+from shardwright.execute.transport.requests import GroupExchange, Post, Reduce, Take, Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box
 from shardwright.program.stages.held_parameters import ParameterPlace, shares_of
@@ -232,7 +232,7 @@ def _reduce_scatter(
     received = cast(
         dict[int, torch.Tensor],
         (
-            yield Exchange(
+            yield GroupExchange(
                 group=run,
                 gives={d: local_gradient[pieces[d][0] : pieces[d][1]] for d in run if d != device},
                 receives={d: (high - low,) for d in run if d != device},
@@ -282,7 +282,7 @@ def all_gather_bucket(
     came = cast(
         dict[int, torch.Tensor],
         (
-            yield Exchange(
+            yield GroupExchange(
                 group=group,
                 gives={d: piece for d in group if d != device},
                 receives={d: (b - a,) for d, (a, b) in pieces.items() if d != device},

@@ -18,7 +18,7 @@ from shardwright.execute.device_state.optimizer_shards import (
     reduce_scatter_bucket,
 )
 from shardwright.execute.numerics.base.run_precision import RunPrecision
-from shardwright.execute.transport.requests import Exchange, Task
+from shardwright.execute.transport.requests import GroupExchange, Task
 
 Runs = tuple[tuple[int, ...], ...]
 
@@ -104,10 +104,9 @@ def _serving_run(sharers: ShardGroup, number: int) -> tuple[int, ...]:
 
 
 class _Swap(NamedTuple):
-    """An exchange of elements between devices.
+    """Intervals of elements that each device has and wants in an exchange, and its sources.
 
-    It has the interval that each device has and wants, and the runs from which each receives
-    everything.
+    `sources` are the runs from which a device receives everything.
     """
 
     group: tuple[int, ...]
@@ -135,7 +134,7 @@ def _exchange(
     came = cast(
         dict[int, torch.Tensor],
         (
-            yield Exchange(
+            yield GroupExchange(
                 group=swap.group,
                 gives={
                     d: local_values[a - begin : b - begin]

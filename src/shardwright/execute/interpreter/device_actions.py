@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.action_rows import ActionRows
 from shardwright.program.stages.stage_segments import StageParts
@@ -29,7 +29,7 @@ def actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
 
 def weight_passes(
     device: int, rows: ActionRows, stages: tuple[tuple[StageParts, ...], ...], model: Model
-) -> Iterator[Node]:
+) -> Iterator[StageNode]:
     """Iterate over the layers of all passes that compute weight gradients on a device in a step."""
     for kind, (lane, chunk, *_) in actions(device, rows):
         if kind in (TaskKind.B, TaskKind.W):

@@ -33,8 +33,8 @@ from shardwright.execute.interpreter.run_layer import (
     run_weights,
 )
 from shardwright.execute.interpreter.stage_nodes import (
-    Node,
     Output,
+    StageNode,
     output_extents,
     output_sequence,
     stage_nodes,
@@ -71,7 +71,7 @@ Key = tuple[Hashable, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWork:
+class PreparedStep:
     """The plan of a step, prepared once and shared by all devices.
 
     Args:
@@ -117,7 +117,7 @@ class _Flow:
 
 
 @dataclass(slots=True)
-class Outcome:
+class DeviceOutcome:
     """Results of one device's step.
 
     Args:
@@ -134,7 +134,7 @@ class Outcome:
 
 def device_task(
     device: int,
-    work: DeviceWork,
+    work: PreparedStep,
     *,
     batch: Batch,
     store: ParameterStore,
@@ -142,7 +142,7 @@ def device_task(
     make_walker: WalkerFactory | None = None,
     hooks: LayerHooks = NO_HOOKS,
     loads: ExpertLoads | None = None,
-) -> Task[Outcome]:
+) -> Task[DeviceOutcome]:
     """Run the actions of `device` in a step, in order, and return its losses and gradients.
 
     Gradients are the device's own: `execute.device_state.gradient_reduction` sums them over
@@ -169,17 +169,17 @@ def device_task(
         else:
             yield from walker.full_backward(*place)
     balance = None if walker.balancer is None else (yield from walker.balancer.losses(work.lanes))
-    return Outcome(losses=walker.losses, store=store, balance=balance)
+    return DeviceOutcome(losses=walker.losses, store=store, balance=balance)
 
 
 def forward_task(
     device: int,
-    work: DeviceWork,
+    work: PreparedStep,
     *,
     batch: Batch,
     store: ParameterStore,
     hooks: LayerHooks = NO_HOOKS,
-) -> Task[Outcome]:
+) -> Task[DeviceOutcome]:
     """Run only the forward actions of a step, in its order, and return the losses of tokens.
 
     Nothing is stored for a backward pass. A forward pass waits only for forward passes, so the
@@ -193,13 +193,15 @@ def forward_task(
         if kind is TaskKind.F:
             yield from walker.forward(*place)
             del walker.flows[place]
-    return Outcome(losses=walker.losses, store=store)
+    return DeviceOutcome(losses=walker.losses, store=store)
 
 
 class Walker:
     """One device's state in a step, with one method for each kind of action."""
 
-    def __init__(self, device: int, work: DeviceWork, batch: Batch, store: ParameterStore) -> None:
+    def __init__(
+        self, device: int, work: PreparedStep, batch: Batch, store: ParameterStore
+    ) -> None:
         self.device, self.work, self.store = device, work, store
         require_image_positions(batch, work.model.settings)
         self.batch = {name: whole.to(store.on) for name, whole in batch.items()}
@@ -217,11 +219,11 @@ class Walker:
             on=store.on,
         )
 
-    def _earlier_slices(self, place: Turn, node: Node) -> EarlierSlices:
+    def _earlier_slices(self, place: Turn, node: StageNode) -> EarlierSlices:
         """Keys, values and states of the microbatch's earlier slices at a node; created empty."""
         return self.past.setdefault((*place[:3], node.number), EarlierSlices())
 
-    def _block_run(self, node: Node, place: Turn) -> BlockRun:
+    def _block_run(self, node: StageNode, place: Turn) -> BlockRun:
         """The computation of one layer for one microbatch slice on this device, with its data."""
         lane, chunk, microbatch, part = place
         stage, work = self.work.stages[lane][chunk], self.work
@@ -383,7 +385,7 @@ class Walker:
         )
         return received[0] if received else None
 
-    def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[Inputs]:
+    def _inputs(self, node: StageNode, place: Turn, flow: _Flow) -> Task[Inputs]:
         """The inputs of a node, redistributed to the layouts in its own cells."""
         stage = self.work.stages[place[0]][place[1]]
         inputs: dict[str, Gradients] = {}
@@ -396,7 +398,7 @@ class Walker:
             )
         return inputs
 
-    def _node_forward(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
+    def _node_forward(self, node: StageNode, place: Turn, flow: _Flow) -> Task[None]:
         """Run one layer forward, and store its output, its state and its router counts."""
         stage = self.work.stages[place[0]][place[1]]
         inputs = yield from self._inputs(node, place, flow)
@@ -430,7 +432,7 @@ class Walker:
             yield from self._restore_node(node, place, flow)
             yield from self.hooks.end(node, weights=False)
 
-    def _restore_node(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
+    def _restore_node(self, node: StageNode, place: Turn, flow: _Flow) -> Task[None]:
         """Restore a layer's saved tensors, from the host or by running its operators again."""
         state = flow.states[node.number]
         restore_state(state)
@@ -518,7 +520,7 @@ class Walker:
             b if a is None else a if b is None else a + b for a, b in pairs
         )
 
-    def _node_backward(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
+    def _node_backward(self, node: StageNode, place: Turn, flow: _Flow) -> Task[None]:
         """Compute one layer's input gradients and add them to those of the values it read."""
         if not has_backward(node.block):
             return
@@ -563,7 +565,7 @@ class Walker:
             yield from self.hooks.end(node, weights=True)
 
 
-def with_next(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, Node | None]]:
+def with_next(nodes: tuple[StageNode, ...]) -> Iterator[tuple[StageNode, StageNode | None]]:
     """Iterate over pairs of each node and the node after it; None after the last."""
     return zip_longest(nodes, nodes[1:])
 
@@ -586,5 +588,5 @@ def _with_zeros(gradients: Gradients, values: Gradients) -> Gradients:
     return tuple(filled)
 
 
-WalkerFactory = Callable[[int, DeviceWork, Batch, ParameterStore], Walker]
+WalkerFactory = Callable[[int, PreparedStep, Batch, ParameterStore], Walker]
 """Makes a device's walker of a step: `Walker` itself, or a subclass that replaces computations."""

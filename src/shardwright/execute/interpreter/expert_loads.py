@@ -8,7 +8,8 @@ import torch
 
 from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.interpreter.stage_nodes import StageNode
+from shardwright.execute.numerics.experts.load_balancing_loss import chosen_counts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.router_balancing import choice_bias
@@ -47,7 +48,7 @@ class ExpertLoads:
     counts: dict[Key, torch.Tensor] = field(default_factory=dict)
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
-    def add(self, place: Turn, node: Node, routed: Routed, *, base: int) -> None:
+    def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
         """Count the expert choices of a layer, where no other device counts the same tokens."""
         lane, chunk, *_ = place
         for operator in (o for o in node.block.operators if o.name in routed):
@@ -67,13 +68,3 @@ class ExpertLoads:
                 self.counts[bias_key] = (
                     counts if earlier_counts is None else earlier_counts + counts
                 )
-
-
-def chosen_counts(chosen: torch.Tensor, *, experts: int) -> torch.Tensor:
-    """(experts,) in float64: how often each expert's number is among the chosen numbers.
-
-    `bincount` is not used because it waits for the accelerator.
-    """
-    numbers = chosen.flatten()
-    counts = torch.zeros(experts, dtype=torch.float64, device=chosen.device)
-    return counts.index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.float64))

@@ -19,7 +19,7 @@ from shardwright.execute.device_state.optimizer_shards import (
     reduce_scatter_bucket,
 )
 from shardwright.execute.device_state.state_owner_exchange import owned_gradient
-from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.interpreter.stage_nodes import StageNode
 from shardwright.execute.numerics.base.run_precision import RunPrecision
 from shardwright.execute.transport.requests import SideTask, Task, begin_side_task, end_side_task
 from shardwright.model.backward_reach import has_backward, runs_backward, without_gradient
@@ -35,15 +35,17 @@ class LayerHooks:
     works = False
     """True if the hooks do anything."""
 
-    def begin(self, node: Node, kind: TaskKind, *, next_node: Node | None = None) -> Task[None]:
-        """Run before a pass of a layer.
+    def begin(
+        self, node: StageNode, kind: TaskKind, *, next_node: StageNode | None = None
+    ) -> Task[None]:
+        """Hook before a pass of a layer; does nothing here.
 
         `kind`: the kind of the action; `then`: the layer whose pass is next in the action.
         """
         yield from ()
 
-    def end(self, node: Node, *, weights: bool) -> Task[None]:
-        """Run after a pass of a layer.
+    def end(self, node: StageNode, *, weights: bool) -> Task[None]:
+        """Hook after a pass of a layer; does nothing here.
 
         `weights`: the pass computed weight gradients.
         """
@@ -90,7 +92,7 @@ class BucketHooks(LayerHooks):
     whole: dict[int, torch.Tensor] = field(default_factory=dict)
     ahead: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
     summing: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
-    _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(
+    _known: dict[tuple[int, TaskKind], tuple[StageNode, tuple[Bucket, ...]]] = field(
         default_factory=dict
     )
     _done: Counter[int] = field(default_factory=Counter)
@@ -129,7 +131,9 @@ class BucketHooks(LayerHooks):
             and not bucket.copies
         )
 
-    def begin(self, node: Node, kind: TaskKind, *, next_node: Node | None = None) -> Task[None]:
+    def begin(
+        self, node: StageNode, kind: TaskKind, *, next_node: StageNode | None = None
+    ) -> Task[None]:
         """Gather the parameters of this layer, and begin to gather those of the next.
 
         See `LayerHooks.begin`.
@@ -141,7 +145,7 @@ class BucketHooks(LayerHooks):
         }
         for number, bucket in gathered_now.items():
             ahead = self.ahead.pop(number, None)
-            self.views[number].show(
+            self.views[number].set_values(
                 (yield from self._all_gather(bucket) if ahead is None else end_side_task(ahead))
             )
         for bucket in (
@@ -161,7 +165,7 @@ class BucketHooks(LayerHooks):
             self.device, bucket, self.pieces[bucket.number], have=3, want=0, key="use"
         )
 
-    def end(self, node: Node, *, weights: bool) -> Task[None]:
+    def end(self, node: StageNode, *, weights: bool) -> Task[None]:
         """Begin to sum the layer's gradients over devices, and drop its gathered parameters.
 
         See `LayerHooks.end`.
@@ -197,7 +201,7 @@ class BucketHooks(LayerHooks):
             self.views,
         )
 
-    def weight_passes_by_bucket(self, nodes: Iterable[Node]) -> Counter[int]:
+    def weight_passes_by_bucket(self, nodes: Iterable[StageNode]) -> Counter[int]:
         """Number of layer passes that compute gradients of each bucket, by bucket number."""
         return Counter(
             bucket.number for node in nodes for bucket in self._buckets_of_pass(node, TaskKind.W)
@@ -221,7 +225,7 @@ class BucketHooks(LayerHooks):
         """The device's own gradients of a bucket, in the format in which they are sent."""
         return bucket_gradients(self.views[bucket.number], self.store.precision)
 
-    def _buckets_of_pass(self, node: Node, kind: TaskKind) -> tuple[Bucket, ...]:
+    def _buckets_of_pass(self, node: StageNode, kind: TaskKind) -> tuple[Bucket, ...]:
         """The device's buckets that hold parameters a pass of a layer needs."""
         if (id(node), kind) not in self._known:
             run, model = node.segment.run, self.store.model
@@ -237,7 +241,7 @@ class BucketHooks(LayerHooks):
         return self._known[id(node), kind][1]
 
 
-def operators_of_pass(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
+def operators_of_pass(node: StageNode, kind: TaskKind) -> tuple[Operator, ...]:
     """Operators of a layer whose parameters are read by a pass of the kind."""
     block = node.segment.block
     if kind is not TaskKind.F and not has_backward(block):
@@ -262,7 +266,9 @@ def gather_sharded(
     device: int, bucket: Bucket, view: FlatBucket, piece: torch.Tensor
 ) -> Task[None]:
     """All-gather the parameters of a sharded bucket into its flat view."""
-    view.show((yield from all_gather_bucket(device, bucket, piece, have=3, want=0, key="use")))
+    view.set_values(
+        (yield from all_gather_bucket(device, bucket, piece, have=3, want=0, key="use"))
+    )
 
 
 def drop_values(numbers: set[int], views: Views) -> None:

@@ -26,7 +26,7 @@ import torch
 
 from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.expert_loads import Routed, first_holders
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
@@ -121,14 +121,14 @@ def _lane_balance(
     )
 
 
-def _router_has_gradient(node: Node, operator: Operator) -> bool:
+def _router_has_gradient(node: StageNode, operator: Operator) -> bool:
     """True if the router has a gradient with respect to its logits."""
     return has_backward(node.block) and asks_inputs(operator, without_gradient(node.block))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """Inputs of a router's gradient of the load-balancing loss.
+    """Counts of a microbatch's routers and the loss's factor, for gradients of the balancing loss.
 
     `total`: counts of all routers of the microbatch; `factor`: the loss's factor in the step's
     loss.
@@ -161,7 +161,7 @@ class Balancer:
     totals: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
-    def add(self, place: Turn, node: Node, routed: Routed, *, base: int) -> None:
+    def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
         """Add the counts of a layer's routers, where no other device counts the same tokens."""
         lane, chunk, microbatch, _ = place
         for operator in (o for o in routers(node.block) if o.name in routed):

@@ -23,7 +23,7 @@ layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class StageNode:
     """One layer of a stage, or one operator of a layer that a pipeline cut divides.
 
     Args:
@@ -52,9 +52,9 @@ class Node:
 
 
 @lru_cache(maxsize=4096)
-def _nodes(key: _Key) -> tuple[Node, ...]:
+def _nodes(key: _Key) -> tuple[StageNode, ...]:
     """The nodes of a stage (cached by the identity of the stage and the model)."""
-    nodes: list[Node] = []
+    nodes: list[StageNode] = []
     for segment in key.stage.segments:
         names = {
             name
@@ -73,7 +73,7 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
         )
         for layer in range(segment.first, segment.first + segment.count):
             nodes.append(
-                Node(
+                StageNode(
                     number=len(nodes),
                     segment=segment,
                     layer=layer,
@@ -140,7 +140,7 @@ class _Key:
         return isinstance(other, _Key) and self.stage is other.stage and self.model is other.model
 
 
-def stage_nodes(stage: StageParts, model: Model) -> tuple[Node, ...]:
+def stage_nodes(stage: StageParts, model: Model) -> tuple[StageNode, ...]:
     """The layers of a stage in the order of the forward pass."""
     return _nodes(_Key(stage, model))
 

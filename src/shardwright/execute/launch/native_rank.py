@@ -15,14 +15,14 @@ from shardwright.execute.native.checkpoint import newest_checkpoint_of
 from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.train_grid import train_native
-from shardwright.execute.training.training_loop import Batches, StepReport, TrainingRun
+from shardwright.execute.training.training_loop import Batches, PreparedTraining, StepReport
 from shardwright.job.training_job import TrainingJob
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.order import Table
 
 
 def run_native_rank(
-    training: TrainingRun,
+    training: PreparedTraining,
     job: TrainingJob,
     form: tuple[Grid, Table | None],
     *,

@@ -38,7 +38,7 @@ class _Mallinfo2(ctypes.Structure):
 
 @dataclass(slots=True)
 class PeakMemory:
-    """Bytes of memory since a run began.
+    """Peak bytes allocated, and bytes by which the process has grown, since a run began.
 
     `most`: maximum allocated at once. `grown`: growth of the process, including memory that the C
     library keeps after it was freed; on an accelerator equal to `most`.

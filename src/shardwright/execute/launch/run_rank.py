@@ -14,8 +14,8 @@ from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.training_loop import (
     Batches,
+    PreparedTraining,
     StepReport,
-    TrainingRun,
     create_device_state,
     train_rank,
 )
@@ -39,7 +39,7 @@ class PeriodicEvaluation:
     report: Callable[[int, float], None]
 
 
-def rank_by_device(training: TrainingRun, *, ranks: int) -> Mapping[int, int]:
+def rank_by_device(training: PreparedTraining, *, ranks: int) -> Mapping[int, int]:
     """The rank of every device: one device on each rank, in order.
 
     Raises:
@@ -68,7 +68,7 @@ def require_finite(report: StepReport) -> None:
 
 
 def run_rank(
-    training: TrainingRun,
+    training: PreparedTraining,
     *,
     source: Source,
     batches: Batches,

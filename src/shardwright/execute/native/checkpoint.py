@@ -30,7 +30,7 @@ from shardwright.execute.device_state.device_parameters import Key, Source, whol
 from shardwright.execute.native.decoder_module import ModuleLayout
 from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.torch_private import own_intervals
-from shardwright.execute.training.training_loop import StepReport, TrainingRun
+from shardwright.execute.training.training_loop import PreparedTraining, StepReport
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 
@@ -49,7 +49,7 @@ class NativeCheckpoints:
         saved: the checkpoint from which the run resumes; None = a new run.
     """
 
-    known: TrainingRun
+    known: PreparedTraining
     root: Path
     steps: int
     every: int
@@ -105,7 +105,7 @@ class NativeCheckpoints:
 
 
 def newest_checkpoint_of(
-    known: TrainingRun, root: Path, *, steps: int, every: int, keep: int
+    known: PreparedTraining, root: Path, *, steps: int, every: int, keep: int
 ) -> NativeCheckpoints:
     """The newest checkpoint of a folder, from which a run resumes, and settings for new ones.
 

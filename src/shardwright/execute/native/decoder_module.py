@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.device_state.device_parameters import Key, origin
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
 from shardwright.execute.native.attention_modules import NativeAttention, NativeRotary
 from shardwright.execute.native.context_parallel_tokens import WHOLE, ContextParallelism
 from shardwright.execute.native.expert_modules import (
@@ -181,7 +181,7 @@ class NativeResidual(nn.Module):  # type: ignore[misc]
         self.weight = nn.Parameter(torch.empty(1, device="meta")) if operator.parameters else None
 
     def forward(self, first: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor]:
-        """Sum the inputs."""
+        """Sum the inputs, with the factors of the first input and of the sum."""
         total = sum(others, first if self.factor == 1.0 else self.factor * first)
         return (total if self.weight is None else total * self.weight,)
 
@@ -316,7 +316,7 @@ class NativeLayer(nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, node: Node, *, model: Model, settings: Settings, context: ContextParallelism
+        self, node: StageNode, *, model: Model, settings: Settings, context: ContextParallelism
     ) -> None:
         super().__init__()
         again = {

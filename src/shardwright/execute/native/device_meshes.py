@@ -30,7 +30,7 @@ REPLICAS = ("dp", "ring", "ulysses")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridMeshes:
-    """Device meshes of a run.
+    """Device meshes of a run for dense parameters, experts and context parallelism.
 
     Dims of one rank are left out, because each costs a process group; the dims of shards are kept.
 

@@ -117,7 +117,7 @@ class NativeEngine:
         )
 
     def writes(self, parameter: torch.nn.Parameter, number: int) -> bool:
-        """True if this rank writes its elements of a parameter to a checkpoint.
+        """True if this rank writes its elements of a parameter to checkpoints, of several holders.
 
         Ranks that hold the same elements take turns by `number`.
         """

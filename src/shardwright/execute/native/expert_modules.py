@@ -28,7 +28,7 @@ from shardwright.model.ir.tensor_dims import Dim
 
 
 class NativeRouter(nn.Module):  # type: ignore[misc]
-    """Choice of experts for each token.
+    """Module that chooses the experts of each token from its logits.
 
     See `chosen_experts`.
 
@@ -156,7 +156,7 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
         probabilities: torch.Tensor,
         chosen: torch.Tensor,
     ) -> tuple[torch.Tensor]:
-        """Output (samples, positions, elements)."""
+        """Sum each token's expert rows by probability: (samples, positions, elements)."""
         if self.copies is not None:
             rows = (
                 DTensor.from_local(rows, self.copies, [Partial()], run_check=False)

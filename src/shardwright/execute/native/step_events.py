@@ -32,7 +32,7 @@ SENDS, RECEIVES = ("SEND_F", "SEND_B"), ("RECV_F", "RECV_B")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Functions that record a rank's events.
+    """Functions of a rank that record its actions and its communication.
 
     `tell` for actions, `record_request` for communication; see `Recorder`.
     """

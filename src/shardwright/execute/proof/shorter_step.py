@@ -132,7 +132,7 @@ def _stage_with_layers(stage: Stage, layers: int, of_teacher: frozenset[str]) ->
 
 
 def _with_half(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
-    """Half the microbatches of every lane, of unchanged size.
+    """Half the microbatches of every lane, of unchanged size; None if a rule or order forbids.
 
     None if a rule or order forbids it.
     """

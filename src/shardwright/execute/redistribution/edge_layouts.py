@@ -31,7 +31,7 @@ from shardwright.program.layout.tensor_layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """One extent of a tensor between a producer and a reader.
+    """One extent of a tensor between two operators: its layouts at producer and reader, and back.
 
     It has the number of the extent, the layouts at the producer and at the reader, and the routes
     on which its gradient returns.

@@ -26,7 +26,7 @@ from shardwright.execute.redistribution.transition_steps import (
 )
 from shardwright.execute.transport.requests import (
     Answer,
-    Exchange,
+    GroupExchange,
     Post,
     Reduce,
     Request,
@@ -252,7 +252,7 @@ def _run_step(
         ranges: _joined(buffer, ranges)
         for ranges in dict.fromkeys(ranges for _, ranges in step.gives)
     }
-    received = yield Exchange(
+    received = yield GroupExchange(
         group=step.group,
         gives={peer: sent_tensors[ranges] for peer, ranges in step.gives},
         receives={peer: (elements,) for peer, elements in step.receives},

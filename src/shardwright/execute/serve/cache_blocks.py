@@ -11,7 +11,7 @@ from shardwright.model.ir.operator import AttentionShape
 
 
 class KeyReach(NamedTuple):
-    """The earlier keys that an attention operator reads.
+    """The earlier keys that an attention operator reads: a window, a chunk or all.
 
     The last `window` keys, or the keys from the start of the query's chunk of `window` positions
     (`chunked`); `window` 0 = all.
@@ -43,8 +43,8 @@ def key_reaches(model: Model) -> tuple[KeyReach, ...]:
 
 
 @dataclass(slots=True)
-class BlockTable:
-    """Blocks of one request in order.
+class CacheBlockTable:
+    """Block numbers of one request in order, and the number of its first block.
 
     The first block holds positions from `first` x block size on.
     """
@@ -54,7 +54,7 @@ class BlockTable:
 
 
 @dataclass(slots=True)
-class BlockTables:
+class CacheBlockTables:
     """The cache blocks of each request in one cache.
 
     Devices that share the requests of a cache hold parts of the same blocks.
@@ -70,7 +70,7 @@ class BlockTables:
     blocks: int
     block_tokens: int
     free: dict[KeyReach, list[int]] = field(default_factory=dict)
-    held: dict[tuple[KeyReach, int], BlockTable] = field(default_factory=dict)
+    held: dict[tuple[KeyReach, int], CacheBlockTable] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class BlockTables:
         freed: dict[KeyReach, list[int]] = {}
         for reach in self.reaches:
             start = reach.first(first) // self.block_tokens
-            table = self.held.setdefault((reach, request), BlockTable(first=start, blocks=[]))
+            table = self.held.setdefault((reach, request), CacheBlockTable(first=start, blocks=[]))
             passed_blocks = min(max(start - table.first, 0), len(table.blocks))
             freed[reach], table.blocks = table.blocks[:passed_blocks], table.blocks[passed_blocks:]
             table.first = (
@@ -126,7 +126,7 @@ class BlockTables:
         self.cached.pop(request, None)
         freed: dict[KeyReach, list[int]] = {}
         for reach in self.reaches:
-            table = self.held.pop((reach, request), BlockTable(first=0, blocks=[]))
+            table = self.held.pop((reach, request), CacheBlockTable(first=0, blocks=[]))
             freed[reach] = table.blocks
             self.free[reach] += table.blocks[::-1]
         return freed

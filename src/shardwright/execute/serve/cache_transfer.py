@@ -12,7 +12,7 @@ import torch
 
 from shardwright.execute.device_state.operator_shares import operator_share
 from shardwright.execute.redistribution.redistribute import redistribute
-from shardwright.execute.serve.cache_blocks import BlockTables, KeyReach, key_reach
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach, key_reach
 from shardwright.execute.serve.cached_latent_attention import latent_operators
 from shardwright.execute.serve.device_cache import CacheKey
 from shardwright.execute.serve.worker import ServingWorker, site_of
@@ -101,7 +101,7 @@ class WorkerRank:
     rank: int
 
     @property
-    def tables(self) -> BlockTables:
+    def tables(self) -> CacheBlockTables:
         """The block tables of the rank."""
         return self.worker.tables[self.rank]
 

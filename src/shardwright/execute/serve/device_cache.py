@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from shardwright.execute.serve.cache_blocks import BlockTables, KeyReach
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
 
 
 class CacheKey(NamedTuple):
@@ -34,7 +34,7 @@ class DeviceCache:
         None for a state; cache key; first position; values).
     """
 
-    tables: BlockTables
+    tables: CacheBlockTables
     pages: dict[tuple[KeyReach, CacheKey], torch.Tensor] = field(default_factory=dict)
     states: dict[tuple[int, CacheKey], torch.Tensor] = field(default_factory=dict)
     arrived: dict[int, list[tuple[KeyReach | None, CacheKey, int, torch.Tensor]]] = field(

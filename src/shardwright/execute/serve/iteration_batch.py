@@ -9,7 +9,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPart:
-    """New tokens of a request in an iteration, from position `past` on.
+    """New tokens of a request in an iteration: `tokens` tokens from position `past` on.
 
     All positions before are cached. A request that decodes has one token.
     """

@@ -11,9 +11,9 @@ from shardwright.model.ir.operator import Mask, OperatorKind
 
 
 def served_model(model: Model) -> Model:
-    """The model without the modules that predict further tokens.
+    """The model without prediction modules: runs that its last head does not read are left out.
 
-    These are the runs that its last head does not read.
+    The main head is kept.
     """
     needed = model.before(model.runs[-1].name)
     return replace(model, runs=tuple(run for run in model.runs if run.name in needed))

@@ -179,7 +179,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationOutcome:
-    """One device's results of an iteration.
+    """One device's results of an iteration: logits of rows, and next tokens of greedy rows.
 
     `logits`: (first row, (rows, vocabulary)); `tokens`: the next token of every greedy row.
     """

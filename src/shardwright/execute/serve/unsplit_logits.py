@@ -10,8 +10,8 @@ import torch
 from shardwright.execute.device_state.device_parameters import ParameterStore, Source
 from shardwright.execute.device_state.layer_state import BlockRun
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
-from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.interpreter.device_walk import PreparedStep, Walker
+from shardwright.execute.interpreter.stage_nodes import StageNode
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
     SavedTensors,
@@ -51,11 +51,11 @@ def unsplit_logits(
 class _LogitsWalker(Walker):
     """Walker that stores its heads' logits, (positions, vocabulary) each."""
 
-    def __init__(self, work: DeviceWork, ids: torch.Tensor, store: ParameterStore) -> None:
+    def __init__(self, work: PreparedStep, ids: torch.Tensor, store: ParameterStore) -> None:
         super().__init__(0, work, {TEXT: ids, "labels": torch.zeros_like(ids)}, store)
         self.made: list[torch.Tensor] = []
 
-    def _block_run(self, node: Node, place: Turn) -> BlockRun:
+    def _block_run(self, node: StageNode, place: Turn) -> BlockRun:
         """The computation of one layer, with the loss replaced."""
         return replace(super()._block_run(node, place), forward_of=self._forward_of)
 

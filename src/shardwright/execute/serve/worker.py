@@ -12,9 +12,9 @@ from shardwright.execute.device_state.device_parameters import ParameterStore, S
 from shardwright.execute.device_state.layer_state import BlockRun
 from shardwright.execute.device_state.operator_shares import DeviceOfStage, operator_share
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
-from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.serve.cache_blocks import BlockTables, KeyReach, key_reaches
+from shardwright.execute.interpreter.device_walk import PreparedStep, Walker
+from shardwright.execute.interpreter.stage_nodes import StageNode
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach, key_reaches
 from shardwright.execute.serve.cached_latent_attention import cached_operator_of_block
 from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
 from shardwright.execute.serve.device_cache import DeviceCache
@@ -57,13 +57,13 @@ class ServingWorker:
     base: int
     ranks: int
     absorb: LatentReads
-    tables: tuple[BlockTables, ...]
+    tables: tuple[CacheBlockTables, ...]
     rank_of: Mapping[int, int]
     stores: dict[int, ParameterStore]
     caches: dict[int, DeviceCache]
-    works: dict[int, DeviceWork]
+    works: dict[int, PreparedStep]
 
-    def work(self, rows: int) -> DeviceWork:
+    def work(self, rows: int) -> PreparedStep:
         """The worker's stages, prepared for iterations of `rows` rows."""
         if rows not in self.works:
             self.works[rows] = _prepared_work(self.model, self.plan, base=self.base, rows=rows)
@@ -94,12 +94,12 @@ class ServingWorker:
     def extend(self, rank: int, request: int, *, past: int, end: int) -> None:
         """Reserve blocks for positions `past` to `end` of a request.
 
-        See `BlockTables.extend`.
+        See `CacheBlockTables.extend`.
         """
         self.drop(rank, self.tables[rank].extend(request, past=past, end=end))
 
     def land(self, rank: int, request: int, *, end: int) -> None:
-        """Reserve blocks for a request received with `end` cached positions, and store these."""
+        """Reserve blocks for a received request of `end` cached positions, and store its cache."""
         self.drop(rank, self.tables[rank].receive(request, first=end, end=end))
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
@@ -138,7 +138,9 @@ def create_worker(
     require_served(model)
     ranks, rank_of = _ranks(_prepared_work(model, plan, base=base, rows=ROWS))
     tables = tuple(
-        BlockTables(reaches=key_reaches(model), blocks=size.blocks, block_tokens=size.block_tokens)
+        CacheBlockTables(
+            reaches=key_reaches(model), blocks=size.blocks, block_tokens=size.block_tokens
+        )
         for _ in range(ranks)
     )
     local_devices = [d for d in rank_of if here is None or d in here]
@@ -162,7 +164,7 @@ ROWS = 5040
 """Number of rows used to find each device's rows; divisible by any small number of ranks."""
 
 
-def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceWork:
+def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> PreparedStep:
     """The plan's stages, prepared for forward passes of `rows` rows of one position."""
     if len(plan.lanes) != 1:
         raise StrategyError(
@@ -191,7 +193,7 @@ def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceW
     return work
 
 
-def _ranks(work: DeviceWork) -> tuple[int, dict[int, int]]:
+def _ranks(work: PreparedStep) -> tuple[int, dict[int, int]]:
     """(number of ranks with caches of their own, rank of every device), from the devices' rows."""
     rows_by_device: dict[int, tuple[int, int]] = {}
     for stage in work.stages[0]:
@@ -231,7 +233,7 @@ def _ranks(work: DeviceWork) -> tuple[int, dict[int, int]]:
     }
 
 
-def _shares(stage: StageParts, work: DeviceWork) -> Iterator[tuple[Operator, OperatorShare]]:
+def _shares(stage: StageParts, work: PreparedStep) -> Iterator[tuple[Operator, OperatorShare]]:
     """Iterate over the operators of a stage and each device's share of them."""
     for segment in stage.segments:
         for device in segment.cells.devices:
@@ -241,7 +243,7 @@ def _shares(stage: StageParts, work: DeviceWork) -> Iterator[tuple[Operator, Ope
                     yield operator, share
 
 
-def site_of(segment: Segment, stage: StageParts, device: int, work: DeviceWork) -> DeviceOfStage:
+def site_of(segment: Segment, stage: StageParts, device: int, work: PreparedStep) -> DeviceOfStage:
     """Position of a device in a stage, for rows of one position."""
     place, length = device - stage.base, work.lengths[TEXT]
     return DeviceOfStage(
@@ -267,7 +269,7 @@ class ServingWalker(Walker):
         self.cache, self.rows, self.absorb = worker.caches[device], rows, worker.absorb
         self.logits: list[tuple[int, torch.Tensor]] = []
 
-    def _block_run(self, node: Node, place: Turn) -> BlockRun:
+    def _block_run(self, node: StageNode, place: Turn) -> BlockRun:
         """The computation of one layer, with operators that read and write the cache."""
         run = super()._block_run(node, place)
         layer = ServedLayer(

@@ -11,7 +11,7 @@ from shardwright.execute.interpreter.device_walk import Batch, forward_task
 from shardwright.execute.interpreter.layer_hooks import drop_values, gather_sharded
 from shardwright.execute.training.training_loop import (
     DeviceState,
-    TrainingRun,
+    PreparedTraining,
     bucket_hooks,
     device_loss_sum,
 )
@@ -20,7 +20,7 @@ from shardwright.execute.transport.torch_distributed import DistributedTransport
 
 
 def evaluation_task(
-    device_state: DeviceState, training: TrainingRun, *, batch: Batch
+    device_state: DeviceState, training: PreparedTraining, *, batch: Batch
 ) -> Task[float]:
     """Mean loss of a batch with a device's current parameters, equal on every device.
 
@@ -54,7 +54,7 @@ def evaluation_task(
 def evaluate_rank(
     transport: DistributedTransport,
     members: Mapping[int, DeviceState],
-    training: TrainingRun,
+    training: PreparedTraining,
     batches: Iterable[Batch],
 ) -> float:
     """Mean loss of all batches over all ranks of the transport.

@@ -21,7 +21,7 @@ from shardwright.execute.transport.requests import Reduce, Task
 
 
 def updated_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch.Tensor:
-    """The bias of one router after a step.
+    """Router bias after a step: plus rate x sign(mean load - load) for each expert.
 
     Args:
         bias: (experts,) the bias before the update.

@@ -55,7 +55,7 @@ class TokenBatches:
         return steps * self.samples / self.windows
 
     def order(self, step: int) -> list[int]:
-        """Window numbers of a step (counted from 0).
+        """Numbers of the windows that a step reads, in its pass's order (steps count from 0).
 
         Only the number of the step is needed to resume from it.
         """

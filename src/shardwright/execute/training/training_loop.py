@@ -32,8 +32,8 @@ from shardwright.execute.device_state.state_owner_exchange import (
     owned_gradient_of_sums,
 )
 from shardwright.execute.interpreter.device_actions import weight_passes
-from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, device_task
-from shardwright.execute.interpreter.expert_loads import ExpertLoads
+from shardwright.execute.interpreter.device_walk import Batch, PreparedStep, device_task
+from shardwright.execute.interpreter.expert_loads import ExpertLoads, first_holders
 from shardwright.execute.interpreter.layer_hooks import (
     BucketHooks,
     bucket_gradients,
@@ -71,7 +71,6 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.router_balancing import choice_biases
-from shardwright.program.layout.device_cells import token_box
 from shardwright.program.stages.held_parameters import parameter_places
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
@@ -82,8 +81,8 @@ Batches = Callable[[int], Batch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
-    """Plan, model and settings of a training run, shared by all devices.
+class PreparedTraining:
+    """A prepared training run: its plan, parameter buckets and settings, shared by all devices.
 
     Args:
         places: uses of every parameter.
@@ -95,7 +94,7 @@ class TrainingRun:
         checkpoint has them.
     """
 
-    work: DeviceWork
+    work: PreparedStep
     places: Places
     buckets: tuple[Bucket, ...]
     rule: AdamW
@@ -206,7 +205,7 @@ def prepare_training(
     on: torch.device | str = "cpu",
     islands: Units | None = None,
     bias_rate: float | None = None,
-) -> TrainingRun:
+) -> PreparedTraining:
     """Prepare a training run: its plan, buckets, precision and settings.
 
     Args:
@@ -214,7 +213,7 @@ def prepare_training(
         precision: see `precision_of`.
         on: torch device of this process.
         islands: islands of the devices; None: no islands.
-        bias_rate: see `TrainingRun`.
+        bias_rate: see `PreparedTraining`.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -232,7 +231,7 @@ def prepare_training(
         # Every holder has its full biases, independent of ZeRO.
         moving = set(choice_biases(model))
         frozen = {key: group for key, group in frozen.items() if key not in moving}
-    return TrainingRun(
+    return PreparedTraining(
         work=work,
         places=parameter_places(work.stages, model=model),
         buckets=plan_buckets(work.stages, {**groups, **frozen}, model=model, rules=shards),
@@ -262,22 +261,20 @@ def _require_executed_host(plan: Plan) -> None:
         )
 
 
-def _devices_with_counted_losses(work: DeviceWork, *, length: int) -> frozenset[tuple[int, int]]:
+def _devices_with_counted_losses(work: PreparedStep, *, length: int) -> frozenset[tuple[int, int]]:
     """(lane, device) pairs whose losses count: the first of the devices with the same tokens."""
-    found = set()
-    for lane in work.stages:
-        for stage in lane:
-            for segment in stage.segments:
-                for operator in (o for o in segment.block.operators if o.kind is OperatorKind.LOSS):
-                    first: dict[object, int] = {}
-                    for device, cell in segment.cells.cells.get(operator.klass, {}).items():
-                        place = token_box(cell, samples=segment.cells.samples, length=length)
-                        first[place] = min(first.get(place, device), device)
-                    found |= {(stage.lane, device + stage.base) for device in first.values()}
-    return frozenset(found)
+    return frozenset(
+        (stage.lane, device)
+        for lane in work.stages
+        for stage in lane
+        for segment in stage.segments
+        for operator in segment.block.operators
+        if operator.kind is OperatorKind.LOSS
+        for device in first_holders(segment, operator, length=length, base=stage.base)
+    )
 
 
-def create_device_state(device: int, training: TrainingRun, *, source: Source) -> DeviceState:
+def create_device_state(device: int, training: PreparedTraining, *, source: Source) -> DeviceState:
     """Create a device's state before its first step."""
     biases = frozenset(training.biases)
     store = ParameterStore(
@@ -297,8 +294,8 @@ def create_device_state(device: int, training: TrainingRun, *, source: Source) -
     )
     for bucket in _buckets_of_device(training, device):
         view, sharers = state.views[bucket.number], bucket.sharing(device)
-        values = view.own_values()
-        view.show(values)
+        values = view.copy_values()
+        view.set_values(values)
         if bucket.trainable:
             low, high = sharers.piece(device, bucket.elements, 1)
             middle = low + (high - low) * training.shards.of(device).offload // WHOLE_PERCENT
@@ -325,14 +322,14 @@ def create_device_state(device: int, training: TrainingRun, *, source: Source) -
     return state
 
 
-def _buckets_of_device(training: TrainingRun, device: int) -> Iterator[Bucket]:
+def _buckets_of_device(training: PreparedTraining, device: int) -> Iterator[Bucket]:
     """Iterate over the buckets of a device."""
     return (b for b in training.buckets if device in b.devices)
 
 
 def step_task(
     state: DeviceState,
-    training: TrainingRun,
+    training: PreparedTraining,
     *,
     batch: Batch,
     stop: Callable[[], bool] | None = None,
@@ -361,7 +358,7 @@ def step_task(
             )
     for bucket in trained:
         if not hooks.sums_each_microbatch(bucket):
-            state.views[bucket.number].make_room(training.precision.gradient)
+            state.views[bucket.number].allocate_gradients(training.precision.gradient)
     loads = ExpertLoads(device=device, length=training.length) if training.bias_rate else None
     outcome = yield from device_task(
         device, training.work, batch=batch, store=state.store, tell=tell, hooks=hooks, loads=loads
@@ -424,7 +421,7 @@ def step_task(
 
 
 def device_loss_sum(
-    losses: Mapping[object, torch.Tensor], device: int, training: TrainingRun
+    losses: Mapping[object, torch.Tensor], device: int, training: PreparedTraining
 ) -> torch.Tensor:
     """Sum of a device's losses, without losses that another device counts."""
     return _sum_of(
@@ -437,7 +434,7 @@ def device_loss_sum(
     )
 
 
-def _sum_of(terms: Sequence[torch.Tensor], training: TrainingRun) -> torch.Tensor:
+def _sum_of(terms: Sequence[torch.Tensor], training: PreparedTraining) -> torch.Tensor:
     """Sum of scalar tensors in float64; 0 for none."""
     return torch.stack(
         [torch.zeros((), dtype=torch.float64, device=training.on), *(t.double() for t in terms)]
@@ -486,7 +483,7 @@ def _wait_for_parameter(
     if bucket.number in state.pieces:
         state.pieces[bucket.number] = values
     else:
-        state.views[bucket.number].show(values)
+        state.views[bucket.number].set_values(values)
 
 
 def _updated_piece(
@@ -494,7 +491,7 @@ def _updated_piece(
     bucket: Bucket,
     gradient: torch.Tensor,
     *,
-    training: TrainingRun,
+    training: PreparedTraining,
     factor: torch.Tensor,
 ) -> torch.Tensor:
     """Apply AdamW to the device's optimizer piece of a bucket, and return its new values."""
@@ -515,7 +512,7 @@ def _updated_piece(
 
 
 def _rules_by_range(
-    bucket: Bucket, low: int, high: int, *, training: TrainingRun
+    bucket: Bucket, low: int, high: int, *, training: PreparedTraining
 ) -> Iterator[tuple[int, int, AdamW]]:
     """Iterate over (first element, end, AdamW settings) of elements `low` to `high` of a bucket.
 
@@ -542,7 +539,7 @@ def _rules_by_range(
 def train_rank(
     transport: DistributedTransport,
     members: Mapping[int, DeviceState],
-    training: TrainingRun,
+    training: PreparedTraining,
     batches: Iterable[Batch],
     *,
     trace: CommunicationRecord | None = None,

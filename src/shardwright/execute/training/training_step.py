@@ -19,7 +19,12 @@ from shardwright.execute.device_state.gradient_reduction import (
     gradient_groups,
     sum_gradients,
 )
-from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, Outcome, device_task
+from shardwright.execute.interpreter.device_walk import (
+    Batch,
+    DeviceOutcome,
+    PreparedStep,
+    device_task,
+)
 from shardwright.execute.interpreter.load_balancing_counts import lane_balances
 from shardwright.execute.training.image_checks import require_images
 from shardwright.execute.training.key_selection_checks import require_selections
@@ -60,7 +65,7 @@ class StepResult:
 
 def prepare_step(
     model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
-) -> tuple[DeviceWork, Groups]:
+) -> tuple[PreparedStep, Groups]:
     """Prepare a plan's step: the work that devices share, and the groups that sum gradients.
 
     Raises:
@@ -79,7 +84,7 @@ def prepare_step(
         begins.append(first)
         first += lane.samples
     length = job.sequence_length
-    work = DeviceWork(
+    work = PreparedStep(
         model=model,
         lanes=plan.lanes,
         slices=tuple(
@@ -99,7 +104,7 @@ def prepare_step(
     return work, gradient_groups(stages, model=model, length=length, islands=islands)
 
 
-def prepare_forward(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
+def prepare_forward(model: Model, plan: Plan, *, length: int = 1) -> PreparedStep:
     """Prepare a plan's forward pass over sequences of `length` positions.
 
     Raises:
@@ -108,7 +113,7 @@ def prepare_forward(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
     require_valid(plan, model=model, global_batch=sum(lane.samples for lane in plan.lanes))
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
-    return DeviceWork(
+    return PreparedStep(
         model=model,
         lanes=plan.lanes,
         slices=((length,),) * len(plan.lanes),
@@ -210,8 +215,8 @@ def run_step(
 
 
 def _step_with_summed_gradients(
-    device: int, work: DeviceWork, groups: Groups, batch: Batch, store: ParameterStore
-) -> Task[Outcome]:
+    device: int, work: PreparedStep, groups: Groups, batch: Batch, store: ParameterStore
+) -> Task[DeviceOutcome]:
     """One device's step, with its gradients summed over devices."""
     outcome = yield from device_task(device, work, batch=batch, store=store)
     yield from sum_gradients(device, groups, store)
@@ -229,7 +234,7 @@ def single_device_plan(model: Model, job: TrainingJob, *, microbatches: int = 1)
 
 
 def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
-    """The single-device plan whose step must equal a plan's step.
+    """The single-device plan whose step must have the loss and gradients of a plan's step.
 
     It has the plan's microbatches where the loss depends on microbatches, else one.
 

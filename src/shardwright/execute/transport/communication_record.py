@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import field
 from math import prod
 
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, TransferRequest
+from shardwright.execute.transport.requests import GroupExchange, Post, Reduce, TransferRequest
 from shardwright.lazy_dataclass import dataclass
 
 
@@ -48,7 +48,7 @@ class CommunicationRecord:
     doing: dict[int, str] = field(default_factory=dict)
 
     def add(self, device: int, request: TransferRequest) -> None:
-        """Record a request of a device."""
+        """Append the record of a device's request, with the device's current action."""
         self.records.append(record_of_request(device, request, action=self.doing.get(device, "")))
 
     def elements(self) -> dict[tuple[int, str, tuple[int, ...]], int]:
@@ -71,7 +71,7 @@ def record_of_request(device: int, request: TransferRequest, *, action: str = ""
             sent,
             request.tensor.element_size(),
         )
-    elif isinstance(request, Exchange):
+    elif isinstance(request, GroupExchange):
         sent = sum(tensor.numel() for peer, tensor in request.gives.items() if peer != device)
         received = sum(prod(shape) for peer, shape in request.receives.items() if peer != device)
         sent_tensor = next(iter(request.gives.values()), None)

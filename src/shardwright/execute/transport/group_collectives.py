@@ -28,7 +28,7 @@ from shardwright.execute.transport.requests import (
     Answer,
     Begin,
     End,
-    Exchange,
+    GroupExchange,
     Post,
     Reduce,
     Reduction,
@@ -142,7 +142,7 @@ class Communicators:
             if trace is not None:
                 trace.add(device, request)
 
-        def answer_side_request(request: Reduce | Exchange) -> Answer:
+        def answer_side_request(request: Reduce | GroupExchange) -> Answer:
             """Answer a side task's collective."""
             record(request)
             return self.collective(request, device, beside=True)
@@ -163,7 +163,7 @@ class Communicators:
         return answer_requests(task, answer)
 
     def collective(
-        self, request: Reduce | Exchange, device: int, *, beside: bool = False
+        self, request: Reduce | GroupExchange, device: int, *, beside: bool = False
     ) -> Answer:
         """The answer to an all-reduce or an exchange of a group.
 
@@ -188,7 +188,7 @@ class Communicators:
         return total
 
     def exchange(
-        self, request: Exchange, device: int, *, beside: bool = False
+        self, request: GroupExchange, device: int, *, beside: bool = False
     ) -> dict[int, torch.Tensor]:
         """The tensors from each member, by device: an all-gather if possible, else an all-to-all.
 
@@ -229,7 +229,7 @@ class Communicators:
         return answer
 
     def _all_to_all(
-        self, request: Exchange, device: int, dtype: torch.dtype, beside: bool
+        self, request: GroupExchange, device: int, dtype: torch.dtype, beside: bool
     ) -> dict[int, torch.Tensor]:
         """Exchange tensors of any sizes with the group's members by one all-to-all of bytes."""
         peers = [peer for peer in request.group if peer != device]
@@ -265,7 +265,7 @@ class Communicators:
         }
 
     @contextmanager
-    def _communication_errors(self, request: Reduce | Exchange) -> Iterator[None]:
+    def _communication_errors(self, request: Reduce | GroupExchange) -> Iterator[None]:
         """Context manager that turns backend errors into `StrategyError` (rule ``run.peer``)."""
         try:
             yield
@@ -308,7 +308,7 @@ class Communicators:
         return event
 
     def own_stream(self) -> AbstractContextManager[object]:
-        """Context manager with a CUDA stream of this thread, so that receives wait for none."""
+        """Context manager with a CUDA stream of this thread, apart from the compute stream."""
         if self.on.type != "cuda":
             return nullcontext()
         torch.cuda.set_device(self.on)
@@ -330,7 +330,7 @@ class Communicators:
         return work
 
 
-def is_all_gather(request: Exchange, device: int) -> bool:
+def is_all_gather(request: GroupExchange, device: int) -> bool:
     """True if an exchange is an all-gather of tensors of one shape; every member decides the same.
 
     Otherwise tensors differ in size, or some member sends or receives none: an all-to-all.

@@ -16,7 +16,7 @@ from shardwright.execute.transport.requests import (
     Answer,
     Begin,
     End,
-    Exchange,
+    GroupExchange,
     Post,
     Reduce,
     Reduction,
@@ -46,7 +46,7 @@ def as_messages(task: Task[T], *, device: int, trace: CommunicationRecord | None
             trace.add(device, request)
         if isinstance(request, Reduce):
             return (yield from _all_reduce(request, device))
-        if isinstance(request, Exchange):
+        if isinstance(request, GroupExchange):
             return (yield from _exchange(request, device))
         return (yield request)
 
@@ -97,7 +97,7 @@ def _all_reduce(request: Reduce, device: int) -> Generator[Request, Answer, torc
 
 
 def _exchange(
-    request: Exchange, device: int
+    request: GroupExchange, device: int
 ) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
     """Exchange tensors with the group's members by messages, by device."""
     dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), None)

@@ -21,7 +21,7 @@ from shardwright.execute.transport.requests import (
     Answer,
     Begin,
     End,
-    Exchange,
+    GroupExchange,
     Post,
     Reduce,
     Take,
@@ -89,7 +89,7 @@ class _Scheduler(Generic[T]):
     answers: dict[int, Answer] = field(default_factory=dict)
     waiting: dict[int, TransferRequest] = field(default_factory=dict)
     posted: dict[tuple[int, int, Hashable], deque[torch.Tensor]] = field(default_factory=dict)
-    collectives: dict[GroupRequest, dict[int, Reduce | Exchange]] = field(default_factory=dict)
+    collectives: dict[GroupRequest, dict[int, Reduce | GroupExchange]] = field(default_factory=dict)
     returned: dict[int, T] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class _Scheduler(Generic[T]):
         )
         self.answer(device, tensor)
 
-    def _collective(self, device: int, request: Reduce | Exchange) -> None:
+    def _collective(self, device: int, request: Reduce | GroupExchange) -> None:
         """Add a device to a collective, and answer all members when the last one has joined."""
         if device not in request.group or list(request.group) != sorted(set(request.group)):
             raise StrategyError(
@@ -166,7 +166,7 @@ class _Scheduler(Generic[T]):
             self.answer(member, answer)
 
 
-def _all_reduce(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
+def _all_reduce(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer]:
     """The all-reduce of all members' tensors, as a copy for each device."""
     requests = {
         device: request for device, request in members.items() if isinstance(request, Reduce)
@@ -190,10 +190,10 @@ def _all_reduce(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
     return {device: total.clone() for device in requests}
 
 
-def _exchange(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
+def _exchange(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer]:
     """The tensors that each device receives from the others in an exchange."""
     requests = {
-        device: request for device, request in members.items() if isinstance(request, Exchange)
+        device: request for device, request in members.items() if isinstance(request, GroupExchange)
     }
     for device, request in requests.items():
         for peer in request.gives:
@@ -255,7 +255,7 @@ def _deadlock_error(waiting: Mapping[int, TransferRequest]) -> StrategyError:
             and (other_request.group, other_request.key) == (request.group, request.key)
         ]
         missing = ", ".join(str(member) for member in request.group if member not in present)
-        collective = request.kind if isinstance(request, Exchange) else "all_reduce"
+        collective = request.kind if isinstance(request, GroupExchange) else "all_reduce"
         lines.append(f"device {device} for {missing} in {collective} {request.key!r}")
     more = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
     return StrategyError(

@@ -46,7 +46,7 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class GroupExchange:
     """Request of an all-gather or all-to-all: a tensor to and from each member of the group.
 
     Answer: {device: tensor}. In an all_gather a member sends the same tensor to all, in an
@@ -129,7 +129,7 @@ class End:
     begun: SideTask[Any]
 
 
-TransferRequest: TypeAlias = "Reduce | Exchange | Post | Take"
+TransferRequest: TypeAlias = "Reduce | GroupExchange | Post | Take"
 """A request that moves data between devices."""
 Request: TypeAlias = "TransferRequest | Begin | End"
 Answer: TypeAlias = Any

@@ -9,9 +9,16 @@ from typing import Any, Protocol
 
 import torch
 
-from shardwright.execute.transport.requests import Answer, Exchange, Reduce, Request, SideTask, Task
+from shardwright.execute.transport.requests import (
+    Answer,
+    GroupExchange,
+    Reduce,
+    Request,
+    SideTask,
+    Task,
+)
 
-GroupAnswers = Callable[[Reduce | Exchange], Answer]
+GroupAnswers = Callable[[Reduce | GroupExchange], Answer]
 """Answers a request of a group on the communicators of side tasks."""
 
 
@@ -37,7 +44,7 @@ def run_to_end(task: Task[Any], answers: GroupAnswers) -> tuple[Any, list[Reques
             request = task.send(answer)
         except StopIteration as end:
             return end.value, requests
-        assert isinstance(request, Reduce | Exchange), (
+        assert isinstance(request, Reduce | GroupExchange), (
             "messages between two devices have no communicator beside the others"
         )
         requests.append(request)

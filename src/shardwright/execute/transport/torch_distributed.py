@@ -56,7 +56,7 @@ MESSAGE, GOODBYE = 1, 0
 
 @dataclass(frozen=True, slots=True)
 class _ReceivedMessage:
-    """The bytes of a received message.
+    """Format and bytes of a received message, and the event to wait for before reading them.
 
     `there`: the event that a stream must wait for; None = the bytes have arrived.
     """
@@ -111,7 +111,7 @@ class _Inbox:
 
 
 class DistributedTransport:
-    """Communication between the devices of all ranks, as a context manager.
+    """Transport that runs this rank's device tasks and sends their messages to other ranks.
 
     All ranks enter and leave it together.
 

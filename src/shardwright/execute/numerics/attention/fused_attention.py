@@ -11,7 +11,11 @@ from shardwright.execute.numerics.attention.fused_kernel_calls import (
 )
 from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.attention.mask_rectangles import KernelCall, kernel_calls
-from shardwright.execute.numerics.attention.torch_kernels import AttentionKernel, Heads, kernel_of
+from shardwright.execute.numerics.attention.torch_kernels import (
+    FusedAttentionKernel,
+    Heads,
+    kernel_of,
+)
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
 
@@ -109,7 +113,7 @@ def _calls(place: OperatorShare, keys: KeyBlock) -> tuple[KernelCall, ...]:
     )
 
 
-def _kernel(heads: Heads) -> AttentionKernel:
+def _kernel(heads: Heads) -> FusedAttentionKernel:
     """The fused kernel that supports the tensors."""
     kernel = kernel_of(heads)
     assert kernel is not None, "a kernel supports fused attention"

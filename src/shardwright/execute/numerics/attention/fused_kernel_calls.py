@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from shardwright.execute.numerics.attention.mask_rectangles import KernelCall
-from shardwright.execute.numerics.attention.torch_kernels import AttentionKernel, Heads
+from shardwright.execute.numerics.attention.torch_kernels import FusedAttentionKernel, Heads
 from shardwright.execute.numerics.base.local_tensors import at_least_float32
 
 PartialAttention = tuple[torch.Tensor, torch.Tensor]
@@ -18,7 +18,7 @@ of zero.
 
 
 def merge_key_block(
-    kernel: AttentionKernel,
+    kernel: FusedAttentionKernel,
     heads: Heads,
     calls: Sequence[KernelCall],
     earlier: PartialAttention | None,
@@ -60,7 +60,7 @@ def merge_key_block(
 
 
 def key_block_gradients(
-    kernel: AttentionKernel,
+    kernel: FusedAttentionKernel,
     heads: Heads,
     calls: Sequence[KernelCall],
     attended: PartialAttention,

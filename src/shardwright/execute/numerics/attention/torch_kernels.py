@@ -18,7 +18,7 @@ ROWS: Final = 32
 """The memory-efficient kernel stores denominators in multiples of this number of queries."""
 
 
-class AttentionKernel(Protocol):
+class FusedAttentionKernel(Protocol):
     """Fused kernel of softmax(scale Q K^T) V (arXiv 2205.14135).
 
     Key heads are read by equally many query heads in turn.
@@ -188,10 +188,10 @@ class CudaEfficient:
         return dq, _summed(dk, key), _summed(dv, value)
 
 
-KERNELS: Final[tuple[AttentionKernel, ...]] = (CpuFlash(), CudaFlash(), CudaEfficient())
+KERNELS: Final[tuple[FusedAttentionKernel, ...]] = (CpuFlash(), CudaFlash(), CudaEfficient())
 
 
-def kernel_of(parts: Heads) -> AttentionKernel | None:
+def kernel_of(parts: Heads) -> FusedAttentionKernel | None:
     """The first fused kernel that supports the tensors; None if none does."""
     return next((kernel for kernel in KERNELS if kernel.fits(parts)), None)
 

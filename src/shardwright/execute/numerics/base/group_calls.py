@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from shardwright.execute.transport.requests import Exchange, Reduce, Reduction, Task
+from shardwright.execute.transport.requests import GroupExchange, Reduce, Reduction, Task
 from shardwright.execute.transport.torch_device import OperatorShare
 
 
@@ -64,7 +64,7 @@ def exchange_tensors(
         if elements is None
         else elements
     )
-    received = yield Exchange(
+    received = yield GroupExchange(
         group=group,
         gives=gives,
         receives=dict(receives),

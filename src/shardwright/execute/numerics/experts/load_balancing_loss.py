@@ -19,6 +19,16 @@ from shardwright.execute.numerics.base.top_k_choice import stable_top_k
 from shardwright.model.ir.operator import ExpertShape
 
 
+def chosen_counts(chosen: torch.Tensor, *, experts: int) -> torch.Tensor:
+    """(experts,) in float64: how often each expert's number is among the chosen numbers.
+
+    `bincount` is not used because it waits for the accelerator.
+    """
+    numbers = chosen.flatten()
+    counts = torch.zeros(experts, dtype=torch.float64, device=chosen.device)
+    return counts.index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.float64))
+
+
 def router_counts(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
     """(2, experts) in float64: tokens with each expert among their topk, and probability sums.
 
@@ -28,10 +38,7 @@ def router_counts(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
     The topk follow the probabilities, without the correction that some models add for their choice.
     """
     probabilities = torch.softmax(at_least_float32(logits), dim=-1).detach().flatten(0, -2)
-    chosen = stable_top_k(probabilities, shape.topk).flatten()
-    # Not `bincount`, which waits for the accelerator.
-    counts = torch.zeros(shape.experts, dtype=torch.float64, device=logits.device)
-    counts.index_add_(0, chosen, torch.ones_like(chosen, dtype=torch.float64))
+    counts = chosen_counts(stable_top_k(probabilities, shape.topk), experts=shape.experts)
     return torch.stack([counts, probabilities.sum(0, dtype=torch.float64)])
 
 

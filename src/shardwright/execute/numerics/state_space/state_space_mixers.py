@@ -29,7 +29,7 @@ LEAST_LENGTH = 1e-6
 def causal_convolution(
     place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
 ) -> Values:
-    """Depthwise causal convolution followed by silu.
+    """Depthwise causal convolution over the sequence, followed by silu.
 
     y_t = silu(sum over i of w_i x_(t - taps + 1 + i) + b), zeros before the sequence.
 
