@@ -103,7 +103,7 @@ def moving(run_tasks: TaskRunner | None = None, here: frozenset[int] | None = No
         prompts=texts(model, lengths=(5, 4)),
         source=seeded(model, seed=SEED),
         run_tasks=run_tasks,
-        here=here,
+        local_devices=here,
     )
 
     def iterate(worker: int, *parts: tuple[int, int, int]) -> None:

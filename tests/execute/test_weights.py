@@ -190,10 +190,10 @@ def test_unusable_weights_are_refused_with_file_and_tensor(tmp_path: Path) -> No
     path.write_bytes(whole[:-10])
     assert f"{path} is no whole safetensors file" in _refused(tmp_path, model)
     path.unlink()
-    assert f"{path} lacks" in _refused(tmp_path, model)
+    assert f"{path} is missing" in _refused(tmp_path, model)
     name = "model.layers.1.mlp.up_proj.weight"
     save_file({n: v for n, v in tensors.items() if n != name}, path)
-    assert f"{path}: tensor {name} lacks" in _refused(tmp_path, model)
+    assert f"{path}: tensor {name} is missing" in _refused(tmp_path, model)
     save_file({**tensors, name: tensors[name][1:]}, path)
     assert f"{path}: tensor {name} has shape [19, 32], not [20, 32]" in _refused(tmp_path, model)
     save_file({**tensors, name: tensors[name].to(torch.float8_e4m3fn)}, path)
@@ -250,7 +250,7 @@ def test_files_without_prediction_modules_are_of_the_model_without(tmp_path: Pat
     # too.
     lost = "model.layers.2.eh_proj.weight"
     save_file({n: v for n, v in tensors.items() if n != lost}, path)
-    assert f"tensor {lost} lacks" in _refused(tmp_path / "in", model)
+    assert f"tensor {lost} is missing" in _refused(tmp_path / "in", model)
     save_file(tensors, path)
     (said,) = open_weights(tmp_path / "in", model=without, dtype=torch.float64).remarks
     assert said.endswith("config.json names, which is not trained")
@@ -268,7 +268,7 @@ def test_shards_and_their_index_are_checked(tmp_path: Path) -> None:
     with safe_open(shard, framework="pt") as file:
         lost, *_ = file.keys()
     save_file({n: v for n, v in load_file(shard).items() if n != lost}, shard)
-    assert f"{shard}: tensor {lost} lacks" in _refused(tmp_path, model)
+    assert f"{shard}: tensor {lost} is missing" in _refused(tmp_path, model)
     index.write_text(good[:-20])
     assert f"{index} is not an index" in _refused(tmp_path, model)
     index.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "../elsewhere")}))

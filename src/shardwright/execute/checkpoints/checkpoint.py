@@ -114,14 +114,14 @@ def write_files(pieces: list[CheckpointPiece], folder: Path, *, device: int) -> 
 
 
 def _bucket_pieces(
-    state: DeviceState, known: PreparedTraining, bucket: Bucket
+    state: DeviceState, training: PreparedTraining, bucket: Bucket
 ) -> Iterator[CheckpointPiece]:
     """Iterate over a device's share of a bucket: values and optimizer states, as named pieces."""
     low, _ = bucket.sharing(state.device).piece(state.device, bucket.elements, 1)
-    yield from _pieces_of_flat(known.work.model, bucket, low, state.owned(bucket), VALUE)
+    yield from _pieces_of_flat(training.work.model, bucket, low, state.owned(bucket), VALUE)
     for start, _, states in state.shares(bucket):
         for state_name, tensor in states.tensors.items():
-            yield from _pieces_of_flat(known.work.model, bucket, start, tensor, state_name)
+            yield from _pieces_of_flat(training.work.model, bucket, start, tensor, state_name)
 
 
 def _pieces_of_flat(
@@ -275,7 +275,7 @@ def read_checkpoint(
         _verify_file(folder / name, entries.get(name))
     for name in entries:
         if not (folder / name).is_file():
-            raise DataError(f"{folder / name} lacks", hint=EARLIER)
+            raise DataError(f"{folder / name} is missing", hint=EARLIER)
     shapes = {_parse_key(key): tuple(shape) for key, shape in manifest["parameters"]}
     for key, shape in shapes.items():
         _require_parameter(folder, model, key, shape)
@@ -287,13 +287,15 @@ def read_checkpoint(
     metadata = FileSystemReader(folder).read_metadata()
     for name, shape, elements in written_elements(metadata):
         if elements != prod(shape):
-            raise DataError(f"{folder / METADATA}: elements of {name} lack", hint=EARLIER)
+            raise DataError(f"{folder / METADATA}: elements of {name} are missing", hint=EARLIER)
     checkpoint = SavedCheckpoint(
         folder=folder, step=manifest["step"], shapes=shapes, model=model, metadata=metadata
     )
     missing = next((key for key in shapes if not checkpoint.has(key, VALUE)), None)
     if missing is not None:
-        raise DataError(f"{folder / METADATA}: {tensor_name(model, missing)} lacks", hint=EARLIER)
+        raise DataError(
+            f"{folder / METADATA}: {tensor_name(model, missing)} is missing", hint=EARLIER
+        )
     return checkpoint
 
 
@@ -328,7 +330,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _verify_file(path: Path, entry: Mapping[str, Any] | None) -> None:
     """Raise `DataError` unless a file has the size and digest of its manifest entry."""
     if entry is None or not path.is_file():
-        raise DataError(f"{path} lacks", hint=EARLIER)
+        raise DataError(f"{path} is missing", hint=EARLIER)
     if path.stat().st_size != entry["bytes"]:
         raise DataError(
             f"{path} has {path.stat().st_size} bytes, not {entry['bytes']}",
@@ -363,7 +365,7 @@ class SavedSource:
 
     Args:
         state: the state that is read instead of the value, where it exists: ``master`` gives values
-        before rounding.
+            before rounding.
     """
 
     saved: SavedCheckpoint
@@ -409,7 +411,7 @@ def require_biases_kept(saved: SavedCheckpoint, training: PreparedTraining) -> N
 
 
 def resume_device(
-    device: int, known: PreparedTraining, saved: SavedCheckpoint, *, source: Source
+    device: int, training: PreparedTraining, saved: SavedCheckpoint, *, source: Source
 ) -> DeviceState:
     """Create a device's state from a checkpoint, under any plan of the same model.
 
@@ -422,26 +424,26 @@ def resume_device(
         DataError: the checkpoint lacks a parameter, or has biases of routers that the run would
         drop.
     """
-    require_biases_kept(saved, known)
-    missing = [key for key in _trained_keys(known) if key not in saved.shapes]
+    require_biases_kept(saved, training)
+    missing = [key for key in _trained_keys(training) if key not in saved.shapes]
     if missing:
         raise DataError(
-            f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks",
+            f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} is missing",
             hint="resume with the model that was saved",
         )
-    own = create_device_state(device, known, source=SavedSource(saved=saved, frozen=source))
-    for bucket in (b for b in known.buckets if device in b.devices):
-        for low, _, states in own.shares(bucket):
+    resumed = create_device_state(device, training, source=SavedSource(saved=saved, frozen=source))
+    for bucket in (b for b in training.buckets if device in b.devices):
+        for low, _, states in resumed.shares(bucket):
             for state, tensor in states.tensors.items():
                 # A run that kept no master copy updated the parameter itself.
-                wanted = (
+                state_to_read = (
                     VALUE
                     if state == "master" and not saved.has(bucket.boxes[0][0], state)
                     else state
                 )
-                pieces = _pieces_of_flat(known.work.model, bucket, low, tensor, wanted)
+                pieces = _pieces_of_flat(training.work.model, bucket, low, tensor, state_to_read)
                 saved.fill(
                     [piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata]
                 )
-    own.steps = saved.step
-    return own
+    resumed.steps = saved.step
+    return resumed

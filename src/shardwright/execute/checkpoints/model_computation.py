@@ -95,7 +95,11 @@ def _without_training_settings(settings: Settings) -> Settings:
 
 def _default_settings(settings: Settings) -> Settings:
     """Default settings for the same blocks and operators."""
-    return Settings(own=tuple((name, _default_settings(one)) for name, one in settings.own))
+    return Settings(
+        own=tuple(
+            (name, _default_settings(block_settings)) for name, block_settings in settings.own
+        )
+    )
 
 
 def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:

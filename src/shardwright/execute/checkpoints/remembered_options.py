@@ -64,21 +64,21 @@ def stored_options(folder: Path | None) -> dict[str, Any]:
 
 
 def merge_stored_options(
-    options: Mapping[str, Any], before: Mapping[str, Any], *, given: Collection[str]
+    options: Mapping[str, Any], stored: Mapping[str, Any], *, given: Collection[str]
 ) -> dict[str, Any]:
     """The options, with stored values where an option was not `given`."""
     return {
-        name: before[name] if name in before and name not in given else value
+        name: stored[name] if name in stored and name not in given else value
         for name, value in options.items()
     }
 
 
-def changed_options(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, ...]:
+def changed_options(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str, ...]:
     """Text of each option that differs from its earlier value: ``--rate 0.1 (was 0.001)``."""
     return tuple(
-        f"--{name} {_option_text(options[name])} (was {_option_text(before[name])})"
-        for name in before
-        if options[name] != before[name]
+        f"--{name} {_option_text(options[name])} (was {_option_text(earlier[name])})"
+        for name in earlier
+        if options[name] != earlier[name]
     )
 
 

@@ -117,13 +117,13 @@ def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> So
     return made
 
 
-def box_slice(whole: torch.Tensor, box: Box) -> torch.Tensor:
+def box_slice(tensor: torch.Tensor, box: Box) -> torch.Tensor:
     """Elements of a tensor in a box."""
     for dim, indices_of_dim in enumerate(box):
-        if indices_of_dim != ((0, whole.shape[dim]),):
+        if indices_of_dim != ((0, tensor.shape[dim]),):
             rows = torch.cat([torch.arange(low, high) for low, high in indices_of_dim])
-            whole = whole.index_select(dim, rows)
-    return whole
+            tensor = tensor.index_select(dim, rows)
+    return tensor
 
 
 @dataclass(slots=True)

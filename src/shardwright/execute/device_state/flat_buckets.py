@@ -45,7 +45,7 @@ class FlatBucket:
     larger part) are copied.
 
     Args:
-        stretches: boxes of the bucket, in the bucket's order.
+        boxes: boxes of the bucket, in the bucket's order.
         values: None: the values are sharded and not gathered.
         gradients: None: each part has its own gradient.
     """

@@ -18,7 +18,7 @@ def box_views(
 
     Args:
         flat: contiguous; elements [low, low + numel) of all boxes one after another, each in the
-        order of its dims.
+            order of its dims.
 
     A range of an n-dimensional box is at most 2 n - 1 boxes of positions; each is cut again where
     its indices have gaps.

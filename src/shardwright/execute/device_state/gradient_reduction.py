@@ -34,7 +34,7 @@ def gradient_groups(
 
     Args:
         trainable: False = of every frozen parameter: the devices with the same elements, as if they
-        summed it.
+            summed it.
     """
     result: dict[Key, tuple[SumGroup, ...]] = {}
     for key, places in parameter_places(stages, model=model).items():

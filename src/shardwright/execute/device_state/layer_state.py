@@ -43,7 +43,7 @@ class BlockRun:
         dropped: operators whose output is not kept.
         hosted: percent of operators' kept outputs that is offloaded to the host, by operator.
         forward_of: gives an operator's forward pass in serving, where a cache is kept; None =
-        `numerics_of`.
+            `numerics_of`.
     """
 
     site: DeviceOfStage

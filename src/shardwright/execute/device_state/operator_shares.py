@@ -122,19 +122,19 @@ def _tokens(site: DeviceOfStage, cell: Cell | None) -> tuple[Indices, Indices]:
     )
 
 
-def _shifted(taken: Indices, by: int) -> Indices:
+def _shifted(ranges: Indices, by: int) -> Indices:
     """The index ranges, moved by `by` positions."""
-    return tuple((a + by, b + by) for a, b in taken)
+    return tuple((a + by, b + by) for a, b in ranges)
 
 
 def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indices:
     """Positions of a device's own keys: in its memory, or in its current and earlier slices."""
-    way = cell.way(Dim.SEQUENCE)
+    cut = cell.way(Dim.SEQUENCE)
     if memory_length:
-        return indices(way, memory_length)
+        return indices(cut, memory_length)
     slices = (*site.earlier, (site.start, site.length))
     return joined_intervals(
-        i for start, length in slices for i in _shifted(indices(way, length), start)
+        i for start, length in slices for i in _shifted(indices(cut, length), start)
     )
 
 
@@ -207,9 +207,9 @@ def _head_ranges(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple
         else 1
     )
     kv_heads = operator.attention.kv_heads if operator.attention is not None else heads
-    way = cut_dims(cell, operator).get(Dim.HEADS, ())
+    cut = cut_dims(cell, operator).get(Dim.HEADS, ())
     reference = reference_runs(operator, Dim.HEADS)
-    return covered_runs(way, heads, reference), covered_runs(way, kv_heads, reference)
+    return covered_runs(cut, heads, reference), covered_runs(cut, kv_heads, reference)
 
 
 def _expert_range(operator: Operator, cell: Cell) -> tuple[int, int]:

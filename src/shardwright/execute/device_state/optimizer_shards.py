@@ -28,10 +28,10 @@ class ShardGroup:
 
     Args:
         degrees: number of members that share one copy of the optimizer states, of the gradient and
-        of the parameter; each divides the one before.
+            of the parameter; each divides the one before.
         parties: reduction groups that each sum and gather for themselves, together all devices.
-        They share gradient and parameter, and their first degree is the number of members that
-        share a sum. Empty: all devices are one group.
+            They share gradient and parameter, and their first degree is the number of members that
+            share a sum. Empty: all devices are one group.
     """
 
     devices: tuple[int, ...]
@@ -165,9 +165,10 @@ def reduce_scatter_bucket(
     reduction groups, the result is the device's piece of its group's gradient.
 
     Args:
-        own: the device's own gradients of the bucket, in the communication format; overwritten.
+        local_gradient: the device's own gradients of the bucket, in the communication format;
+            overwritten.
         level: ZeRO stage of the piece: 1 = of the optimizer states, 2 = of the gradient that is
-        kept between microbatches.
+            kept between microbatches.
     """
     sharers = bucket.sharing(device)
     if bucket.in_parties:
@@ -275,11 +276,11 @@ def all_gather_bucket(
     if len(group) == 1:
         return piece
     result = piece.new_empty(high - low)
-    each = piece.numel()
+    piece_size = piece.numel()
     in_turn = [pieces[d] for d in group] == [
-        (low + i * each, low + (i + 1) * each) for i in range(len(group))
+        (low + i * piece_size, low + (i + 1) * piece_size) for i in range(len(group))
     ]
-    came = cast(
+    received = cast(
         dict[int, torch.Tensor],
         (
             yield GroupExchange(
@@ -295,7 +296,7 @@ def all_gather_bucket(
         ),
     )
     for d, (a, b) in pieces.items():
-        place, part = result[a - low : b - low], piece if d == device else came[d]
+        place, part = result[a - low : b - low], piece if d == device else received[d]
         if d == device or place.data_ptr() != part.data_ptr():
             place.copy_(part)
     return result

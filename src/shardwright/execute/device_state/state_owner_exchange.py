@@ -131,7 +131,7 @@ def _exchange(
         if any(device in run for run in swap.sources(d))
     }
     received = {d: swap.interval(d, device) for run in swap.sources(device) for d in run}
-    came = cast(
+    received_elements = cast(
         dict[int, torch.Tensor],
         (
             yield GroupExchange(
@@ -151,11 +151,11 @@ def _exchange(
     )
     result = []
     for run in swap.sources(device):
-        whole = local_values.new_empty(high - low)
+        joined = local_values.new_empty(high - low)
         for d, (a, b) in ((d, received[d]) for d in run):
             if a < b:
-                whole[a - low : b - low] = (
-                    local_values[a - begin : b - begin] if d == device else came[d]
+                joined[a - low : b - low] = (
+                    local_values[a - begin : b - begin] if d == device else received_elements[d]
                 )
-        result.append(whole)
+        result.append(joined)
     return result

@@ -82,7 +82,7 @@ class PreparedStep:
         scale: factor of every token's loss.
         slices: tokens of each slice, by lane (one slice if a sequence is not divided).
         balances: for each lane, the devices that count the load of its experts; empty without a
-        load-balancing loss.
+            load-balancing loss.
     """
 
     model: Model
@@ -124,7 +124,7 @@ class DeviceOutcome:
         losses: sum of losses, by (lane, microbatch, token box).
         store: the device's parameters with their gradients.
         balance: the device's part of the step's load-balancing loss; None: no such loss is
-        computed.
+            computed.
     """
 
     losses: dict[object, torch.Tensor]
@@ -204,7 +204,7 @@ class Walker:
     ) -> None:
         self.device, self.work, self.store = device, work, store
         require_image_positions(batch, work.model.settings)
-        self.batch = {name: whole.to(store.on) for name, whole in batch.items()}
+        self.batch = {name: tensor.to(store.on) for name, tensor in batch.items()}
         self.flows: dict[Turn, _Flow] = {}
         self.losses: dict[object, torch.Tensor] = {}
         self.halfway: dict[object, EdgeState | None] = {}
@@ -318,18 +318,24 @@ class Walker:
         ), self._output_layouts(output, target_segment, target, part=part)
 
     def _redistributed(
-        self, values: Gradients, sources: Layouts, wanted: Layouts, key: Key, *, back: bool = False
+        self,
+        values: Gradients,
+        sources: Layouts,
+        targets: Layouts,
+        key: Key,
+        *,
+        are_gradients: bool = False,
     ) -> Task[Gradients]:
         """Redistribute every extent of a value to another layout.
 
-        `back`: the values are gradients, which integers do not have.
+        `are_gradients`: the values are gradients, which integers do not have.
         """
         redistributed: list[torch.Tensor | None] = []
         for index, (value, (source, numbers), (target, _)) in enumerate(
-            zip(values, sources, wanted, strict=True)
+            zip(values, sources, targets, strict=True)
         ):
             dtype, on = torch.int64 if numbers else self.store.precision.compute, self.store.on
-            if back and numbers:
+            if are_gradients and numbers:
                 redistributed.append(None)
             else:
                 redistributed.append(
@@ -348,25 +354,33 @@ class Walker:
         return tuple(redistributed)
 
     def _post(
-        self, values: Gradients, sources: Layouts, wanted: Layouts, key: Key, *, back: bool = False
+        self,
+        values: Gradients,
+        sources: Layouts,
+        targets: Layouts,
+        key: Key,
+        *,
+        are_gradients: bool = False,
     ) -> Task[None]:
         """Send every extent of a value over an edge, and store the state of each exchange."""
         for index, (value, (source, numbers), (target, _)) in enumerate(
-            zip(values, sources, wanted, strict=True)
+            zip(values, sources, targets, strict=True)
         ):
-            if any(h.device == self.device for h in source) and not (back and numbers):
+            if any(h.device == self.device for h in source) and not (are_gradients and numbers):
                 local_parts, move_key = (value,) if value is not None else (), _move_key(key, index)
                 self.halfway[move_key] = yield from send_edge(
                     local_parts, source, target, device=self.device, key=move_key
                 )
 
     def _take(
-        self, sources: Layouts, wanted: Layouts, key: Key, *, back: bool = False
+        self, sources: Layouts, targets: Layouts, key: Key, *, are_gradients: bool = False
     ) -> Task[Gradients]:
         """Receive every extent of a value over an edge; None for extents not on this device."""
         received: list[torch.Tensor | None] = []
-        for index, ((source, numbers), (target, _)) in enumerate(zip(sources, wanted, strict=True)):
-            if not any(h.device == self.device for h in target) or (back and numbers):
+        for index, ((source, numbers), (target, _)) in enumerate(
+            zip(sources, targets, strict=True)
+        ):
+            if not any(h.device == self.device for h in target) or (are_gradients and numbers):
                 received.append(None)
             else:
                 dtype = torch.int64 if numbers else self.store.precision.compute
@@ -376,12 +390,12 @@ class Walker:
         return tuple(received)
 
     def _take_one(
-        self, source: Layout, wanted: Layout, key: Key, dtype: torch.dtype
+        self, source: Layout, target: Layout, key: Key, dtype: torch.dtype
     ) -> Task[torch.Tensor | None]:
         """Receive one extent of a value over an edge."""
         edge_state, on = self.halfway.pop(key, None), self.store.on
         received = yield from receive_edge(
-            edge_state, source, wanted, device=self.device, key=key, dtype=dtype, on=on
+            edge_state, source, target, device=self.device, key=key, dtype=dtype, on=on
         )
         return received[0] if received else None
 
@@ -391,10 +405,10 @@ class Walker:
         inputs: dict[str, Gradients] = {}
         for index, (name, output) in enumerate(node.reads):
             identity = flow.outputs[output]
-            wanted = self._output_layouts(output, node.segment, stage, part=place[3])
+            layouts = self._output_layouts(output, node.segment, stage, part=place[3])
             key = ("in", index, node.number, *place)
             inputs[name] = yield from self._redistributed(
-                flow.values[identity], flow.layouts[identity], wanted, key
+                flow.values[identity], flow.layouts[identity], layouts, key
             )
         return inputs
 
@@ -449,14 +463,20 @@ class Walker:
             )
 
     def backward(
-        self, lane: int, chunk: int, microbatch: int, part: int, *, whole: bool = False
+        self,
+        lane: int,
+        chunk: int,
+        microbatch: int,
+        part: int,
+        *,
+        with_weight_gradients: bool = False,
     ) -> Task[None]:
         """Compute the input gradients of a chunk for one microbatch slice.
 
         It receives gradients of the outputs, runs every node backward, and sends gradients of the
-        inputs. Outputs that were not kept are computed again node by node. `whole`: weight
-        gradients are computed in the same pass, so that the state of a node is freed before the
-        next.
+        inputs. Outputs that were not kept are computed again node by node. `with_weight_gradients`:
+        weight gradients are computed in the same pass, so that the state of a node is freed before
+        the next.
 
         What was not kept is made again node by node. `whole`: with weight gradients, so that a node
         is forgotten before the next.
@@ -468,23 +488,29 @@ class Walker:
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
-                back = yield from self._take(
-                    target, source, ("B", number, lane, microbatch, part), back=True
+                output_grads = yield from self._take(
+                    target, source, ("B", number, lane, microbatch, part), are_gradients=True
                 )
                 identity = flow.outputs[edge.run, edge.operator]
-                back = yield from self._redistributed(
-                    back, source, flow.layouts[identity], ("back", number, *place), back=True
+                output_grads = yield from self._redistributed(
+                    output_grads,
+                    source,
+                    flow.layouts[identity],
+                    ("back", number, *place),
+                    are_gradients=True,
                 )
-                self._add(flow, identity, back)
+                self._add(flow, identity, output_grads)
         for node, then in with_next(stage_nodes(stage, self.work.model)[::-1]):
-            yield from self.hooks.begin(node, TaskKind.B if whole else TaskKind.I, next_node=then)
+            yield from self.hooks.begin(
+                node, TaskKind.B if with_weight_gradients else TaskKind.I, next_node=then
+            )
             yield from self._restore_node(node, place, flow)
             yield from self._node_backward(node, place, flow)
-            if whole:
+            if with_weight_gradients:
                 yield from run_weights(
                     self._block_run(node, place), flow.states.pop(node.number), self.store
                 )
-            yield from self.hooks.end(node, weights=whole)
+            yield from self.hooks.end(node, weights=with_weight_gradients)
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.target == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
@@ -493,9 +519,9 @@ class Walker:
                     flow.values[flow.received[number]],
                 )
                 yield from self._post(
-                    value, target, source, ("B", number, lane, microbatch, part), back=True
+                    value, target, source, ("B", number, lane, microbatch, part), are_gradients=True
                 )
-        if whole:
+        if with_weight_gradients:
             del self.flows[place]
 
     def full_backward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
@@ -505,11 +531,13 @@ class Walker:
         finished before the next: where layers are recomputed, restored from the host or gathered.
         """
         nodes = stage_nodes(self.work.stages[lane][chunk], self.work.model)
-        whole = self.hooks.works or any(
+        layer_by_layer = self.hooks.works or any(
             node.recomputed or node.again or node.hosted for node in nodes
         )
-        yield from self.backward(lane, chunk, microbatch, part, whole=whole)
-        if not whole:
+        yield from self.backward(
+            lane, chunk, microbatch, part, with_weight_gradients=layer_by_layer
+        )
+        if not layer_by_layer:
             yield from self.weight_backward(lane, chunk, microbatch, part)
 
     def _add(self, flow: _Flow, identity: int, gradients: Gradients) -> None:
@@ -541,13 +569,13 @@ class Walker:
         ):
             identity = state.sources[name]
             layouts = self._output_layouts(output, node.segment, stage, part=place[3])
-            back = (*input_grads[name], *(None,) * (len(layouts) - len(input_grads[name])))
+            extent_grads = (*input_grads[name], *(None,) * (len(layouts) - len(input_grads[name])))
             moved_grads = yield from self._redistributed(
-                back,
+                extent_grads,
                 layouts,
                 flow.layouts[identity],
                 ("give", index, node.number, *place),
-                back=True,
+                are_gradients=True,
             )
             self._add(flow, identity, moved_grads)
 

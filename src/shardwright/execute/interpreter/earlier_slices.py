@@ -70,7 +70,7 @@ class EarlierSlices:
         if not position_grads:
             return backs
         slices, owed = self.kept[operator.name], self.owed[operator.name]
-        lengths = [own[0].shape[1] for own in slices]
+        lengths = [slice_tensors[0].shape[1] for slice_tensors in slices]
         for number, part in enumerate(
             zip(*(tensor.split(lengths, dim=1) for tensor in position_grads), strict=True)
         ):
@@ -99,10 +99,12 @@ def _tensors_of_all_slices(
 
 
 def _replace_tensors_of_all_slices(
-    operator: Operator, inputs: tuple[_Some, ...], found: Sequence[torch.Tensor]
+    operator: Operator, inputs: tuple[_Some, ...], tensors: Sequence[torch.Tensor]
 ) -> tuple[_Some, ...]:
-    """The inputs of an operator, with `found` in place of the tensors that span earlier slices."""
-    numbers, rest = count(), iter(found)
+    """The inputs of an operator, with `tensors` in place of the tensors that span earlier
+    slices.
+    """
+    numbers, rest = count(), iter(tensors)
     return tuple(
         values
         and tuple(

@@ -9,7 +9,7 @@ import torch
 from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.stage_nodes import StageNode
-from shardwright.execute.numerics.experts.load_balancing_loss import chosen_counts
+from shardwright.execute.numerics.experts.load_balancing_loss import tokens_by_expert
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.router_balancing import choice_bias
@@ -39,7 +39,7 @@ class ExpertLoads:
     Args:
         length: number of positions of the text.
         counts: for each bias, the tokens that chose each expert, in float64, which adds them
-        exactly.
+            exactly.
         holders: True by (lane, chunk, node, operator) if the device counts the operator's tokens.
     """
 
@@ -62,7 +62,7 @@ class ExpertLoads:
             if self.holders[key]:
                 bias_key = (node.segment.run, node.layer, operator.name, bias.name)
                 counts, earlier_counts = (
-                    chosen_counts(routed[operator.name][1], experts=bias.size),
+                    tokens_by_expert(routed[operator.name][1], experts=bias.size),
                     self.counts.get(bias_key),
                 )
                 self.counts[bias_key] = (

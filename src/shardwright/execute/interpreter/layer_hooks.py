@@ -71,9 +71,10 @@ class BucketHooks(LayerHooks):
     Args:
         buckets: all parameter buckets of the device.
         pieces: the device's shard, of buckets whose parameters are sharded.
-        uses: gather parameters at each use. sums: sum gradients after each microbatch.
+        uses: gather parameters at each use.
+        sums: sum gradients after each microbatch.
         passes: by bucket, the number of layer passes in a step that compute gradients of it; its
-        sum over devices may begin after the last one.
+            sum over devices may begin after the last one.
         total: by bucket, the device's piece of the gradient, summed over the microbatches so far.
         whole: by bucket, the piece of the step's gradient, where the sum began after the last pass.
         ahead: running gathers for the next layer.
@@ -123,11 +124,11 @@ class BucketHooks(LayerHooks):
 
         This needs all devices of the bucket to be at the same layer then.
         """
-        alike = bucket.together.issuperset(bucket.devices) and not bucket.in_parties
+        in_same_layers = bucket.together.issuperset(bucket.devices) and not bucket.in_parties
         return (
             bucket.trainable
             and not self.sums_each_microbatch(bucket)
-            and alike
+            and in_same_layers
             and not bucket.copies
         )
 

@@ -53,14 +53,18 @@ class Recorder:
     """Record of the time spans and memory samples of the last step, for all devices of a rank.
 
     Args:
-        clock: monotonic clock, in seconds. settle: called before each reading, such as
-            ``torch.cuda.synchronize``, so that kernels are counted in the action that launched
-            them; kernels then do not overlap. held: returns the bytes allocated on the rank's
-            accelerator, such as ``torch.cuda.memory_allocated``; None = not recorded. seconds:
-            converts a reading of `clock` to seconds after the step; None = readings are seconds.
-            restart: called before a step.  Times are readings of `clock` plus a fixed offset to the
-            computer's time. Times of different machines agree as well as their clocks do;
-            `merged_trace` corrects clock offsets that contradict the order of events.
+        clock: monotonic clock, in seconds.
+        settle: called before each reading, such as ``torch.cuda.synchronize``, so that kernels are
+            counted in the action that launched them; kernels then do not overlap.
+        held: returns the bytes allocated on the rank's accelerator, such as
+            ``torch.cuda.memory_allocated``; None = not recorded.
+        seconds: converts a reading of `clock` to seconds after the step; None = readings are
+            seconds.
+        restart: called before a step.
+
+    Times are readings of `clock` plus a fixed offset to the computer's time. Times of different
+    machines agree as well as their clocks do; `merged_trace` corrects clock offsets that contradict
+    the order of events.
     """
 
     def __init__(
@@ -135,9 +139,9 @@ class Recorder:
         def begins(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
             """End the device's current action and begin the next one."""
             now = self._now()
-            before = self._doing.pop(device, None)
-            if before is not None:
-                done, (lane, chunk, microbatch, part), start = before
+            previous = self._doing.pop(device, None)
+            if previous is not None:
+                done, (lane, chunk, microbatch, part), start = previous
                 self._spans.append(
                     Span(
                         device=device,
@@ -241,8 +245,8 @@ class Recorder:
         peer: int = -1,
     ) -> Span:
         """The span of a request, at the place of the device's current action if none is given."""
-        within, own, _ = self._doing.get(device, (None, STEP_LEVEL, 0.0))
-        lane, chunk, microbatch, part = place or own
+        within, current_place, _ = self._doing.get(device, (None, STEP_LEVEL, 0.0))
+        lane, chunk, microbatch, part = place or current_place
         return Span(
             device=device,
             track=track,

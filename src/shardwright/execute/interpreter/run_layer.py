@@ -76,7 +76,7 @@ def run_forward(
 
     Args:
         reads: outputs of other layers, or of other operators of a block that a pipeline cut
-        divides.
+            divides.
         earlier_slices: keys, values and states of the microbatch's earlier slices.
         routed: receives the logits and the choices of every router.
     """
@@ -100,41 +100,43 @@ def run_forward(
             values[operator.name] = _output_of_no_tokens(run, operator, values)
             continue
         inputs += [*_batch_input(run, operator, place, store), *_selection(run, operator, values)]
-        given = tuple(
-            _input_tensors(run, operator, name, one, store)
-            for name, one in zip_longest(operator.inputs, inputs, fillvalue="")
+        operator_inputs = tuple(
+            _input_tensors(run, operator, name, tensors, store)
+            for name, tensors in zip_longest(operator.inputs, inputs, fillvalue="")
         )
         if run.site.whole:
-            given = earlier_slices.with_earlier_positions(
-                operator, given, part=len(run.site.earlier)
+            operator_inputs = earlier_slices.with_earlier_positions(
+                operator, operator_inputs, part=len(run.site.earlier)
             )
-        made, saved = yield from with_key_prefix(
+        operator_outputs, saved = yield from with_key_prefix(
             (run.forward_of or numerics_of)(operator).forward(
-                place, given, _weights(run, operator, place, store)
+                place, operator_inputs, _weights(run, operator, place, store)
             ),
             (*run.key, "F"),
         )
         if operator.name not in constant:
-            state.ran[operator.name] = kept_state(run, operator, given, saved)
-        values[operator.name] = made
+            state.ran[operator.name] = kept_state(run, operator, operator_inputs, saved)
+        values[operator.name] = operator_outputs
         if routed is not None and operator.kind is OperatorKind.ROUTE:
-            routed[operator.name] = (given[0][0], made[1])
+            routed[operator.name] = (operator_inputs[0][0], operator_outputs[1])
         if operator.kind is OperatorKind.LOSS:
-            losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
+            losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = (
+                operator_outputs[0].sum()
+            )
     last = run.block.operators[-1]
     if last.kind is OperatorKind.LOSS:
         return (None,), state
     outputs = list(values[last.name])
-    for index, way in enumerate(_exits(run, last)):
+    for index, layer_exit in enumerate(_exits(run, last)):
         key = ("exit", index) if index else ("exit",)
         outputs[index] = yield from _in_layout(
             run,
             store,
             outputs[index],
-            way.made,
-            way.streamed,
+            layer_exit.made,
+            layer_exit.streamed,
             key,
-            numbers=is_expert_choice(way.extent),
+            numbers=is_expert_choice(layer_exit.extent),
         )
     return tuple(outputs), state
 
@@ -166,20 +168,23 @@ def recompute(
             values[operator.name] = (None,) * len(operator.writes)
             continue
         if new_inputs and run.site.whole:
-            given = tuple(
-                new_inputs.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs)
+            operator_inputs = tuple(
+                new_inputs.get(i, earlier_inputs)
+                for i, earlier_inputs in enumerate(ran.inputs or ran.saved.inputs)
             )
             longer = earlier_slices.with_earlier_positions(
-                operator, given, part=len(run.site.earlier)
+                operator, operator_inputs, part=len(run.site.earlier)
             )
             new_inputs = {number: longer[number] for number in new_inputs}
         if runs_again:
             place = operator_share(run.site, operator)
             assert place is not None
-            given = tuple(new_inputs.get(i, came) for i, came in enumerate(ran.inputs))
+            operator_inputs = tuple(
+                new_inputs.get(i, earlier_inputs) for i, earlier_inputs in enumerate(ran.inputs)
+            )
             weights = _weights(run, operator, place, store)
             outputs, ran.saved = yield from with_key_prefix(
-                numerics_of(operator).forward(place, given, weights), (*run.key, "F")
+                numerics_of(operator).forward(place, operator_inputs, weights), (*run.key, "F")
             )
             values[operator.name], ran.inputs = outputs, ()
         else:
@@ -339,7 +344,7 @@ def _in_layout(
     store: ParameterStore,
     value: torch.Tensor | None,
     source: Layout,
-    wanted: Layout,
+    target: Layout,
     move_key: tuple[Hashable, ...],
     numbers: bool = False,
 ) -> Task[torch.Tensor | None]:
@@ -355,7 +360,7 @@ def _in_layout(
         yield from move_tensor(
             value,
             source,
-            wanted,
+            target,
             device=device,
             key=(*run.key, *move_key),
             dtype=dtype,
@@ -399,9 +404,9 @@ def run_backward(
         cotangents[last.name] = list(gradients)
         for index, layer_exit in enumerate(_exits(run, last)):
             device, key = run.site.device + run.site.base, (*run.key, "enter", index)
-            here, dtype = gradients[index], store.precision.compute
+            output_grad, dtype = gradients[index], store.precision.compute
             cotangents[last.name][index] = yield from cotangent_at_maker(
-                here, layer_exit.back, device=device, key=key, dtype=dtype, on=store.on
+                output_grad, layer_exit.back, device=device, key=key, dtype=dtype, on=store.on
             )
     for operator in (o for o in reversed(run.block.operators) if o.name not in constant):
         yield from _sum_reader_gradients(run, operator.name, waiting, cotangents, store)
@@ -458,12 +463,12 @@ def _with_balancing_gradient(
     shape: ExpertShape,
 ) -> tuple[Gradients | None, ...]:
     """Input gradients of a router, with the load-balancing loss's gradient of its logits added."""
-    (logit_grad, *others), *rest = (grads or () for grads in backs)
+    (logit_grad, *other_grads), *rest = (grads or () for grads in backs)
     assert logit_grad is not None, "logits have a gradient"
     return (
         (
             logit_grad + balance_grad(logits, balance.total, shape=shape, factor=balance.factor),
-            *others,
+            *other_grads,
         ),
         *rest,
     )
@@ -477,8 +482,8 @@ def _add_gradients(
     totals += [None] * (len(parts) - len(totals))
     for index, part in enumerate(parts):
         if part is not None:
-            before = totals[index]
-            totals[index] = part if before is None else before + part
+            present = totals[index]
+            totals[index] = part if present is None else present + part
 
 
 def _sum_reader_gradients(

@@ -62,7 +62,7 @@ def _nodes(key: _Key) -> tuple[StageNode, ...]:
             if keep.how is ActivationPolicy.RECOMPUTE
             for name in keep.operators
         }
-        again, dropped = _recomputed(segment)
+        run_again, dropped = _recomputed(segment)
         hosted = _hosted(segment)
         block_of_run = key.model.blocks[key.model.runs[segment.run].block]
         block = (
@@ -81,7 +81,7 @@ def _nodes(key: _Key) -> tuple[StageNode, ...]:
                     reads=_reads(key.model, segment, layer, block_of_run),
                     makes=(segment.run, operator_name),
                     recomputed="full" in names,
-                    again=again,
+                    again=run_again,
                     dropped=dropped,
                     hosted=hosted,
                 )
@@ -95,21 +95,21 @@ def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
     If only attention cores are recomputed, their outputs are kept, because the output projection
     reads them.
     """
-    again: set[str] = set()
+    run_again: set[str] = set()
     dropped: set[str] = set()
     keeps = [keep for keep in segment.keeps if keep.how is ActivationPolicy.RECOMPUTE]
     for keep in keeps if all("full" not in k.operators for k in keeps) else ():
         named = named_operators(segment.block.operators, keep.operators)
         if set(keep.operators) == {"core"}:
-            again |= {
+            run_again |= {
                 o.name
                 for o in segment.block.operators
                 if o.name in named and o.attention is not None
             }
         else:
-            again, dropped = again | named, dropped | named
+            run_again, dropped = run_again | named, dropped | named
     constant = without_gradient(segment.block)
-    return frozenset(again) - constant, frozenset(dropped) - constant
+    return frozenset(run_again) - constant, frozenset(dropped) - constant
 
 
 def _hosted(segment: Segment) -> dict[str, int]:

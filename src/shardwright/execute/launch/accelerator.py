@@ -43,7 +43,7 @@ def backend_of(transport: str, on: torch.device, environment: Mapping[str, str])
 
     Args:
         transport: one of `TRANSPORTS`. ``auto`` is NCCL where each rank has its own GPU, and gloo
-        on a CPU.
+            on a CPU.
 
     Raises:
         UsageError: ranks that share a GPU cannot be a group of NCCL.

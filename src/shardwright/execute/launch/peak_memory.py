@@ -63,7 +63,7 @@ def watch_memory(on: torch.device) -> Iterator[PeakMemory]:
         finally:
             peak.most = peak.grown = torch.cuda.max_memory_allocated(on)
         return
-    allocated_bytes, before, ended = _allocated_bytes_reader(), _max_resident_bytes(), Event()
+    allocated_bytes, initial_peak, ended = _allocated_bytes_reader(), _max_resident_bytes(), Event()
     first = allocated_bytes() if allocated_bytes is not None else 0
 
     def watch(allocated_bytes: Callable[[], int]) -> None:
@@ -84,7 +84,7 @@ def watch_memory(on: torch.device) -> Iterator[PeakMemory]:
         ended.set()
         if thread is not None:
             thread.join()
-        peak.grown = max(_max_resident_bytes() - before, 0)
+        peak.grown = max(_max_resident_bytes() - initial_peak, 0)
         if allocated_bytes is None:
             peak.most = peak.grown
 
@@ -100,8 +100,8 @@ def _allocated_bytes_reader() -> Callable[[], int] | None:
 
     def read() -> int:
         """Bytes allocated and not freed, including mapped blocks."""
-        found = ask()
-        return int(found.uordblks + found.hblkhd)
+        statistics = ask()
+        return int(statistics.uordblks + statistics.hblkhd)
 
     return read
 

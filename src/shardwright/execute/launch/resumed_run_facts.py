@@ -123,7 +123,7 @@ def require_words(accepted: Collection[str]) -> None:
 
 
 def compare_facts(
-    before: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
+    stored: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
 ) -> tuple[str, ...]:
     """One line of text for each fact that differs and is accepted, or is not known of the old run.
 
@@ -131,45 +131,45 @@ def compare_facts(
         DataError: a fact differs that is not accepted.
     """
     lines = []
-    for word, what in WORDS.items():
-        if word not in before:
-            lines += [f"not known whether {what} are those of before"] * (word == "data")
+    for word, description in WORDS.items():
+        if word not in stored:
+            lines += [f"not known whether {description} are those of before"] * (word == "data")
             continue
-        if before[word] is None or now[word] is None or before[word] == now[word]:
+        if stored[word] is None or now[word] is None or stored[word] == now[word]:
             continue
         if word not in accepted:
             raise DataError(
-                _difference_error(word, before[word], now[word], folder),
+                _difference_error(word, stored[word], now[word], folder),
                 hint=f"--accept {word} goes on with it; or use another folder",
             )
-        lines.append(_difference_line(word, before[word], now[word]))
+        lines.append(_difference_line(word, stored[word], now[word]))
     return tuple(lines)
 
 
-def _difference_error(word: str, before: Any, now: Any, folder: Path) -> str:
+def _difference_error(word: str, stored: Any, now: Any, folder: Path) -> str:
     """Error text for a fact that differs."""
     if word == "data":
         return (
-            f"--data has other tokens of {_changed_sequences(before, now)} than the"
+            f"--data has other tokens of {_changed_sequences(stored, now)} than the"
             f" checkpoints of {folder} were made with"
         )
     return (
         f"{word} is {_fact_text(now)}, and the checkpoints of {folder} were made with"
-        f" {_fact_text(before)}"
+        f" {_fact_text(stored)}"
     )
 
 
-def _difference_line(word: str, before: Any, now: Any) -> str:
+def _difference_line(word: str, stored: Any, now: Any) -> str:
     """Line of text for a fact that differs and is accepted."""
     if word == "data":
-        return f"--data has other tokens of {_changed_sequences(before, now)} than before"
-    return f"{word} {_fact_text(now)} (was {_fact_text(before)})"
+        return f"--data has other tokens of {_changed_sequences(stored, now)} than before"
+    return f"{word} {_fact_text(now)} (was {_fact_text(stored)})"
 
 
-def _changed_sequences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+def _changed_sequences(stored: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Names of the sequences whose tokens differ."""
     return " and ".join(
-        sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        sorted(name for name in {*stored, *now} if stored.get(name) != now.get(name))
     )
 
 

@@ -51,10 +51,10 @@ class RunOptions:
         steps: total number of steps, including those before the checkpoint.
         weights: folder of Hugging Face safetensors to begin from; None = drawn from `seed`.
         checkpoints: folder of this run's checkpoints, from the newest of which it resumes; None =
-        no checkpoints.
+            no checkpoints.
         every: steps between checkpoints; 0 = one at the end.
         rate, decay, clip: learning rate, weight decay and maximum gradient norm of AdamW (clip 0 =
-        no limit).
+            no limit).
         seed: seed of initial parameters, and of the order of windows.
         shuffle: read the windows in an order drawn for each pass, not in the file's order.
         on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
@@ -65,14 +65,16 @@ class RunOptions:
         keep: number of newest checkpoints that are kept; 0 = all.
         metrics: file that receives a line of JSON for each step; None = no file.
         eval_data: token files that are evaluated without training, after every `eval_every` steps
-        (0 = after the last) and after the last step: the first `eval_batches` batches (0 = all).
+            (0 = after the last) and after the last step: the first `eval_batches` batches (0 =
+            all).
         tensorboard: folder of event files; None = none.
         load_balancing: coefficient of the load-balancing loss of experts (0 = none); None = as the
             model's configuration says.
         router_bias_update: rate at which a step moves router biases towards equal loads of experts;
-        0: biases are kept unchanged; None: biases are frozen parameters, which no checkpoint has.
+            0: biases are kept unchanged; None: biases are frozen parameters, which no checkpoint
+            has.
         router_noise: one of `NOISES`: treatment of the random factors on routers' inputs that the
-        configuration asks for.
+            configuration asks for.
         backend: one of `BACKENDS`.
         transport: one of `TRANSPORTS`, for the interpreter.
         formats: one of `FORMATS`.
@@ -163,9 +165,9 @@ class RunMemory:
         holds: text such as ``embed + 7 layers``.
         predicted: predicted bytes allocated at the peak.
         measured: maximum over the class of bytes allocated on the device; on a CPU, bytes that the
-        process has allocated and not freed.
+            process has allocated and not freed.
         grown: growth of the process in bytes, including memory that its allocator keeps after it
-        was freed.
+            was freed.
     """
 
     devices: tuple[int, ...]

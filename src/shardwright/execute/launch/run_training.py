@@ -421,9 +421,9 @@ def _interruptible() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    before = {number: signal.signal(number, ask) for number in end_signals()}
+    handlers = {number: signal.signal(number, ask) for number in end_signals()}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -124,11 +124,11 @@ def _forward_interrupts(processes: Sequence[subprocess.Popen[bytes]]) -> Iterato
             if process.poll() is None:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in end_signals()}
+    handlers = {number: signal.signal(number, pass_on) for number in end_signals()}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 

@@ -45,7 +45,7 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
 
     Args:
         stream: mesh of tp ranks and the placement in which the shared part arrives: replicated, or
-        sharded by positions.
+            sharded by positions.
     """
 
     def __init__(

@@ -69,14 +69,16 @@ class NativeCheckpoints:
         if self.saved is None:
             return
         engine.steps = self.saved.step
-        for key, parameter, piece, turn in _trained_parameters(engine):
-            box = tuple((interval,) for interval in turn.model_intervals(own_intervals(parameter)))
+        for key, parameter, piece, layout in _trained_parameters(engine):
+            box = tuple(
+                (interval,) for interval in layout.model_intervals(own_intervals(parameter))
+            )
             read = {
                 ours: self.saved.part(key, box, ours) if piece.numel() else piece.new_empty(0)
                 for ours in MOMENTS
             }
             states = {
-                ours: turn.to_module(values).reshape(piece.shape) for ours, values in read.items()
+                ours: layout.to_module(values).reshape(piece.shape) for ours, values in read.items()
             }
             engine.optimizer.state[piece] = {
                 "step": torch.tensor(float(engine.steps)),
@@ -105,7 +107,7 @@ class NativeCheckpoints:
 
 
 def newest_checkpoint_of(
-    known: PreparedTraining, root: Path, *, steps: int, every: int, keep: int
+    training: PreparedTraining, root: Path, *, steps: int, every: int, keep: int
 ) -> NativeCheckpoints:
     """The newest checkpoint of a folder, from which a run resumes, and settings for new ones.
 
@@ -121,12 +123,15 @@ def newest_checkpoint_of(
         gather_results(
             lambda: verified.append(
                 read_checkpoint(
-                    newest, model=known.work.model, settings=known.settings, share=(rank, ranks)
+                    newest,
+                    model=training.work.model,
+                    settings=training.settings,
+                    share=(rank, ranks),
                 )
             )
         )
     return NativeCheckpoints(
-        known=known,
+        known=training,
         root=root,
         steps=steps,
         every=every,

@@ -49,9 +49,9 @@ class ModuleLayout:
     back: tuple[int, ...]
     linear: bool
 
-    def to_module(self, whole: torch.Tensor) -> torch.Tensor:
+    def to_module(self, parameter: torch.Tensor) -> torch.Tensor:
         """Convert a parameter of the model to its module's layout."""
-        permuted = whole.permute(self.back)
+        permuted = parameter.permute(self.back)
         return (
             permuted.reshape(-1, permuted.shape[-1]).T
             if self.linear and permuted.dim() > 1
@@ -64,12 +64,12 @@ class ModuleLayout:
         assert len(operator_intervals) == len(self.back), "a projection has a matrix"
         return tuple(operator_intervals[self.back.index(i)] for i in range(len(operator_intervals)))
 
-    def to_model(self, whole: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    def to_model(self, module_tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         """Convert a module's tensor to the model's layout and `shape`."""
         operator_shape = [shape[i] for i in self.back]
-        operator_tensor = (whole.T if self.linear and len(shape) > 1 else whole).reshape(
-            operator_shape
-        )
+        operator_tensor = (
+            module_tensor.T if self.linear and len(shape) > 1 else module_tensor
+        ).reshape(operator_shape)
         return operator_tensor.permute([self.back.index(i) for i in range(len(shape))])
 
 
@@ -135,10 +135,10 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
         """Normalise the values; one tensor for each extent."""
         normed = []
         inputs = (*values, *values[-1:] * (len(self.parts) - len(values)))  # shared keys and values
-        for part, whole, x in zip(self.parts, self.whole, inputs, strict=False):
+        for part, spans_width, x in zip(self.parts, self.whole, inputs, strict=False):
             normed.append(
                 part(x)
-                if whole
+                if spans_width
                 else part(x.unflatten(-1, (-1, part.normalized_shape[0]))).flatten(-2)
             )
         return (*normed, *values[len(normed) :])
@@ -310,8 +310,7 @@ class NativeLayer(nn.Module):  # type: ignore[misc]
     """Module of one layer of a stage: its operators in order, without the loss.
 
     Args:
-        operators: operators of the layer that run.
-        keyed: keys of its parameters.
+        operators: operators of the layer that run. keyed: keys of its parameters.
         again: full recomputation: only the layer's input is kept for backward.
     """
 
@@ -319,7 +318,7 @@ class NativeLayer(nn.Module):  # type: ignore[misc]
         self, node: StageNode, *, model: Model, settings: Settings, context: ContextParallelism
     ) -> None:
         super().__init__()
-        again = {
+        recomputed_operators = {
             n
             for keep in node.segment.keeps
             if keep.how is ActivationPolicy.RECOMPUTE
@@ -332,7 +331,7 @@ class NativeLayer(nn.Module):  # type: ignore[misc]
         self.steps = nn.ModuleDict(
             {
                 _module_name(o): _operator_module(
-                    o, settings=settings, context=context, again=o.name in again
+                    o, settings=settings, context=context, again=o.name in recomputed_operators
                 )
                 for o in self.operators
             }
@@ -345,11 +344,11 @@ class NativeLayer(nn.Module):  # type: ignore[misc]
                 origin_of_parameter = origin(
                     model, node.segment.run, node.layer, operator, parameter
                 )
-                back = tuple(
+                dim_order = tuple(
                     origin_of_parameter.order.index(i)
                     for i in range(len(origin_of_parameter.order))
                 )
-                layout = ModuleLayout(back=back, linear=operator.kind is OperatorKind.LINEAR)
+                layout = ModuleLayout(back=dim_order, linear=operator.kind is OperatorKind.LINEAR)
                 keyed[f"{module_path(operator)}.{name}"] = (origin_of_parameter.key, layout)
                 self.get_parameter(f"{module_path(operator)}.{name}").requires_grad_(
                     parameter.trainable
@@ -405,5 +404,5 @@ class NativeStage(nn.Module):  # type: ignore[misc]
     def parameter_keys(self) -> Iterator[tuple[str, Key, ModuleLayout]]:
         """Iterate over (name, key in the model, module layout) of every parameter."""
         for number, layer in enumerate(self.layers):
-            for name, (key, turn) in layer.parameter_keys.items():
-                yield f"layers.{number}.{name}", key, turn
+            for name, (key, layout) in layer.parameter_keys.items():
+                yield f"layers.{number}.{name}", key, layout

@@ -37,7 +37,7 @@ class GridMeshes:
     Args:
         dense: ``replicate`` x ``shard`` over dp and cp, and ``tp``. All meshes have the dim ``pp``.
         experts: if experts are placed differently: ``expert_replicate`` x ``expert_shard`` over the
-        ranks with copies of an expert, ``ep`` and ``etp``.
+            ranks with copies of an expert, ``ep`` and ``etp``.
         owners: with both ``ep`` and ``etp``, a mesh that joins the two in the dim ``owners``.
         context: under cp, ``ring`` and ``ulysses``.
     """
@@ -49,11 +49,11 @@ class GridMeshes:
 
     def with_dims(self, names: Iterable[str]) -> DeviceMesh:
         """The mesh that has dims of all these names."""
-        wanted = set(names)
+        dim_names = set(names)
         return next(
             m
             for m in (self.dense, self.experts, self.context)
-            if m is not None and wanted <= set(m.mesh_dim_names or ())
+            if m is not None and dim_names <= set(m.mesh_dim_names or ())
         )
 
 
@@ -123,24 +123,24 @@ def _split_axes(steps: RankAxes, inner: int) -> tuple[RankAxes, RankAxes]:
     near: list[tuple[int, int]] = []
     far: list[tuple[int, int]] = []
     for size, stride in steps:
-        taken = gcd(size, inner)
-        inner //= taken
-        near.append((taken, stride))
-        far.append((size // taken, stride * taken))
+        inner_size = gcd(size, inner)
+        inner //= inner_size
+        near.append((inner_size, stride))
+        far.append((size // inner_size, stride * inner_size))
     return tuple(near), tuple(far)
 
 
 def _mesh(dims: dict[str, RankAxes], device: str) -> DeviceMesh:
     """Create a device mesh with the dims that have more than one rank, and the shard dims."""
     ranks = torch.zeros((), dtype=torch.int64)
-    kept = {
+    mesh_dims = {
         name: steps
         for name, steps in dims.items()
         if name in SHARDS or any(size > 1 for size, _ in steps)
     }
-    for steps in kept.values():
+    for steps in mesh_dims.values():
         ranks = ranks.unsqueeze(-1) + _offsets(steps)
-    return DeviceMesh(device, ranks, mesh_dim_names=tuple(kept))
+    return DeviceMesh(device, ranks, mesh_dim_names=tuple(mesh_dims))
 
 
 def mesh_dim(mesh: DeviceMesh | None, name: str) -> DeviceMesh | None:

@@ -200,18 +200,20 @@ def _loss_function(
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Cross-entropy of the tokens with labels, summed and scaled."""
-        wanted = torch.where(labels < 0, IGNORED, labels).flatten()
+        targets = torch.where(labels < 0, IGNORED, labels).flatten()
         flat: torch.Tensor = logits.flatten(0, 1)
         if flat.dtype.itemsize < 4:
             flat = flat.float()
         flat = scaled_logits(flat, settings)
         if grid.tp > 1:
             flat = DTensor.from_local(flat, meshes.dense["tp"], [Shard(-1)], run_check=False)
-            wanted = DTensor.from_local(wanted, meshes.dense["tp"], [Replicate()], run_check=False)
-        found = functional.cross_entropy(flat, wanted, reduction="sum", ignore_index=IGNORED)
+            targets = DTensor.from_local(
+                targets, meshes.dense["tp"], [Replicate()], run_check=False
+            )
+        summed = functional.cross_entropy(flat, targets, reduction="sum", ignore_index=IGNORED)
         # Scaled last: the pipeline detaches a loss in place, which a view of a DTensor does not
         # allow.
-        return (found.to_local() if isinstance(found, DTensor) else found) * scale
+        return (summed.to_local() if isinstance(summed, DTensor) else summed) * scale
 
     return loss
 
@@ -235,7 +237,7 @@ def create_engine(
         dtype: format of parameters, gradients and states between steps.
         compute: format of matrix products and activations; None = `dtype`.
         order: order of the stages' actions instead of the grid's schedule, which then only places
-        the stages.
+            the stages.
 
     Raises:
         StrategyError: ``run.world``: another number of ranks than the grid's devices; rules
@@ -257,7 +259,10 @@ def create_engine(
     if order is not None:
         plan = replace(plan, orders=(order,))
     require_valid(plan, model=model, global_batch=job.global_batch)
-    meshes, chosen = grid_meshes(grid, experts=facts.experts > 0, device=device), rule or AdamW()
+    meshes, optimizer_settings = (
+        grid_meshes(grid, experts=facts.experts > 0, device=device),
+        rule or AdamW(),
+    )
     (parts,) = plan_stages(plan, model=model)
     rank = dist.get_rank()
     local_parts = [part for part in parts if rank in part.devices]
@@ -279,10 +284,10 @@ def create_engine(
     # anew.
     pieces = [local_shard(p.detach()) for p in _trained_parameters(stages)]
     optimizer = torch.optim.AdamW(
-        _decay_groups(stages, pieces, chosen, model=model),
-        lr=chosen.rate,
-        betas=chosen.betas,
-        eps=chosen.eps,
+        _decay_groups(stages, pieces, optimizer_settings, model=model),
+        lr=optimizer_settings.rate,
+        betas=optimizer_settings.betas,
+        eps=optimizer_settings.eps,
         foreach=True,
     )
     created = NativeEngine(
@@ -299,7 +304,7 @@ def create_engine(
         loss=loss,
         pieces=pieces,
         optimizer=optimizer,
-        rule=chosen,
+        rule=optimizer_settings,
         microbatches=microbatches,
         device=device,
         shared=tied_copies(model, stages, local_parts, parts, rank=rank),

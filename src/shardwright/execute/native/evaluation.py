@@ -69,4 +69,9 @@ def _loss_without_pipeline(
     """Loss of this replica without a pipeline."""
     (stage,) = engine.stages
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
-    return torch.stack([engine.loss(stage(some), wanted) for some, wanted in pairs]).sum()
+    return torch.stack(
+        [
+            engine.loss(stage(microbatch_tokens), microbatch_labels)
+            for microbatch_tokens, microbatch_labels in pairs
+        ]
+    ).sum()

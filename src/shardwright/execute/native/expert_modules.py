@@ -75,12 +75,12 @@ class NativePermute(nn.Module):  # type: ignore[misc]
         self.copies: DeviceMesh | None = None
 
     def forward(
-        self, x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor
+        self, x: torch.Tensor, probabilities: torch.Tensor, expert_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, TokenRoute]:
         """Rows for the experts of this rank, number of rows by expert, and the rows' route."""
-        order = torch.argsort(chosen.flatten(), stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self.experts)
-        rows = x.flatten(0, 1)[order // chosen.shape[-1]]
+        order = torch.argsort(expert_ids.flatten(), stable=True)
+        counts = torch.bincount(expert_ids.flatten(), minlength=self.experts)
+        rows = x.flatten(0, 1)[order // expert_ids.shape[-1]]
         if self.weighed:
             rows = rows * probabilities.flatten()[order].unsqueeze(-1)
         if self.copies is not None:
@@ -154,7 +154,7 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
         counts: torch.Tensor,
         route: TokenRoute,
         probabilities: torch.Tensor,
-        chosen: torch.Tensor,
+        expert_ids: torch.Tensor,
     ) -> tuple[torch.Tensor]:
         """Sum each token's expert rows by probability: (samples, positions, elements)."""
         if self.copies is not None:
@@ -163,7 +163,7 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
                 .redistribute(placements=[Replicate()])
                 .to_local()
             )
-        rows_by_choice = return_rows(rows, route).unflatten(0, chosen.shape)
+        rows_by_choice = return_rows(rows, route).unflatten(0, expert_ids.shape)
         return (
             (rows_by_choice if self.weighed else probabilities.unsqueeze(-1) * rows_by_choice).sum(
                 -2

@@ -44,7 +44,7 @@ class Ring:
         """
         rank, size = self.ranks.rank(), len(self.dealt)
         next_rank, previous_rank = (
-            dist.get_global_rank(self.ranks, (rank + way) % size) for way in (1, -1)
+            dist.get_global_rank(self.ranks, (rank + hop) % size) for hop in (1, -1)
         )
         outgoing = tensor.contiguous()
         incoming = outgoing.new_empty((outgoing.shape[0], count(positions), *outgoing.shape[2:]))
@@ -160,16 +160,18 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
         return dq.to(query.dtype), dk, dv, None, None
 
 
-def _begin_transfer(ring: Ring, held: torch.Tensor, step: int) -> _Transfer | None:
+def _begin_transfer(ring: Ring, keys_and_values: torch.Tensor, step: int) -> _Transfer | None:
     """Begin to pass the block of keys on; None at the last hop."""
     return (
-        ring.pass_on(held, positions=ring.key_positions(step + 1))
+        ring.pass_on(keys_and_values, positions=ring.key_positions(step + 1))
         if step + 1 < len(ring.dealt)
         else None
     )
 
 
-def _key_block(held: torch.Tensor, widths: tuple[int, int], positions: Indices) -> KeyBlock:
+def _key_block(
+    keys_and_values: torch.Tensor, widths: tuple[int, int], positions: Indices
+) -> KeyBlock:
     """Split a tensor of joined keys and values into a `KeyBlock`."""
-    key, value = held.split(widths, dim=-1)
+    key, value = keys_and_values.split(widths, dim=-1)
     return KeyBlock(key=key, value=value, positions=positions)

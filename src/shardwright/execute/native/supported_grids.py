@@ -79,17 +79,17 @@ def _grid_violations(grid: Grid) -> Iterator[Violation]:
 
 def _model_violations(model: Model, grid: Grid) -> Iterator[Violation]:
     """Violation of a model that is no chain of decoder layers with supported operators."""
-    before: tuple[str, ...] = ()
+    expected_inputs: tuple[str, ...] = ()
     for run in model.runs:
         block = model.blocks[run.block]
-        if run.inputs != before or block.sequence != "text" or block.memory:
+        if run.inputs != expected_inputs or block.sequence != "text" or block.memory:
             yield Violation(
                 rule="native.model",
                 message=f"{model.name}: {run.name} is no link of a chain of decoder layers",
                 hint="use a decoder-only model without prediction modules",
             )
             return
-        before = (run.name,)
+        expected_inputs = (run.name,)
     for block in model.blocks:
         for operator in block.operators:
             reason = _why_unsupported(operator, grid)

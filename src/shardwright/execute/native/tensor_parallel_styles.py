@@ -194,7 +194,7 @@ def parallelize_stages(
 
     Args:
         dtypes: format of parameters between steps (and of gradient sums), and format of the
-        computation. FSDP2 does the casts, so it wraps a single replica too where they differ.
+            computation. FSDP2 does the casts, so it wraps a single replica too where they differ.
     """
     stored, compute = dtypes
     if grid.tp > 1:

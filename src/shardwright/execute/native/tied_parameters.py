@@ -49,7 +49,7 @@ def tied_keys(model: Model) -> frozenset[Key]:
 def tied_copies(
     model: Model,
     stages: Sequence[NativeStage],
-    mine: Sequence[StageParts],
+    local_parts: Sequence[StageParts],
     parts: Sequence[StageParts],
     *,
     rank: int,
@@ -57,7 +57,7 @@ def tied_copies(
     """The copies that this rank's stages have of parameters shared by both ends of a pipeline.
 
     Args:
-        mine: layout of each of `stages`.
+        local_parts: layout of each of `stages`.
         parts: layouts of all stages, in order.
     """
     ends = parts[0], parts[-1]
@@ -65,7 +65,9 @@ def tied_copies(
         return ()
     copies = []
     for key in sorted(tied_keys(model)):
-        first, last = (next(_parameters_with_key(key, stages, mine, end), None) for end in ends)
+        first, last = (
+            next(_parameters_with_key(key, stages, local_parts, end), None) for end in ends
+        )
         if first is None and last is None:
             continue
         stage_here, other_stage = ends if first is not None else reversed(ends)
@@ -81,10 +83,10 @@ def tied_copies(
 
 
 def _parameters_with_key(
-    key: Key, stages: Sequence[NativeStage], mine: Sequence[StageParts], end: StageParts
+    key: Key, stages: Sequence[NativeStage], local_parts: Sequence[StageParts], end: StageParts
 ) -> Iterator[nn.Parameter]:
     """Iterate over the parameters with a key in this rank's chunk of one end of the pipeline."""
-    for stage, part in zip(stages, mine, strict=True):
+    for stage, part in zip(stages, local_parts, strict=True):
         if part.chunk == end.chunk:
             yield from (
                 stage.get_parameter(name)

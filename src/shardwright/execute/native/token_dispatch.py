@@ -16,7 +16,7 @@ class ExpertOwners:
     Args:
         group: the process group of the ranks.
         runs: number of the run of experts (of equally long runs) that each rank has, in the group's
-        order. Ranks with the same run have parts of every expert's width.
+            order. Ranks with the same run have parts of every expert's width.
     """
 
     group: dist.ProcessGroup
@@ -73,11 +73,13 @@ def send_rows(
     experts = torch.arange(receive_counts.shape[1], device=rows.device).repeat(
         receive_counts.shape[0]
     )
-    turn = torch.argsort(experts.repeat_interleave(receive_counts.flatten()), stable=True)
+    order_by_expert = torch.argsort(
+        experts.repeat_interleave(receive_counts.flatten()), stable=True
+    )
     return (
-        received_rows[turn],
+        received_rows[order_by_expert],
         receive_counts.sum(0),
-        TokenRoute(order=order, turn=turn, given=sent, came=received, to=to),
+        TokenRoute(order=order, turn=order_by_expert, given=sent, came=received, to=to),
     )
 
 

@@ -101,13 +101,13 @@ class _WrappedActions:
         self.runtime.pipeline_order_with_comms[self.runtime.rank] = self.own
         for action in self.own:
             # The runtime also runs the two actions of a pair one after the other.
-            for one in action.sub_actions or (action,):
+            for sub_action in action.sub_actions or (action,):
                 with self.around(
-                    one.computation_type.value,
-                    one.stage_index,
-                    -1 if one.microbatch_index is None else one.microbatch_index,
+                    sub_action.computation_type.value,
+                    sub_action.stage_index,
+                    -1 if sub_action.microbatch_index is None else sub_action.microbatch_index,
                 ):
-                    yield one
+                    yield sub_action
 
 
 def wrap_actions(runtime: Any, around: ActionContext) -> None:

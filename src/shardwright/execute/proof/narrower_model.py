@@ -83,8 +83,8 @@ def _cuts(plan: Plan, dim: Dim, model: Model) -> Iterator[tuple[int, int]]:
         for segment in stage.segments:
             for operator in segment.block.operators:
                 for cell in dict.fromkeys(segment.cells.cells.get(operator.klass, {}).values()):
-                    way = cut_dims(cell, operator).get(dim, ())
-                    yield prod(step.total for step in way), reference_runs(operator, dim)
+                    cut = cut_dims(cell, operator).get(dim, ())
+                    yield prod(step.total for step in cut), reference_runs(operator, dim)
 
 
 def _width_extents(operator: Operator, parameter: Parameter) -> tuple[Extent, ...]:
@@ -97,11 +97,11 @@ def _rounds_up(operator: Operator) -> bool:
 
     Its width then follows from the weights' width.
     """
-    made = zip(operator.writes, operator.parameters, strict=False)
+    outputs = zip(operator.writes, operator.parameters, strict=False)
     return (
         operator.kind is OperatorKind.LINEAR
         and operator.folds > 1
-        and any(e.size * operator.folds != p.extents[-1].size for e, p in made)
+        and any(e.size * operator.folds != p.extents[-1].size for e, p in outputs)
     )
 
 

@@ -78,18 +78,23 @@ def layer_exits(cells: StageCells, last: Operator, *, base: int, length: int) ->
     """The layouts of every extent of a layer's output, at its last operator and in the stream."""
     exits = []
     for extent in last.writes:
-        made, stream = _layout(cells, last, extent, length, "made"), stream_operator((extent,))
+        producer_layout, stream = (
+            _layout(cells, last, extent, length, "made"),
+            stream_operator((extent,)),
+        )
         streamed = made_layout(cells, stream, extent, length)
-        back = (
+        routes = (
             ()
             if is_expert_choice(extent)
-            else shared_cotangent_routes(cells, last, stream, extent, made=made, returned=streamed)
+            else shared_cotangent_routes(
+                cells, last, stream, extent, made=producer_layout, returned=streamed
+            )
         )
-        shifted = tuple(_route_at_devices(route, base) for route in back)
+        shifted = tuple(_route_at_devices(route, base) for route in routes)
         exits.append(
             Exit(
                 extent=extent,
-                made=at_devices(made, base),
+                made=at_devices(producer_layout, base),
                 streamed=at_devices(streamed, base),
                 back=shifted,
             )
@@ -133,38 +138,42 @@ def input_edges(
     for index, extent in enumerate(writes):
         if is_stand_in(maker):
             maker = replace(maker, writes=(extent,))  # every extent lies by itself
-        made = _layout(cells, maker, extent, tensor_length, "made")
-        wanted = _layout(cells, reader, extent, tensor_length, "wanted")
+        producer_layout = _layout(cells, maker, extent, tensor_length, "made")
+        reader_layout = _layout(cells, reader, extent, tensor_length, "wanted")
         returned = _layout(cells, reader, extent, tensor_length, "returned")
         if gathered and reads_other_positions(reader, earlier_extents + index):
-            wanted, returned = (
+            reader_layout, returned = (
                 _with_all_positions(part, tensor_length)
-                for part in (wanted, _as_sums_over_queries(cells, reader, returned, length))
+                for part in (reader_layout, _as_sums_over_queries(cells, reader, returned, length))
             )
-        back = (
+        routes = (
             ()
             if is_expert_choice(extent)
-            else shared_cotangent_routes(cells, maker, reader, extent, made=made, returned=returned)
+            else shared_cotangent_routes(
+                cells, maker, reader, extent, made=producer_layout, returned=returned
+            )
         )
-        shifted = tuple(_route_at_devices(route, base) for route in back)
+        shifted = tuple(_route_at_devices(route, base) for route in routes)
         edges.append(
             Edge(
                 name=name,
                 index=index,
                 extent=extent,
-                made=at_devices(made, base),
-                wanted=at_devices(wanted, base),
+                made=at_devices(producer_layout, base),
+                wanted=at_devices(reader_layout, base),
                 back=shifted,
             )
         )
     return tuple(edges)
 
 
-def _route_at_devices(way: CotangentRoute, base: int) -> CotangentRoute:
+def _route_at_devices(route: CotangentRoute, base: int) -> CotangentRoute:
     """The gradient route with `base` added to every device number."""
-    answered = tuple((device + base, box, inside) for device, box, inside in way.answered)
+    answered = tuple((device + base, box, inside) for device, box, inside in route.answered)
     return CotangentRoute(
-        source=at_devices(way.source, base), wanted=at_devices(way.wanted, base), answered=answered
+        source=at_devices(route.source, base),
+        wanted=at_devices(route.wanted, base),
+        answered=answered,
     )
 
 
@@ -177,9 +186,9 @@ def _as_sums_over_queries(
     cells: StageCells, reader: Operator, returned: Layout, length: int
 ) -> Layout:
     """The layout of gradients as partial sums, one for each reader's own query positions."""
-    own = cells.cells[reader.klass]
+    reader_cells = cells.cells[reader.klass]
     return tuple(
-        h._replace(part=(h.part, indices(own[h.device].way(Dim.SEQUENCE), length)))
+        h._replace(part=(h.part, indices(reader_cells[h.device].way(Dim.SEQUENCE), length)))
         for h in returned
     )
 
@@ -224,8 +233,8 @@ def _layout(
     Operators that move tokens to experts and back use the layout of routed tokens.
     """
     if is_routed(operator):
-        held = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
-        return made_layout(cells, held, extent, length)
+        router_stream = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
+        return made_layout(cells, router_stream, extent, length)
     return {"made": made_layout, "wanted": wanted_layout, "returned": cotangent_layout}[kind](
         cells, operator, extent, length
     )

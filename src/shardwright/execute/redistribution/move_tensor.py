@@ -15,7 +15,7 @@ from shardwright.program.layout.tensor_layout import Layout
 def move_tensor(
     value: torch.Tensor | None,
     source: Layout,
-    wanted: Layout,
+    target: Layout,
     *,
     device: int,
     key: Hashable,
@@ -23,20 +23,20 @@ def move_tensor(
     on: torch.device | str,
     across: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """Redistribute a device's tensor from layout `source` to layout `wanted`.
+    """Redistribute a device's tensor from layout `source` to layout `target`.
 
     None for a device that is only in `source` or in neither.
 
     Args:
         dtype, on: format and torch device of the tensor, for a device that is not in `source`.
     """
-    if source == wanted or not any(h.device == device for h in (*source, *wanted)):
+    if source == target or not any(h.device == device for h in (*source, *target)):
         return value
     local_tensors = (
         (value,) if value is not None and any(h.device == device for h in source) else ()
     )
     moved = yield from redistribute(
-        local_tensors, source, wanted, device=device, key=key, dtype=dtype, on=on, across=across
+        local_tensors, source, target, device=device, key=key, dtype=dtype, on=on, across=across
     )
     return moved[0] if moved else None
 

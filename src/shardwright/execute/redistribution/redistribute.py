@@ -53,7 +53,7 @@ class EdgeState:
 def redistribute(
     tensors: Sequence[torch.Tensor],
     source: Layout,
-    wanted: Layout,
+    target: Layout,
     *,
     device: int,
     key: Hashable,
@@ -63,7 +63,7 @@ def redistribute(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> Task[Tensors]:
-    """Redistribute a tensor from layout `source` to `wanted`, and return this device's tensors.
+    """Redistribute a tensor from layout `source` to `target`, and return this device's tensors.
 
     Every device in either layout calls it with the same layouts, flags and key. The result may be
     some of `tensors` where nothing changes.
@@ -77,7 +77,7 @@ def redistribute(
         StrategyError: execute.shape if a tensor is not shaped as its box; else as `transition`.
     """
     moves = device_moves(
-        source, wanted, device=device, across=across, collectives=collectives, islands=islands
+        source, target, device=device, across=across, collectives=collectives, islands=islands
     )
     _require_box_shapes(tensors, moves, device)
     if moves.same is not None:
@@ -92,7 +92,7 @@ def redistribute(
 def send_edge(
     tensors: Sequence[torch.Tensor],
     source: Layout,
-    wanted: Layout,
+    target: Layout,
     *,
     device: int,
     key: Hashable,
@@ -104,12 +104,12 @@ def send_edge(
     It never waits for the other stage.
 
     Every device of `source` calls it. The result is the input of `receive_edge` for a device that
-    is in `wanted` too, and None for others.
+    is in `target` too, and None for others.
 
     Args: as `redistribute`.
     """
     moves = device_moves(
-        source, wanted, device=device, across=True, collectives=collectives, islands=islands
+        source, target, device=device, across=True, collectives=collectives, islands=islands
     )
     _require_box_shapes(tensors, moves, device)
     buffer = _filled_buffer(tensors, moves, _like(tensors, None, "cpu"))
@@ -124,7 +124,7 @@ def send_edge(
 def receive_edge(
     edge_state: EdgeState | None,
     source: Layout,
-    wanted: Layout,
+    target: Layout,
     *,
     device: int,
     key: Hashable,
@@ -133,17 +133,16 @@ def receive_edge(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> Task[Tensors]:
-    """Run the receiver's side of an edge: receives, then collectives; returns tensors of `wanted`.
+    """Run the receiver's side of an edge: receives, then collectives; returns tensors of `target`.
 
-    Every device of `wanted` calls it.
+    Every device of `target` calls it.
 
     Args:
         edge_state: the result of `send_edge`; None for a device that is not in `source`.
-        dtype, on: format and torch device of the tensor.
-        Others as in `redistribute`.
+        dtype, on: format and torch device of the tensor. Others as in `redistribute`.
     """
     moves = device_moves(
-        source, wanted, device=device, across=True, collectives=collectives, islands=islands
+        source, target, device=device, across=True, collectives=collectives, islands=islands
     )
     tensors = edge_state.tensors if edge_state is not None else ()
     _require_box_shapes(tensors, moves, device)

@@ -105,8 +105,10 @@ class DeviceMoves:
         fills: copies of the device's tensors into the buffer before the steps.
         kept: copies of the device's tensors into wanted tensors.
         results: copies of the buffer into wanted tensors (`holding`: wanted tensor, `box`: box of
-            the buffer). steps: the device's steps, in order. same: for each wanted tensor, the
-            number of the equal source tensor, if all have one and no step runs; else None.
+            the buffer).
+        steps: the device's steps, in order.
+        same: for each wanted tensor, the number of the equal source tensor, if all have one and no
+            step runs; else None.
     """
 
     size: int
@@ -123,14 +125,14 @@ class DeviceMoves:
 @lru_cache(maxsize=16384)
 def device_moves(
     source: Layout,
-    wanted: Layout,
+    target: Layout,
     *,
     device: int,
     across: bool,
     collectives: bool,
     islands: Units | None,
 ) -> DeviceMoves:
-    """The copies and steps of `device` that change a tensor from layout `source` to `wanted`.
+    """The copies and steps of `device` that change a tensor from layout `source` to `target`.
 
     See `program.transition.transition`.
 
@@ -138,13 +140,13 @@ def device_moves(
         StrategyError: as `transition`.
     """
     whole_transition = transition(
-        source, wanted, across=across, collectives=collectives, islands=islands
+        source, target, across=across, collectives=collectives, islands=islands
     )
     placed_piece = next(
         (placed for placed in whole_transition.placed if device in placed.devices), None
     )
     source_holdings = tuple(h for h in source if h.device == device)
-    boxes = tuple(h.box for h in wanted if h.device == device)
+    boxes = tuple(h.box for h in target if h.device == device)
     if placed_piece is None:
         return _moves((), (), source_holdings, boxes, frozenset())
     index = placed_piece.devices.index(device)
@@ -172,38 +174,40 @@ def _moves(
     buffer_boxes: tuple[BufferBox, ...],
     steps: tuple[DeviceStep, ...],
     sources: tuple[Holding, ...],
-    wanted: tuple[Box, ...],
+    target_boxes: tuple[Box, ...],
     received_boxes: frozenset[Box],
 ) -> DeviceMoves:
     """Build `DeviceMoves` from the buffer's boxes, the steps and the boxes in both layouts."""
     terms = tuple(_terms(sources))
     buffer = tuple(b.box for b in buffer_boxes)
     received = [(number, b.box) for number, b in enumerate(buffer_boxes) if b.box in received_boxes]
-    kept: list[Fill] = []
+    direct_copies: list[Fill] = []
     results: list[Fill] = []
-    for number, box in enumerate(wanted):
-        taken = [
+    for number, box in enumerate(target_boxes):
+        overlapping = [
             (n, shared)
             for n, received_box in received
             if (shared := intersection(box, received_box)) is not None
         ]
         results += [
             Fill(holding=number, box=n, places=overlap(buffer[n], box, buffer[n]), add=False)
-            for n, _ in taken
+            for n, _ in overlapping
         ]
-        if sum(volume(shared) for _, shared in taken) < volume(box):
-            kept += _fills(terms, sources, (box,), first=number)
+        if sum(volume(shared) for _, shared in overlapping) < volume(box):
+            direct_copies += _fills(terms, sources, (box,), first=number)
     same = None
-    if not steps and all(not fill.add for fill in kept):
-        equal = [next((i for i, h in enumerate(sources) if h.box == box), -1) for box in wanted]
+    if not steps and all(not fill.add for fill in direct_copies):
+        equal = [
+            next((i for i, h in enumerate(sources) if h.box == box), -1) for box in target_boxes
+        ]
         same = tuple(equal) if -1 not in equal else None
     return DeviceMoves(
         size=sum(volume(box) for box in buffer),
         boxes=buffer_boxes,
         sources=tuple(h.box for h in sources),
-        wanted=wanted,
+        wanted=target_boxes,
         fills=tuple(_fills(terms, sources, buffer)),
-        kept=tuple(kept),
+        kept=tuple(direct_copies),
         results=tuple(results),
         steps=steps,
         same=same,

@@ -35,7 +35,7 @@ class KeptTensor:
         operator: the operator that keeps it.
         number: number of the tensor among those that the operator keeps.
         reads: number of the operator's input extent whose elements a device keeps; -1 = all
-        elements.
+            elements.
         reach: key reach of the blocks that hold it; None = a state.
         last: rows of a state (last inputs of a convolution); 0 = one row for each head.
         per_head: elements of a state for each head.
@@ -113,7 +113,7 @@ def transfer_task(
 
     All devices of both workers run it; `end`: number of cached positions.
 
-    The tensors wait in the target's caches until the request has blocks there (`DeviceCache.land`).
+    The tensors wait in the target's caches until the request has blocks there (`DeviceCache.store_arrived`).
     Of a window, only the positions that later queries read move.
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)

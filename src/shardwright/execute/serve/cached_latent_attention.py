@@ -102,13 +102,13 @@ class _StoreLatents:
         """
         yield from ()
         self.layer.up = place, weights
-        for here in local_parts(self.layer, place):
+        for part in local_parts(self.layer, place):
             _store_in_cache(
                 self.layer,
                 self.core,
                 self.layer.cache_key(place),
-                here,
-                here.sample_of(inputs)[0][0],
+                part,
+                part.sample_of(inputs)[0][0],
             )
         latent = inputs[0][0]
         unread = (
@@ -124,16 +124,16 @@ class _StoreRotatedKeys:
     layer: ServedLayer
     core: Operator
 
-    def one(self, here: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
         """Rotate the queries and keys of one request's part of the batch."""
-        require_stable_rotary(here)
-        (query, key, value), _ = yield from Rotary().forward(here.share, inputs, weights)
-        width, rope = here.share.operator.reads[0].quantum, inputs[2][1].shape[-1]
+        require_stable_rotary(part)
+        (query, key, value), _ = yield from Rotary().forward(part.share, inputs, weights)
+        width, rope = part.share.operator.reads[0].quantum, inputs[2][1].shape[-1]
         _store_in_cache(
             self.layer,
             self.core,
-            self.layer.cache_key(here.share),
-            here,
+            self.layer.cache_key(part.share),
+            part,
             key[..., width - rope : width],
         )
         return query, key, value
@@ -146,19 +146,19 @@ class _LatentAttention:
     layer: ServedLayer
     operators: LatentOperators
 
-    def one(self, here: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
         """Attention output for one request's part, in absorbed or expanded form."""
         query = inputs[0][0]
         latents, turned = (
-            self._cached(here, name) for name in (self.operators.up, self.operators.rotary)
+            self._cached(part, name) for name in (self.operators.up, self.operators.rotary)
         )
-        reach = key_reach(shape_of(here.share))
+        reach = key_reach(shape_of(part.share))
         share = replace(
-            here.share,
-            key_positions=((self.layer.cache.first(reach, here.part.request), here.part.end),),
+            part.share,
+            key_positions=((self.layer.cache.first(reach, part.part.request), part.part.end),),
         )
         absorbed = self.layer.absorb is LatentReads.ALWAYS or (
-            self.layer.absorb is LatentReads.DECODE and here.part.tokens == 1
+            self.layer.absorb is LatentReads.DECODE and part.part.tokens == 1
         )
         if absorbed:
             return (yield from self._absorbed(share, query, latents, turned, weights))
@@ -169,11 +169,11 @@ class _LatentAttention:
         outputs, _ = yield from Attention().forward(share, ((query, key, value),), weights)
         return outputs
 
-    def _cached(self, here: LocalPart, name: str) -> torch.Tensor:
+    def _cached(self, part: LocalPart, name: str) -> torch.Tensor:
         """Read the cached latents or rotated keys of a request, (1, positions, elements)."""
         cache_key = CacheKey(run=self.layer.run, layer=self.layer.number, operator=name, number=0)
         return self.layer.cache.get(
-            key_reach(shape_of(here.share)), cache_key, request=here.part.request, end=here.part.end
+            key_reach(shape_of(part.share)), cache_key, request=part.part.request, end=part.part.end
         )
 
     def _absorbed(
@@ -220,14 +220,14 @@ def _key_and_value_sizes(shape: AttentionShape, turned: torch.Tensor) -> tuple[i
 
 
 def _store_in_cache(
-    layer: ServedLayer, core: Operator, spot: CacheKey, here: LocalPart, values: torch.Tensor
+    layer: ServedLayer, core: Operator, spot: CacheKey, part: LocalPart, values: torch.Tensor
 ) -> None:
     """Store values of one request's new tokens in the device's cache."""
     assert core.attention is not None
     layer.cache.put(
         key_reach(core.attention),
         spot,
-        request=here.part.request,
-        start=here.part.past,
+        request=part.part.request,
+        start=part.part.past,
         values=values[0],
     )

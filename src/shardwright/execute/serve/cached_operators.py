@@ -57,7 +57,7 @@ class ServedLayer:
         run, number: the model's run, and the layer's number in it.
         logits: receives the head's output: (first row, rows of the whole vocabulary).
         up: for latent attention, once known: the operator share that expands latents, and its
-        weights.
+            weights.
     """
 
     run: int

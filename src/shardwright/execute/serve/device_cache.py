@@ -31,7 +31,7 @@ class DeviceCache:
         pages: by key reach and cache key, (blocks, tokens of a block, local elements).
         states: by request and cache key.
         arrived: received tensors of requests that have no blocks yet, by request: (key reach, or
-        None for a state; cache key; first position; values).
+            None for a state; cache key; first position; values).
     """
 
     tables: CacheBlockTables

@@ -51,7 +51,7 @@ def padded_rows(
     Args:
         ranks: request parts of each rank.
         sizes: ascending numbers of tokens a rank, as captured CUDA graphs have them; above the last
-        size nothing is padded.
+            size nothing is padded.
     """
     most_tokens = max(1, *(sum(part.tokens for part in parts) for parts in ranks)) if ranks else 1
     width = next((size for size in sizes if size >= most_tokens), most_tokens)

@@ -51,7 +51,7 @@ def prove_serving(
 
     Args:
         plans, states, stages: for one worker, or for a prefill and a decode worker: see
-        `ScheduledWorker` and `serve_prefill_and_decode`. States are those before any arrival.
+            `ScheduledWorker` and `serve_prefill_and_decode`. States are those before any arrival.
         arrivals: arrival turn of each request, ascending.
         turns: number of turns of a transfer.
         simulated: log of the simulation of the same requests, worker by worker.

@@ -85,8 +85,8 @@ class ScheduledWorker:
 
     Args:
         state: scheduler state of all requests, by their numbers in the server, with a rank for each
-        rank of the worker and a slot for each stage (two slots for one stage where iterations are
-        planned ahead).
+            rank of the worker and a slot for each stage (two slots for one stage where iterations
+            are planned ahead).
         stages: number of stages of the worker's pipeline.
         log: (turn, request, tokens) of each part, in the order of the batch.
         refused: requests that can never fit in the cache.
@@ -149,14 +149,14 @@ class ScheduledWorker:
         while self.under_way and self.under_way[0][0] <= now:
             _, planned = self.under_way.popleft()
             for rank, parts in enumerate(planned.ranks):
-                before = len(done)
+                done_before = len(done)
                 for entry, part in enumerate(parts):
                     if (
                         give_tokens(self.state, rank, planned.slot, entry, 1)
                         and self.state.requests[part.request, STATUS] == DONE
                     ):
                         done.append(part.request)
-                if len(done) > before:
+                if len(done) > done_before:
                     remove_done(self.state, rank)
             self.slots.append(planned.slot)
             self.blocked = False
@@ -172,12 +172,12 @@ class ScheduledWorker:
             self.blocked = False
         if self.blocked or now < self.begins or len(self.under_way) >= self.stages:
             return
-        chosen, self.planned = self.planned or self._plan(), None
-        self.blocked = chosen is None
-        if chosen is not None:
+        iteration, self.planned = self.planned or self._plan(), None
+        self.blocked = iteration is None
+        if iteration is not None:
             self.planned = self._plan() if self.state.settings[AHEAD] and self.stages == 1 else None
-            self._run(now, chosen)
-            self.under_way.append((now + self.stages, chosen))
+            self._run(now, iteration)
+            self.under_way.append((now + self.stages, iteration))
             self.begins = now + 1
 
     def next_turn(self) -> int | None:
@@ -194,10 +194,10 @@ class ScheduledWorker:
 
     def _plan(self) -> _PlannedIteration | None:
         """Plan the next iteration of all ranks; None if no request can run."""
-        slot, before = self.slots.pop(), self.state.requests[:, PREEMPTED].copy()
+        slot, preempted_before = self.slots.pop(), self.state.requests[:, PREEMPTED].copy()
         ranks = range(self.state.ranks.shape[0])
         num_planned = sum([plan_iteration(self.state, rank, slot) for rank in ranks])
-        self.lost += (self.state.requests[:, PREEMPTED] > before).nonzero()[0].tolist()
+        self.lost += (self.state.requests[:, PREEMPTED] > preempted_before).nonzero()[0].tolist()
         if not num_planned:
             self.slots.append(slot)
             return None

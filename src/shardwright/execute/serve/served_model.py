@@ -28,11 +28,11 @@ def require_served(model: Model) -> None:
     """
     blocks = [model.blocks[run.block] for run in model.runs]
     heads = sum(o.kind is OperatorKind.LOSS for block in blocks for o in block.operators)
-    other = next((block for block in blocks if block.memory or block.sequence != TEXT), None)
-    if other is not None or heads != 1:
+    unserved = next((block for block in blocks if block.memory or block.sequence != TEXT), None)
+    if unserved is not None or heads != 1:
         reason = (
-            f"block {other.name} reads another sequence than the text"
-            if other is not None
+            f"block {unserved.name} reads another sequence than the text"
+            if unserved is not None
             else f"the model has {heads} heads"
         )
         raise StrategyError(

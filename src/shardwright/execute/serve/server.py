@@ -43,7 +43,7 @@ class Server:
         sizes: see `padded_rows`.
         run_tasks: runs tasks on the transport.
         logits: for each request and position, the logits each time that they were computed, from
-        the lowest device of this process that has them.
+            the lowest device of this process that has them.
         under_way: number of cached positions of requests that were sent and are not stored yet.
     """
 
@@ -202,7 +202,7 @@ def _run_and_share_tokens(
 
     Args:
         choosers: for each greedy row, the device that chooses its next token: the most likely one,
-        ties to the lower number.
+            ties to the lower number.
     """
     logits = (
         (yield from iteration_task(device, worker, rows, ids)) if device in worker.stores else []
@@ -240,7 +240,7 @@ def create_server(
     absorb: LatentReads = LatentReads.DECODE,
     sizes: Sequence[int] = (),
     run_tasks: TaskRunner | None = None,
-    here: frozenset[int] | None = None,
+    local_devices: frozenset[int] | None = None,
 ) -> Server:
     """Create a server with empty caches: a worker for each plan, on consecutive devices.
 
@@ -252,13 +252,13 @@ def create_server(
         absorb: tokens that use the absorbed form of latent attention.
         sizes: see `padded_rows`.
         run_tasks: runs tasks on the transport; None = all devices are virtual devices of this
-        process.
-        here: devices of this process; None = all devices.
+            process.
+        local_devices: devices of this process; None = all devices.
 
     Raises:
         StrategyError: as `create_worker`.
     """
-    given = answers or {}
+    fixed_answers = answers or {}
     workers: list[ServingWorker] = []
     base = 0
     for plan in plans:
@@ -271,14 +271,17 @@ def create_server(
                 settings=settings or model.settings,
                 size=size or CacheSize(),
                 absorb=absorb,
-                here=here,
+                here=local_devices,
             )
         )
         base += plan.devices
     return Server(
         workers=tuple(workers),
-        tokens={request: [*prompt, *given.get(request, ())] for request, prompt in prompts.items()},
-        given=frozenset(given),
+        tokens={
+            request: [*prompt, *fixed_answers.get(request, ())]
+            for request, prompt in prompts.items()
+        },
+        given=frozenset(fixed_answers),
         sizes=tuple(sizes),
         run_tasks=run_tasks or run_in_process,
     )

@@ -46,7 +46,7 @@ class ServingWorker:
 
     Args:
         plan: one lane of whole blocks, whose samples are cut over ranks with data-parallel
-        attention; its numbers of samples are not read.
+            attention; its numbers of samples are not read.
         ranks: number of ranks with data-parallel attention.
         tables: block tables of each rank.
         stores, caches: parameters and caches of this process's devices.

@@ -209,22 +209,22 @@ def require_image_places(
     image, length = model.settings.image, job.sequence_length
     if image is None or not job.tokens(IMAGE):
         return
-    wanted, windows = image.written(job.tokens(IMAGE)), (len(row) - 1) // length
+    image_tokens, windows = image.written(job.tokens(IMAGE)), (len(row) - 1) // length
     in_row = isinstance(model.settings.turns, TextRotary)
     step = max(1, at_once // length)
     for start in range(share[0] * step, windows, share[1] * step):
         end = min(start + step, windows)
         is_place = row[start * length : end * length].reshape(-1, length) == image.token
         places = is_place.sum(1)
-        if (places != wanted).any():
-            at = int(np.argmax(places != wanted))
+        if (places != image_tokens).any():
+            at = int(np.argmax(places != image_tokens))
             raise DataError(
                 f"{path}: window {start + at} of {length} tokens has {int(places[at])} places of"
-                f" image tokens (token {image.token}), its image has {wanted}",
+                f" image tokens (token {image.token}), its image has {image_tokens}",
                 hint="one image a window, and as many places for it in the text as it has tokens",
             )
         # Places are in one row if all but the first follow another place.
-        is_interrupted = (is_place[:, 1:] & is_place[:, :-1]).sum(1) != wanted - 1
+        is_interrupted = (is_place[:, 1:] & is_place[:, :-1]).sum(1) != image_tokens - 1
         if in_row and is_interrupted.any():
             raise DataError(
                 f"{path}: places of image tokens (token {image.token}) of window"

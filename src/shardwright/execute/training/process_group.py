@@ -22,7 +22,7 @@ def process_group(
 
     Args:
         alone: without such an environment this process is the only rank, without a group unless
-        `meets` is true.
+            `meets` is true.
         accelerated: tensors of a GPU use NCCL.
 
     Raises:

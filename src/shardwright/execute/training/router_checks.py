@@ -26,12 +26,13 @@ def require_trainable(model: Model, settings: Settings) -> None:
         )
     shapes = {(shape.experts, shape.topk) for shape in router_shapes(model)}
     if settings.load_balancing and len(shapes) != 1:
-        found = (
+        shapes_text = (
             " and ".join(f"{topk} of {experts} experts" for experts, topk in sorted(shapes))
             or "none"
         )
         raise StrategyError(
-            f"the load-balancing loss is a mean over equal routers, and {model.name} has {found}",
+            "the load-balancing loss is a mean over equal routers, and"
+            f" {model.name} has {shapes_text}",
             hint="train without it: --load-balancing 0",
             rule="execute.balance",
         )

@@ -80,11 +80,11 @@ class TokenBatches:
                 result[name] = torch.from_numpy(image_patches(row[windows], model=self.model))
                 continue
             length = self.lengths[name]
-            taken = [
+            window_tokens = [
                 row[k * length : (k + 1) * length + (name == TEXT)].astype(np.int64)
                 for k in windows
             ]
-            result[name] = torch.from_numpy(np.stack(taken))
+            result[name] = torch.from_numpy(np.stack(window_tokens))
         labels, image = result[TEXT][:, 1:], self.model.settings.image
         if image is not None and IMAGE in result:
             labels = labels.masked_fill(labels == image.token, -1)
@@ -127,7 +127,7 @@ def open_tokens(
         files: the file of every sequence, or of the text alone.
         seed: seed of the order of windows; None = the order of the file.
         share: (i, n): check every n-th piece of a file for tokens outside the vocabulary, where n
-        processes divide the work.
+            processes divide the work.
 
     Raises:
         DataError: as `token_files.open_rows`.

@@ -39,7 +39,7 @@ def open_rows(
     Args:
         files: the file of every sequence, or of the text alone.
         share: (i, n): check every n-th piece of a file for tokens outside the vocabulary, where n
-        processes divide the work; None = no check.
+            processes divide the work; None = no check.
 
     Raises:
         DataError: no file, or another sequence than the job's; not such a file; another dtype than
@@ -50,9 +50,9 @@ def open_rows(
     lengths = {s.name: s.tokens for s in job.sequences}
     for name in [*(n for n in lengths if n not in paths), *(n for n in paths if n not in lengths)]:
         path_text = ", ".join(str(path) for path in paths.values())
-        wanted = "no file has the" if name in lengths else "the job has no"
+        reason = "no file has the" if name in lengths else "the job has no"
         raise DataError(
-            f"{path_text}: {wanted} sequence {name}",
+            f"{path_text}: {reason} sequence {name}",
             hint=f"give one file for each of {', '.join(lengths)}",
         )
     rows = {name: _open_row(path) for name, path in paths.items() if name != IMAGE}

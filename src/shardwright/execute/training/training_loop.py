@@ -91,7 +91,7 @@ class PreparedTraining:
         on: torch device of this process.
         shards: ZeRO rules of each lane.
         bias_rate: rate of a step's router bias update; None: biases are frozen parameters, and no
-        checkpoint has them.
+            checkpoint has them.
     """
 
     work: PreparedStep

@@ -16,12 +16,12 @@ class SentElements:
 
     Args:
         kind: a kind of `Collective`; ``send`` and ``receive`` for messages, ``all_reduce`` for a
-        `Reduce`.
+            `Reduce`.
         group: sorted devices; the two devices of a message.
         elements: elements of the full buffer, as `Collective` counts them.
         sent, received: elements that the device sent and received, by the tensors' sizes. An
-        all-reduce counts a reduce-scatter and an all-gather: 2 (n - 1) / n of the buffer, rounded
-        up.
+            all-reduce counts a reduce-scatter and an all-gather: 2 (n - 1) / n of the buffer,
+            rounded up.
         element: bytes of one element.
         action: the device's action at that time; empty if not reported.
     """

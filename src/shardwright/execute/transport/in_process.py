@@ -257,9 +257,9 @@ def _deadlock_error(waiting: Mapping[int, TransferRequest]) -> StrategyError:
         missing = ", ".join(str(member) for member in request.group if member not in present)
         collective = request.kind if isinstance(request, GroupExchange) else "all_reduce"
         lines.append(f"device {device} for {missing} in {collective} {request.key!r}")
-    more = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
+    rest = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
     return StrategyError(
-        f"every device waits: {'; '.join(lines[:8])}{more}",
+        f"every device waits: {'; '.join(lines[:8])}{rest}",
         hint="orders of devices must agree on what they exchange",
         rule="run.deadlock",
     )

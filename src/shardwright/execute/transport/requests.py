@@ -34,7 +34,7 @@ class Reduce:
     Args:
         group: sorted devices.
         key: the same on all members, and different from the keys of other requests that they may
-        make at that point.
+            make at that point.
         used_up: the tensor is not read again, so that a transport may overwrite it with the answer.
     """
 
@@ -56,7 +56,7 @@ class GroupExchange:
     Args:
         dtype: format of the received tensors; None: the format of the sent tensors.
         into: a buffer for the tensors of all members in the order of the group; a transport may
-        write there, the member's own part too, and answer with views of it.
+            write there, the member's own part too, and answer with views of it.
         kind: the kind of `Collective`, for the record.
         elements: elements of the full buffer as in `Collective`, for the record.
     """
@@ -114,8 +114,8 @@ class Begin:
 
     Args:
         late: for transports that run tasks in turn (`side_tasks_in_turn`): the task runs when the
-        device waits for it; False: at once. The order of all devices with the task at that place
-        must be free of deadlocks.
+            device waits for it; False: at once. The order of all devices with the task at that
+            place must be free of deadlocks.
     """
 
     task: Task[Any]

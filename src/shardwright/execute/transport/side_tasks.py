@@ -56,8 +56,8 @@ class _StreamTask(SideTask[Any]):
 
     __slots__ = ("asked", "done", "found")
 
-    def __init__(self, found: Any, asked: list[Request], done: torch.cuda.Event) -> None:
-        self.found, self.asked, self.done = found, asked, done
+    def __init__(self, result: Any, requests: list[Request], done: torch.cuda.Event) -> None:
+        self.found, self.asked, self.done = result, requests, done
 
 
 class StreamSideTasks:
@@ -81,10 +81,10 @@ class StreamSideTasks:
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._on))
         with torch.cuda.stream(self._stream):
-            found, asked = run_to_end(task, answers)
+            result, requests = run_to_end(task, answers)
             done = torch.cuda.Event()
             done.record(self._stream)
-        return _StreamTask(found, asked, done)
+        return _StreamTask(result, requests, done)
 
     def end(self, begun: SideTask[Any]) -> Any:
         """Make the current stream wait for the task, and return its result.

@@ -16,11 +16,11 @@ class RoutedTokens:
 
     Args:
         home: samples and positions of the tokens that the device holds with their probabilities; ()
-        = none. Devices may hold the same tokens.
+            = none. Devices may hold the same tokens.
         serves: samples and positions of the tokens that its experts process; () = none.
         experts: the device's range of experts.
         copy: another device has the same experts, the same part of their width and the same tokens,
-        and returns the outputs for both.
+            and returns the outputs for both.
     """
 
     home: Box
@@ -48,11 +48,11 @@ class OperatorShare:
             its gain spans them), ``ring`` or ``gather`` (other positions of the same heads, whose
             keys are passed round or gathered); absent where nothing is split.
         ring_positions: for every device of the ring or gather, the positions of its keys (of its
-        memory, in cross-attention).
+            memory, in cross-attention).
         key_positions: positions of the device's own keys where they differ from its queries' (with
-        earlier slices); empty = those of the queries, or of the memory in cross-attention.
+            earlier slices); empty = those of the queries, or of the memory in cross-attention.
         routing: routed tokens of every device that exchanges tokens with this one, itself included;
-        empty = nothing is split.
+            empty = nothing is split.
         device: number of this device.
     """
 

@@ -117,10 +117,13 @@ class DistributedTransport:
 
     Args:
         rank_of_device: the rank of each device of the plan; several devices may share a rank.
-            timeout_s: longest wait for a message in seconds. on: this rank's torch device, which
-            holds the answers. backend: backend of torch.distributed, ``nccl`` or ``gloo``, whose
-            communicators carry tensors and collectives, with one device on each rank; empty =
-            messages through the host.  Raises:
+        timeout_s: longest wait for a message in seconds.
+        on: this rank's torch device, which holds the answers.
+        backend: backend of torch.distributed, ``nccl`` or ``gloo``, whose communicators carry
+            tensors and collectives, with one device on each rank; empty = messages through the
+            host.
+
+    Raises:
         StrategyError: run.world if the process group has fewer ranks than the devices need, or a
         backend's ranks have several devices.
 
@@ -356,14 +359,14 @@ class DistributedTransport:
                     hint="another rank hangs, or orders of devices do not agree",
                     rule="run.timeout",
                 )
-            found = {
+            received = {
                 device: inbox.messages[place].popleft()
                 for device, place in places.items()
                 if inbox.messages.get(place)
             }
             for place in [place for place, messages in inbox.messages.items() if not messages]:
                 del inbox.messages[place]
-        if not found:
+        if not received:
             for take in waiting.values():
                 if self.rank_of_device[take.source] in inbox.left:
                     inbox.fail(
@@ -373,24 +376,24 @@ class DistributedTransport:
             self._raise_failure()
         return [
             (device, self._message_tensor(parcel, waiting[device], device))
-            for device, parcel in sorted(found.items())
+            for device, parcel in sorted(received.items())
         ]
 
     def _message_tensor(self, parcel: _ReceivedMessage, take: Take, device: int) -> torch.Tensor:
         """The tensor of a received message, checked against the request, on this rank's device."""
         tensor, dtype = parcel.octets.view(parcel.dtype), parcel.dtype
-        wanted = take.dtype or dtype
-        if tensor.numel() != prod(take.shape) or dtype != wanted:
+        expected_dtype = take.dtype or dtype
+        if tensor.numel() != prod(take.shape) or dtype != expected_dtype:
             raise StrategyError(
                 f"{take.key!r} from device {take.source} to {device}: {tensor.numel()} of {dtype}"
-                f" came, {take.shape} of {wanted} expected",
+                f" came, {take.shape} of {expected_dtype} expected",
                 hint="both sides derive shapes from the same layouts",
                 rule="run.mismatch",
             )
         if parcel.there is not None:
-            here = torch.cuda.current_stream(self.on)
-            here.wait_event(parcel.there)
-            parcel.octets.record_stream(here)
+            stream = torch.cuda.current_stream(self.on)
+            stream.wait_event(parcel.there)
+            parcel.octets.record_stream(stream)
         return tensor.reshape(take.shape).to(self.on)
 
     def _raise_failure(self) -> None:
@@ -398,8 +401,8 @@ class DistributedTransport:
         for rank, why in sorted(self._inbox.failed.items()):
             devices = ", ".join(
                 str(device)
-                for device, other in sorted(self.rank_of_device.items())
-                if other == rank
+                for device, device_rank in sorted(self.rank_of_device.items())
+                if device_rank == rank
             )
             raise StrategyError(
                 f"rank {rank} (devices {devices}) is gone: {why}",

@@ -16,27 +16,27 @@ class NamingRule:
 
     Args:
         tensor: name of the tensor; ``{layer}`` is the number of the layer, ``{expert}`` that of the
-        expert (then a tensor holds one expert).
+            expert (then a tensor holds one expert).
         turned: the tensor is (out, in), our parameter (in, out); for every expert if it holds all.
         middle: the tensor has a dim of one element after the first (weights of a convolution).
         folded: its last dims are channels, rows and columns of pixels, which are one dim of our
-        parameter (`ImageInput.patch`).
+            parameter (`ImageInput.patch`).
         gridded: its first dims are rows and columns of a table of positions, or axes and rows,
-        which are one dim of our parameter (`Settings.stretched`).
+            which are one dim of our parameter (`Settings.stretched`).
         beside: our parameters that share the tensor, one after another in its output dim, this
-        parameter included; () = it has its own tensor.
+            parameter included; () = it has its own tensor.
         grouped: these parameters are interleaved: for each head (or group of query heads, or single
-        element) a share of each.
+            element) a share of each.
         heads: parameter whose heads these are, if it is none of `beside`.
         rotary: parameter whose width is the rotary part of a head, its last elements, stored as
-        pairs (even, odd) unless `Settings.rope_pairs` is false; our parameter has halves. Empty:
-        stored as in our parameter.
+            pairs (even, odd) unless `Settings.rope_pairs` is false; our parameter has halves.
+            Empty: stored as in our parameter.
         pairs: the rotated elements of every head, its first ones, are stored as pairs.
         either: some files have its last two dims in the other order, which the shape shows; equal
-        dims count as the usual order.
+            dims count as the usual order.
         add: our value minus the stored value.
         alone: its name if its operator has no second parameter of the kind (a feed-forward without
-        a gate); empty: the same name.
+            a gate); empty: the same name.
     """
 
     tensor: str
@@ -70,11 +70,11 @@ class FamilyNames:
         outer: rules of embedding and head, by our names.
         layers: rules of a layer; the tensor's name follows `stem`.
         predictors: rules of a module that predicts further tokens, where they differ from a
-        layer's; modules are numbered after the layers.
+            layer's; modules are numbered after the layers.
         base: prefix of names that some files omit, or write as `instead`.
         others: more prefixes, and the prefixes that some files have instead.
         stacks: rules of runs other than a decoder's layers, embedding and head, by the part of the
-        run's name before a dot.
+            run's name before a dot.
     """
 
     name: str
@@ -199,10 +199,10 @@ def interleaved_by_head(
     }
 
 
-def renamed(rules: Rules, stem: str, other: str) -> dict[str, NamingRule]:
+def renamed(rules: Rules, stem: str, new_stem: str) -> dict[str, NamingRule]:
     """The rules with `stem` replaced by `other` in tensor names."""
     return {
-        name: replace(rule, tensor=rule.tensor.replace(stem, other, 1))
+        name: replace(rule, tensor=rule.tensor.replace(stem, new_stem, 1))
         for name, rule in rules.items()
     }
 

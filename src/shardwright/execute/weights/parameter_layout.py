@@ -35,7 +35,7 @@ class StoredTensor:
     Args:
         tensor: name, with ``{expert}`` where each element of our first dim has its own tensor.
         dims: number of our dim for each dim of the tensor, of which the first `first` are one dim,
-        as are all dims from the last on; -1 = a dim of one element.
+            as are all dims from the last on; -1 = a dim of one element.
         shape: shape of the tensor.
         rows: indices in the tensor, for each of our dims.
         add: our value minus the stored value.
@@ -276,8 +276,8 @@ def tensor_slices(stored: StoredTensor, box: Box) -> Iterator[TensorSlice]:
         ]
     cuts = [_cuts(indices, rows) for indices, rows in zip(box, stored.rows, strict=True)]
     for name, first in names:
-        for chosen in product(*(cuts[1:] if experts else cuts)):
-            by_dim = [((0, 0), None, first), *chosen] if experts else list(chosen)
+        for cuts_of_slice in product(*(cuts[1:] if experts else cuts)):
+            by_dim = [((0, 0), None, first), *cuts_of_slice] if experts else list(cuts_of_slice)
             yield TensorSlice(
                 tensor=name,
                 box=tuple(by_dim[d][0] if d >= 0 else (0, 1) for d in stored.dims),
@@ -296,13 +296,16 @@ def _cuts(indices: tuple[Interval, ...], rows: Rows) -> list[tuple[Interval, Row
             cuts.append(((a, b), None, (at, at + b - a)))
             at += b - a
         return cuts
-    wanted = (
+    tensor_indices = (
         np.concatenate([rows[a:b] for a, b in indices]) if indices else np.zeros(0, dtype=np.int64)
     )
-    if not len(wanted):
+    if not len(tensor_indices):
         return []
-    breaks = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
+    breaks = [0, *(np.flatnonzero(np.diff(tensor_indices) != 1) + 1).tolist(), len(tensor_indices)]
     if len(breaks) > MOST_RUNS:
-        low, high = int(wanted.min()), int(wanted.max()) + 1
-        return [((low, high), wanted - low, (0, count(indices)))]
-    return [((int(wanted[a]), int(wanted[b - 1]) + 1), None, (a, b)) for a, b in pairwise(breaks)]
+        low, high = int(tensor_indices.min()), int(tensor_indices.max()) + 1
+        return [((low, high), tensor_indices - low, (0, count(indices)))]
+    return [
+        ((int(tensor_indices[a]), int(tensor_indices[b - 1]) + 1), None, (a, b))
+        for a, b in pairwise(breaks)
+    ]

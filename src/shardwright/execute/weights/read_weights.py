@@ -127,7 +127,7 @@ def open_weights(
 
     Args:
         model: the model that is trained; the folder's configuration must describe the same model,
-        without adapters.
+            without adapters.
         dtype: format of the values, independent of the files' format.
         seed: seed of the adapters' initial values.
 
@@ -211,8 +211,8 @@ def _unused_modules(
     """Remarks on prediction modules that the folder describes and the model does not have."""
     if predictors_of(model) or not predictors_of(described):
         return ()
-    known = bool(family.predictors) and not _has_predictors(described, family, headers)
-    why = "of which its files have nothing" if known else "which is not trained"
+    is_missing = bool(family.predictors) and not _has_predictors(described, family, headers)
+    why = "of which its files have nothing" if is_missing else "which is not trained"
     return (
         f"the model is without the {_module_count_text(described)} that {folder / CONFIG} names,"
         f" {why}",
@@ -384,7 +384,7 @@ def _open_safetensors(path: Path) -> Iterator[Any]:
             f"{path} needs the safetensors package", hint="pip install 'shardwright[run]'"
         ) from None
     if not path.is_file():
-        raise DataError(f"{path} lacks", hint="give a whole checkpoint")
+        raise DataError(f"{path} is missing", hint="give a whole checkpoint")
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -20,7 +20,7 @@ def stored_settings(folder: Path, *, model: Model, strict: bool = True) -> Setti
 
     Args:
         strict: reject a configuration under which the published model computes differently from
-        ours.
+            ours.
 
     Raises:
         DataError: no such file; an invalid number; a family whose weights are not read; with

@@ -78,7 +78,7 @@ def save_weights(
         config: ``config.json`` of the model, which is copied with the files' dtype.
         dtype: format of the files; router choice biases have at least float32, as in Transformers.
         shard_bytes: maximum bytes of tensors in a file, unless one tensor is larger. One tensor is
-        in memory at a time.
+            in memory at a time.
 
     Raises:
         DataError: the family has no naming rules; the folder exists; a file cannot be written.

@@ -43,10 +43,12 @@ def attend_to_keys(
     """Attention over all key blocks so far, including one more block (online softmax).
 
     Args:
-        query: (samples, positions, heads x width), of `place.positions`. earlier: attention over
-            the blocks before, which may be overwritten; None: this is the first. Source: Dao et al.
-            2022 (arXiv 2205.14135), section 3.1; of keys that come from other devices
-    Liu et al. 2023 (arXiv 2310.01889).
+        query: (samples, positions, heads x width), of `place.positions`.
+        earlier: attention over the blocks before, which may be overwritten; None: this is the
+            first.
+
+    Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1; for keys from other devices Liu et al.
+    2023 (arXiv 2310.01889).
     """
     scale = score_scale(shape_of(place), place.settings)
     if is_fused(place, (query, keys.key, keys.value)):

@@ -166,7 +166,7 @@ class Attention:
 
 
 def _score_inputs(
-    place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, chosen: Values
+    place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, selection: Values
 ) -> ScoreInputs:
     """Inputs of scores besides queries and keys: biases, sinks, image runs and selected keys."""
     distances = place.operator.distances
@@ -174,7 +174,7 @@ def _score_inputs(
         table=() if distances is None else (weights[distances.name],),
         sinks=(weights[place.operator.parameters[0].name],) if shape_of(place).sinks else (),
         runs=inputs[-1][0] if place.operator.sees_images else None,
-        chosen=chosen,
+        chosen=selection,
     )
 
 

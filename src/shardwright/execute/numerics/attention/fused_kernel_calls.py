@@ -34,8 +34,8 @@ def merge_key_block(
     Args:
         calls: the keys that each query sees (`mask_rectangles.kernel_calls`).
         earlier: attention over other keys, which is overwritten if it is float32 or wider; None:
-        there are none. The result is float32 or wider, except after a single call of all rows,
-        where it has the kernel's format.
+            there are none. The result is float32 or wider, except after a single call of all rows,
+            where it has the kernel's format.
 
     Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1.
     """

@@ -32,7 +32,7 @@ def may_see(shape: AttentionShape, queries: Indices, keys: Indices, *, images: b
 
     Args:
         images: tokens of one image see each other in both directions, up to the window
-        (`same_image_mask`).
+            (`same_image_mask`).
     """
     return any(
         _interval_may_see(shape, query_interval, key_interval, images=images)

@@ -30,7 +30,7 @@ class ScoreInputs:
     Args:
         table: biases by distance, (rows, local heads), if there are any.
         sinks: for every local head, the logarithm of its denominators' initial value, where there
-        are sinks.
+            are sinks.
         runs: numbers of the runs of image tokens, (samples, all positions), or None.
         chosen: keys that an indexer selected (`split_off_selection`), where one does.
     """

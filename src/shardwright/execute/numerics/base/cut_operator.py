@@ -38,13 +38,15 @@ def stream_extents(operator: Operator) -> tuple[Extent, ...]:
     """
     if operator.experts is None or not (is_routed(operator) or operator.kind is OperatorKind.ROUTE):
         return operator.writes
-    chosen = Extent(dim=Dim.REPLICATE, size=operator.experts.topk, quantum=operator.experts.topk)
+    expert_choice = Extent(
+        dim=Dim.REPLICATE, size=operator.experts.topk, quantum=operator.experts.topk
+    )
     if operator.kind is OperatorKind.ROUTE:
-        return (*operator.writes, chosen)
+        return (*operator.writes, expert_choice)
     if _is_unpermute(operator):
         return operator.writes
     sizes = [operator.experts.topk * e.size for e in operator.writes]
-    return (*(Extent(dim=Dim.HIDDEN, size=size, quantum=size) for size in sizes), chosen)
+    return (*(Extent(dim=Dim.HIDDEN, size=size, quantum=size) for size in sizes), expert_choice)
 
 
 def _is_unpermute(operator: Operator) -> bool:

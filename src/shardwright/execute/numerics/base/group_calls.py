@@ -29,7 +29,7 @@ def all_reduce(
 
     Args:
         purpose: distinguishes this reduction from the operator's other ones; the request's key is
-        (operator's name, purpose).
+            (operator's name, purpose).
     """
     devices = group_members(place, group)
     if not devices:
@@ -57,7 +57,7 @@ def exchange_tensors(
 
     Args:
         elements: elements of the full buffer, for the record; None = elements that this device
-        sends and receives.
+            sends and receives.
     """
     total = (
         sum(t.numel() for t in gives.values()) + sum(map(prod, receives.values()))

@@ -31,7 +31,7 @@ class SavedTensors:
 
     Args:
         inputs: the forward pass's inputs; extents that backward does not read are placeholders
-        without memory.
+            without memory.
         own: further tensors that the operator computed.
     """
 
@@ -52,10 +52,10 @@ class Forward(Protocol):
 
         Args:
             inputs: in the order of `operator.inputs`, each with all extents that its producer
-            writes, in the box that this operator reads (all elements where it does not cut that
-            dim). An embedding has one input: ((token ids,),), int64, (samples, positions) or with a
-            last dim of one. A loss has one more input, its last: ((labels,),) of that form,
-            negative where no token is predicted.
+                writes, in the box that this operator reads (all elements where it does not cut that
+                dim). An embedding has one input: ((token ids,),), int64, (samples, positions) or
+                with a last dim of one. A loss has one more input, its last: ((labels,),) of that
+                form, negative where no token is predicted.
         """
         ...
 

@@ -21,7 +21,7 @@ class RunPrecision:
 
     Args:
         compute: activations, their gradients (also in communication), and weights in matrix
-        products.
+            products.
         parameter: the working copy of parameters.
         gradient: sums of weight gradients over microbatches.
         wire: gradients in communication between devices.
@@ -58,7 +58,7 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> RunPrecis
 
     Args:
         gradient: format in which gradients are added over microbatches: a runtime's
-        `gradient_dtype`.
+            `gradient_dtype`.
 
     Raises:
         StrategyError: execute.precision for a format that is not executed: FP8 and FP4, FP16 (its

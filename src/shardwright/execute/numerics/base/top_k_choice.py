@@ -55,15 +55,15 @@ def chosen_experts(
             -1, stable_top_k(group_scores, shape.groups), True
         )
         ranked = grouped.masked_fill(~allowed.unsqueeze(-1), -torch.inf).flatten(-2)
-    chosen = stable_top_k(ranked, shape.topk)
-    shares = scores.gather(-1, chosen)
+    expert_ids = stable_top_k(ranked, shape.topk)
+    shares = scores.gather(-1, expert_ids)
     if settings.shares_add_up:
         shares = shares / shares.sum(-1, keepdim=True)
     if settings.share_factor != 1.0:
         shares = shares * settings.share_factor
     if "expert_scale" in parameters:
-        shares = shares * parameters["expert_scale"][chosen]
-    return shares.to(logits.dtype), chosen
+        shares = shares * parameters["expert_scale"][expert_ids]
+    return shares.to(logits.dtype), expert_ids
 
 
 def stable_top_k(values: torch.Tensor, count: int) -> torch.Tensor:

@@ -83,7 +83,7 @@ class Permute(WithoutParameters):
 
         See `Numerics`.
         """
-        x, (probabilities, chosen) = inputs[0][0], inputs[1]
+        x, (probabilities, expert_ids) = inputs[0][0], inputs[1]
         flat, shares, weighed = x.flatten(0, 1), probabilities.flatten(0, 1), place.operator.weighed
 
         def rows_of(tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -91,14 +91,16 @@ class Permute(WithoutParameters):
             return flat[tokens] * shares[tokens, slots].unsqueeze(-1) if weighed else flat[tokens]
 
         routes, rows = yield from send_to_experts(
-            place, chosen, rows_of, width=x.shape[-1], like=x, purpose="rows"
+            place, expert_ids, rows_of, width=x.shape[-1], like=x, purpose="rows"
         )
         kept_inputs = (
             (x, probabilities)
             if weighed
             else (shape_placeholder(x), shape_placeholder(probabilities))
         )
-        saved = SavedTensors(inputs=((kept_inputs[0],), (kept_inputs[1], chosen)), own=(routes,))
+        saved = SavedTensors(
+            inputs=((kept_inputs[0],), (kept_inputs[1], expert_ids)), own=(routes,)
+        )
         return (rows.unsqueeze(0), routes), saved
 
     def input_grad(
@@ -108,12 +110,12 @@ class Permute(WithoutParameters):
 
         See `Numerics`. Probabilities have a gradient if they multiply the rows.
         """
-        (x,), (probabilities, chosen) = saved.inputs
+        (x,), (probabilities, expert_ids) = saved.inputs
         rows = (
             require_gradient(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))
         )  # a device without experts gets no gradients of rows
         row_grads = yield from collect_from_experts(
-            place, chosen, saved.own[0], rows, purpose="gradients"
+            place, expert_ids, saved.own[0], rows, purpose="gradients"
         )
         dx = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
         flat, shares = x.flatten(0, 1), probabilities.flatten(0, 1)
@@ -148,15 +150,15 @@ class Unpermute(WithoutParameters):
 
         See `Numerics`.
         """
-        (rows, routes), (probabilities, chosen) = inputs
+        (rows, routes), (probabilities, expert_ids) = inputs
         returned_rows = yield from collect_from_experts(
-            place, chosen, routes, rows.squeeze(0), purpose="rows"
+            place, expert_ids, routes, rows.squeeze(0), purpose="rows"
         )
         # (tokens, topk, elements): the row of each choice; parts of an expert's width are added.
-        row_by_slot = rows.new_zeros((*chosen.flatten(0, 1).shape, rows.shape[-1]))
+        row_by_slot = rows.new_zeros((*expert_ids.flatten(0, 1).shape, rows.shape[-1]))
         for (tokens, slots), part in returned_rows:
             row_by_slot.index_put_((tokens, slots), part, accumulate=True)
-        row_by_slot = row_by_slot.unflatten(0, chosen.shape[:2])
+        row_by_slot = row_by_slot.unflatten(0, expert_ids.shape[:2])
         if place.operator.weighed:
             return (row_by_slot.sum(-2),), SavedTensors(
                 inputs=((shape_placeholder(rows), routes), inputs[1]),
@@ -174,7 +176,7 @@ class Unpermute(WithoutParameters):
 
         See `Numerics`.
         """
-        (_, _), (probabilities, chosen) = saved.inputs
+        (_, _), (probabilities, expert_ids) = saved.inputs
         row_by_slot = saved.own[0]
         grad = (
             grads[0]
@@ -190,7 +192,7 @@ class Unpermute(WithoutParameters):
         flat, shares = grad.flatten(0, 1), probabilities.flatten(0, 1)
         _, rows = yield from send_to_experts(
             place,
-            chosen,
+            expert_ids,
             lambda tokens, slots: (
                 flat[tokens] if weighed else flat[tokens] * shares[tokens, slots].unsqueeze(-1)
             ),

@@ -47,21 +47,21 @@ def grouped_matmul(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tenso
 
 
 def grouped_outer_products(
-    rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor
+    rows: torch.Tensor, right_rows: torch.Tensor, ends: torch.Tensor
 ) -> torch.Tensor:
-    """(groups, k, n): each group's `rows` transposed times its `others`.
+    """(groups, k, n): each group's `rows` transposed times its `right_rows`.
 
     Args:
         rows: (rows, k).
-        others: (rows, n).
+        right_rows: (rows, n).
         ends: of `group_ends`.
     """
     if not len(ends) or not len(rows):
-        return rows.new_zeros((len(ends), rows.shape[-1], others.shape[-1]))
-    if _is_supported(rows, others):
-        return functional.grouped_mm(rows.t(), others, offs=ends)
+        return rows.new_zeros((len(ends), rows.shape[-1], right_rows.shape[-1]))
+    if _is_supported(rows, right_rows):
+        return functional.grouped_mm(rows.t(), right_rows, offs=ends)
     return torch.stack(
-        [a.T @ b for a, b in zip(_parts(rows, ends), _parts(others, ends), strict=True)]
+        [a.T @ b for a, b in zip(_parts(rows, ends), _parts(right_rows, ends), strict=True)]
     )
 
 

@@ -19,13 +19,13 @@ from shardwright.execute.numerics.base.top_k_choice import stable_top_k
 from shardwright.model.ir.operator import ExpertShape
 
 
-def chosen_counts(chosen: torch.Tensor, *, experts: int) -> torch.Tensor:
+def tokens_by_expert(expert_ids: torch.Tensor, *, experts: int) -> torch.Tensor:
     """(experts,) in float64: how often each expert's number is among the chosen numbers.
 
     `bincount` is not used because it waits for the accelerator.
     """
-    numbers = chosen.flatten()
-    counts = torch.zeros(experts, dtype=torch.float64, device=chosen.device)
+    numbers = expert_ids.flatten()
+    counts = torch.zeros(experts, dtype=torch.float64, device=expert_ids.device)
     return counts.index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.float64))
 
 
@@ -38,7 +38,7 @@ def router_counts(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
     The topk follow the probabilities, without the correction that some models add for their choice.
     """
     probabilities = torch.softmax(at_least_float32(logits), dim=-1).detach().flatten(0, -2)
-    counts = chosen_counts(stable_top_k(probabilities, shape.topk), experts=shape.experts)
+    counts = tokens_by_expert(stable_top_k(probabilities, shape.topk), experts=shape.experts)
     return torch.stack([counts, probabilities.sum(0, dtype=torch.float64)])
 
 

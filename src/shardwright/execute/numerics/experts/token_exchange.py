@@ -25,7 +25,7 @@ number)."""
 
 def send_to_experts(
     place: OperatorShare,
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     rows_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     *,
     width: int,
@@ -37,17 +37,17 @@ def send_to_experts(
     Rows are sorted by (expert, token).
 
     Args:
-        chosen: (samples, positions, topk) experts of the tokens that this device holds.
+        expert_ids: (samples, positions, topk) experts of the tokens that this device holds.
         rows_of: (pairs, `width`) rows to send, from the pairs' (tokens, choices).
     """
     routing, me = _routing(place), place.device
-    held_tokens = _token_numbers(place, routing[me].home, like=chosen)
+    held_tokens = _token_numbers(place, routing[me].home, like=expert_ids)
     outgoing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for device, to in routing.items():
-        tokens, slots = _pairs(place, chosen, held_tokens, to)
+        tokens, slots = _pairs(place, expert_ids, held_tokens, to)
         is_sender = _sender(place, routing, device, held_tokens[tokens]) == me
         tokens, slots = tokens[is_sender], slots[is_sender]
-        experts = chosen.flatten(0, 1)[tokens, slots] - to.experts[0]
+        experts = expert_ids.flatten(0, 1)[tokens, slots] - to.experts[0]
         outgoing[device] = torch.stack([experts, held_tokens[tokens]]), rows_of(tokens, slots)
     routes, rows = [outgoing[me][0]], [outgoing[me][1]]
     peers = tuple(d for d in routing if d != me)
@@ -88,7 +88,7 @@ def send_to_experts(
 
 def collect_from_experts(
     place: OperatorShare,
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     routes: torch.Tensor,
     rows: torch.Tensor,
     *,
@@ -100,12 +100,12 @@ def collect_from_experts(
         routes, rows: routes and rows of the device's own experts.
     """
     routing, me = _routing(place), place.device
-    held_tokens = _token_numbers(place, routing[me].home, like=chosen)
+    held_tokens = _token_numbers(place, routing[me].home, like=expert_ids)
     expected = {
-        d: _pairs(place, chosen, held_tokens, to) for d, to in routing.items() if not to.copy
+        d: _pairs(place, expert_ids, held_tokens, to) for d, to in routing.items() if not to.copy
     }
     outgoing = {
-        d: rows[torch.isin(routes[1], _token_numbers(place, to.home, like=chosen))]
+        d: rows[torch.isin(routes[1], _token_numbers(place, to.home, like=expert_ids))]
         for d, to in routing.items()
     }
     received: dict[int, torch.Tensor] = {}
@@ -143,12 +143,14 @@ def _token_numbers(place: OperatorShare, box: Box, *, like: torch.Tensor) -> tor
 
 
 def _pairs(
-    place: OperatorShare, chosen: torch.Tensor, held_tokens: torch.Tensor, to: RoutedTokens
+    place: OperatorShare, expert_ids: torch.Tensor, held_tokens: torch.Tensor, to: RoutedTokens
 ) -> TokenChoices:
     """(token, choice) pairs of this device's tokens that go to the device of `to`."""
     low, high = to.experts
-    flat = chosen.flatten(0, 1)
-    served = torch.isin(held_tokens, _token_numbers(place, to.serves, like=chosen)).unsqueeze(-1)
+    flat = expert_ids.flatten(0, 1)
+    served = torch.isin(held_tokens, _token_numbers(place, to.serves, like=expert_ids)).unsqueeze(
+        -1
+    )
     tokens, slots = torch.nonzero(served & (flat >= low) & (flat < high), as_tuple=True)
     order = _order_by_expert_and_token(flat[tokens, slots], held_tokens[tokens])
     return tokens[order], slots[order]

@@ -28,8 +28,8 @@ def copy_to_slots(place: OperatorShare, inputs: tuple[Values, ...], weights: Wei
 
     Inputs: x and ``route``'s (probabilities, numbers).
     """
-    x, (_, chosen) = inputs[0][0], inputs[1]
-    return x.unsqueeze(-2).expand(*chosen.shape, x.shape[-1]).flatten(-2), chosen
+    x, (_, expert_ids) = inputs[0][0], inputs[1]
+    return x.unsqueeze(-2).expand(*expert_ids.shape, x.shape[-1]).flatten(-2), expert_ids
 
 
 def sum_weighted_slots(
@@ -60,13 +60,13 @@ class ScatterSlots(WithoutParameters):
 
         See `Numerics`.
         """
-        *slots, chosen = inputs[0]
+        *slots, expert_ids = inputs[0]
         routes, rows = yield from _slots_to_experts(
-            place, slots, chosen, extents=place.operator.writes, purpose="slots"
+            place, slots, expert_ids, extents=place.operator.writes, purpose="slots"
         )
         parts = (part[:, low:high] for part, (low, high) in zip(rows, place.writes, strict=True))
         return (*(part.unsqueeze(0) for part in parts), routes), SavedTensors(
-            inputs=((chosen,),), own=(routes, slots[0].new_empty(0))
+            inputs=((expert_ids,),), own=(routes, slots[0].new_empty(0))
         )
 
     def input_grad(
@@ -106,7 +106,7 @@ class GatherSlots(WithoutParameters):
 
         See `Numerics`.
         """
-        (*rows, routes), (*unread_slots, chosen) = inputs
+        (*rows, routes), (*unread_slots, expert_ids) = inputs
         extents = place.operator.reads
         full_rows = _full_width_rows(
             place,
@@ -116,10 +116,12 @@ class GatherSlots(WithoutParameters):
             unread_slots[0],
         )
         slots = yield from _slots_from_experts(
-            place, full_rows, routes, chosen, extents=extents, purpose="made slots"
+            place, full_rows, routes, expert_ids, extents=extents, purpose="made slots"
         )
         placeholders = tuple(map(shape_placeholder, unread_slots))
-        return (*slots, chosen), SavedTensors(inputs=((*rows, routes), (*placeholders, chosen)))
+        return (*slots, expert_ids), SavedTensors(
+            inputs=((*rows, routes), (*placeholders, expert_ids))
+        )
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -128,18 +130,18 @@ class GatherSlots(WithoutParameters):
 
         See `Numerics`.
         """
-        *unread_slots, chosen = saved.inputs[1]
+        *unread_slots, expert_ids = saved.inputs[1]
         extents = place.operator.reads
-        topk = chosen.shape[-1]
+        topk = expert_ids.shape[-1]
         slot_grads = [grads[i] if i < len(grads) else None for i in range(len(extents))]
         slots = [
-            unread_slots[0].new_zeros((*chosen.shape[:2], topk * e.size))
+            unread_slots[0].new_zeros((*expert_ids.shape[:2], topk * e.size))
             if slot_grad is None
             else slot_grad
             for slot_grad, e in zip(slot_grads, extents, strict=True)
         ]
         _, rows = yield from _slots_to_experts(
-            place, slots, chosen, extents=extents, purpose="made slot gradients"
+            place, slots, expert_ids, extents=extents, purpose="made slot gradients"
         )
         parts = (
             part[:, low:high].unsqueeze(0)
@@ -151,7 +153,7 @@ class GatherSlots(WithoutParameters):
 def _slots_to_experts(
     place: OperatorShare,
     slots: list[torch.Tensor],
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     *,
     extents: tuple[Extent, ...],
     purpose: str,
@@ -160,7 +162,7 @@ def _slots_to_experts(
     sizes = [e.size for e in extents]
     joined = torch.cat(
         [
-            slot.unflatten(-1, (chosen.shape[-1], size))
+            slot.unflatten(-1, (expert_ids.shape[-1], size))
             for slot, size in zip(slots, sizes, strict=True)
         ],
         dim=-1,
@@ -168,7 +170,7 @@ def _slots_to_experts(
     row_by_slot = joined.flatten(0, 1)
     routes, rows = yield from send_to_experts(
         place,
-        chosen,
+        expert_ids,
         lambda tokens, choices: row_by_slot[tokens, choices],
         width=sum(sizes),
         like=row_by_slot,
@@ -181,19 +183,19 @@ def _slots_from_experts(
     place: OperatorShare,
     rows: torch.Tensor,
     routes: torch.Tensor,
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     *,
     extents: tuple[Extent, ...],
     purpose: str,
 ) -> Task[list[torch.Tensor]]:
     """Bring the experts' rows back: slots of every extent, for this device's tokens."""
-    returned = yield from collect_from_experts(place, chosen, routes, rows, purpose=purpose)
-    row_by_slot = rows.new_zeros((*chosen.flatten(0, 1).shape, rows.shape[-1]))
+    returned = yield from collect_from_experts(place, expert_ids, routes, rows, purpose=purpose)
+    row_by_slot = rows.new_zeros((*expert_ids.flatten(0, 1).shape, rows.shape[-1]))
     for (tokens, choices), part in returned:
         row_by_slot.index_put_((tokens, choices), part, accumulate=True)
     return [
         part.flatten(-2)
-        for part in row_by_slot.unflatten(0, chosen.shape[:2]).split(
+        for part in row_by_slot.unflatten(0, expert_ids.shape[:2]).split(
             [e.size for e in extents], dim=-1
         )
     ]

@@ -79,8 +79,8 @@ class InsertImageTokens(WithoutParameters):
 def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
     """Raise unless a part of elements is distributed evenly over the patches of a token."""
     (low, high), operator = place.reads[0], place.operator
-    whole = (low, high) == (0, operator.reads[0].size)
-    if not whole and (low % operator.folds or memory.shape[2] * operator.folds != high - low):
+    is_uncut = (low, high) == (0, operator.reads[0].size)
+    if not is_uncut and (low % operator.folds or memory.shape[2] * operator.folds != high - low):
         raise StrategyError(
             f"{operator.name} reads elements {low} to {high - 1} of tokens, which do not lie evenly"
             f" over {operator.folds} patches",

@@ -183,12 +183,12 @@ def _share_of_merged_norm(place: OperatorShare) -> OperatorShare:
     if operator.kind is not OperatorKind.NORM:
         return place
     wide = tuple(replace(e, size=e.size * neighbour_count(operator)) for e in operator.reads)
-    whole = tuple((0, e.size) for e in wide)
+    full_intervals = tuple((0, e.size) for e in wide)
     return replace(
         place,
         operator=replace(operator, reads=wide, writes=wide),
-        reads=whole,
-        writes=whole,
+        reads=full_intervals,
+        writes=full_intervals,
         groups={},
     )
 

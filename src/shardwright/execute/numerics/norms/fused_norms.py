@@ -22,9 +22,13 @@ def is_fused_norm(part: ExtentNorm, x: torch.Tensor, weights: Weights) -> bool:
 
     Left out: blocks that are cut, groups in a block; CPUs, whose fused kernels are not faster.
     """
-    alike = all(weights[name].dtype == x.dtype for name in (part.gain, part.bias) if name)
+    same_format = all(weights[name].dtype == x.dtype for name in (part.gain, part.bias) if name)
     return bool(
-        x.device.type == "cuda" and x.numel() and alike and not part.split and part.groups == 1
+        x.device.type == "cuda"
+        and x.numel()
+        and same_format
+        and not part.split
+        and part.groups == 1
     )
 
 

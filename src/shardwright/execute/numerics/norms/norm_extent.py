@@ -19,7 +19,7 @@ class ExtentNorm:
         gain, bias: names of parameters, empty = none.
         centred: the mean is subtracted.
         first, groups: the block's first element in the full extent, which has `groups` equal parts
-        with a mean square each.
+            with a mean square each.
     """
 
     index: int

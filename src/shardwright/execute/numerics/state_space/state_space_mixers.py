@@ -66,7 +66,7 @@ def scan_from_state(
 
     Args:
         state: state before the first position, (samples, local heads or channels, ...) in the
-        format of statistics; None = the sequence begins.
+            format of statistics; None = the sequence begins.
     """
     parameters = parameters_by_role(place.operator, weights)
     outputs, last_state = _recurrence(
