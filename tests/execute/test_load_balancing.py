@@ -324,7 +324,7 @@ def test_a_proof_has_the_loss() -> None:
         "lane b samples 4 in 4\n  stages embed+4+head on 1\n    all = .\norder gpipe(a)\norder"
         " gpipe(b)\n"
     )
-    with pytest.raises(StrategyError, match="lanes have some of 1 and 2 samples"):
+    with pytest.raises(StrategyError, match="lanes have microbatches of 1 and 2 samples"):
         prove_plan(model, job, parse_plan(unlike))
     assert max(found.gradients.values()) < 1e-8
 

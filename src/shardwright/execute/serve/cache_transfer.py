@@ -113,8 +113,8 @@ def transfer_task(
 
     All devices of both workers run it; `end`: number of cached positions.
 
-    The tensors wait in the target's caches until the request has blocks there (`DeviceCache.store_arrived`).
-    Of a window, only the positions that later queries read move.
+    The tensors wait in the target's caches until the request has blocks there
+    (`DeviceCache.store_arrived`). Of a window, only the positions that later queries read move.
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)
     for (stage, segment, layer), (other_stage, other_segment, _) in moves:

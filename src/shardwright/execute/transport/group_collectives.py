@@ -2,11 +2,11 @@
 
 Tensors stay on the device.
 
-Headers of messages go over the host (`torch_distributed.DistributedTransport`), in an order that both ranks of a
-pair see without agreeing on it beforehand. The tensors follow on communicators of their own, one
-for each direction, by threads with streams of their own. A send therefore never waits, arriving
-tensors are received before a task asks for them, and two ranks may send to each other at once. No
-call here waits for an accelerator: a stream waits for another stream.
+Headers of messages go over the host (`torch_distributed.DistributedTransport`), in an order that
+both ranks of a pair see without agreeing on it beforehand. The tensors follow on communicators of
+their own, one for each direction, by threads with streams of their own. A send therefore never
+waits, arriving tensors are received before a task asks for them, and two ranks may send to each
+other at once. No call here waits for an accelerator: a stream waits for another stream.
 """
 
 from __future__ import annotations
