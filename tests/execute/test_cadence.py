@@ -142,7 +142,13 @@ def test_one_layer_is_whole_at_a_time() -> None:
     for device, own in members.items():
         buckets = tuple(b for b in known.buckets if device in b.devices)
         arounds[device] = BucketHooks(
-            device, own.store, buckets, own.views, own.pieces, uses=True, sums=True
+            device,
+            own.store,
+            buckets,
+            own.views,
+            own.pieces,
+            gathers_at_use=True,
+            sums_at_microbatch=True,
         )
 
     def walking(device: int, *given: Any) -> Weighed:
@@ -168,7 +174,7 @@ def test_one_layer_is_whole_at_a_time() -> None:
             == 0
         )
         pieces = [b.sharing(device).piece(device, b.elements, 2) for b in known.buckets]
-        assert [arounds[device].total[b.number].numel() for b in known.buckets] == [
+        assert [arounds[device].gradient_sums[b.number].numel() for b in known.buckets] == [
             high - low for low, high in pieces
         ]
 
@@ -195,7 +201,7 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
 
         def _note(self, kind: str) -> None:
             around = arounds[self.device]
-            seen[self.device].append((kind, len(around.ahead), len(around.summing)))
+            seen[self.device].append((kind, len(around.next_gathers), len(around.running_sums)))
 
     for device, own in members.items():
         arounds[device] = BucketHooks(
@@ -204,8 +210,8 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
             buckets_of(known, device),
             own.views,
             own.pieces,
-            uses=True,
-            sums=True,
+            gathers_at_use=True,
+            sums_at_microbatch=True,
         )
     tasks = {
         d: device_task(
@@ -242,7 +248,7 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
         def end(self, node: StageNode, *, weights: bool) -> Task[None]:
             yield from super().end(node, weights=weights)
             if weights:
-                begun[self.device].append(len(self.whole) + len(self.summing))
+                begun[self.device].append(len(self.final_gradients) + len(self.running_sums))
 
     arounds = {
         d: Counting(
@@ -251,8 +257,8 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
             buckets_of(known, d),
             own.views,
             own.pieces,
-            uses=False,
-            sums=False,
+            gathers_at_use=False,
+            sums_at_microbatch=False,
             passes=own.passes,
         )
         for d, own in members.items()

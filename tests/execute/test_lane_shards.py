@@ -55,8 +55,8 @@ def test_steps_are_those_of_one_device(name: str) -> None:
 
 
 def moved(name: str, what: str) -> list[tuple[Bucket, list[SentElements]]]:
-    """Of each bucket of several parties: what its devices exchanged with the owners of optimizer
-    states in a step."""
+    """Of each bucket of several reduction groups: what its devices exchanged with the owners of
+    optimizer states in a step."""
     small = PLANS[name]
     known, trace = small.known(), CommunicationRecord()
     train(small.members(known), known, [small.batches(0)], trace=trace)
@@ -64,7 +64,9 @@ def moved(name: str, what: str) -> list[tuple[Bucket, list[SentElements]]]:
     for record in trace.records:
         if isinstance(record.key, tuple) and record.key[0] == what:
             found[record.key[1]].append(record)
-    return [(bucket, found[bucket.number]) for bucket in known.buckets if bucket.in_parties]
+    return [
+        (bucket, found[bucket.number]) for bucket in known.buckets if bucket.has_reduction_groups
+    ]
 
 
 @pytest.mark.parametrize("name", ["one lane shards", "lanes shard for themselves", "hybrid lanes"])
@@ -80,18 +82,18 @@ def test_the_busiest_gives_the_owners_what_is_priced(name: str) -> None:
         assert max(r.elements for r in records) == pytest.approx(volume, abs=len(bucket.devices))
         assert sum(r.sent for r in records) == sum(r.received for r in records)
         compared += 1
-    assert compared == sum(b.in_parties for b in small.known().buckets) > 0
+    assert compared == sum(b.has_reduction_groups for b in small.known().buckets) > 0
 
 
 @pytest.mark.parametrize("name", ["one lane shards", "lanes shard for themselves"])
 def test_new_values_come_once(name: str) -> None:
-    """Each device receives what its party keeps of a bucket, less what it owns of that."""
+    """Each device receives its reduction group's piece of a bucket, without what it owns."""
     for bucket, records in moved(name, "renewed"):
         sharers = bucket.sharers[0]
         for record in records:
             (low, high), (a, b) = (
                 one.piece(record.device, bucket.elements, 1)
-                for one in (sharers.party(record.device), sharers)
+                for one in (sharers.reduction_group(record.device), sharers)
             )
             assert record.received == high - low - max(min(high, b) - max(low, a), 0)
 
@@ -108,7 +110,7 @@ def test_what_no_lane_shards_is_summed_once_and_gathered_once(name: str) -> None
         for r in trace.records
         if isinstance(r.key, tuple) and len(r.key) == 2
     )
-    apart = [bucket for bucket in known.buckets if not bucket.in_parties]
+    apart = [bucket for bucket in known.buckets if not bucket.has_reduction_groups]
     sums = []
     for bucket in apart:
         uses, owners, new, scattered = (

@@ -65,21 +65,21 @@ def plan_buckets(
                         )
                     )
                 if not uses.trainable and all(
-                    party.degrees[2] == 1 for s in sharers for party in (s.parties or (s,))
+                    g.degrees[2] == 1 for s in sharers for g in (s.reduction_groups or (s,))
                 ):
                     continue
-                together = frozenset(
+                in_same_stages = frozenset(
                     d
                     for sharer in sharers
-                    for party in (sharer.parties or (sharer,))
-                    for d in _in_step(party.devices, holders, sharer, uses)
+                    for reduction_group in (sharer.reduction_groups or (sharer,))
+                    for d in _devices_in_same_stages(reduction_group.devices, holders, sharer, uses)
                 )
                 bucket_key = (
                     tuple(sorted(summing)),
                     group.copies,
                     tuple(sharers),
                     number == 0,
-                    together,
+                    in_same_stages,
                     uses.trainable,
                     uses.backward,
                     key[:2] if by_layer or len(summing) > 1 else (),
@@ -100,11 +100,11 @@ def plan_buckets(
             copies=cast(tuple[tuple[int, ...], ...], copies),
             sharers=cast(tuple[ShardGroup, ...], sharers),
             counted=bool(counted),
-            together=cast(frozenset[int], together),
+            in_same_stages=cast(frozenset[int], in_same_stages),
             trainable=bool(trainable),
         )
         for number, (
-            (members, copies, sharers, counted, together, trainable, *_),
+            (members, copies, sharers, counted, in_same_stages, trainable, *_),
             parts,
         ) in enumerate(parts_by_bucket.items())
     )
@@ -198,41 +198,43 @@ def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> ShardGroup:
     Frozen parameters have only the parameter's degree.
     """
     if not trainable:
-        parties = tuple(
-            _group_sharers(party, (party.parameter,) * 3, key) for party in sharing.parties
+        groups = tuple(
+            _group_sharers(group, (group.parameter,) * 3, key) for group in sharing.parties
         )
         return (
-            parties[0]
-            if len(parties) == 1
-            else ShardGroup(devices=tuple(sharing.devices), degrees=(1, 1, 1), parties=parties)
+            groups[0]
+            if len(groups) == 1
+            else ShardGroup(
+                devices=tuple(sharing.devices), degrees=(1, 1, 1), reduction_groups=groups
+            )
         )
     if len(sharing.parties) == 1:
-        (party,) = sharing.parties
-        return _group_sharers(party, (sharing.optimizer, party.gradient, party.parameter), key)
-    parties = tuple(
-        _group_sharers(party, (party.reduced, party.gradient, party.parameter), key)
-        for party in sharing.parties
+        (group,) = sharing.parties
+        return _group_sharers(group, (sharing.optimizer, group.gradient, group.parameter), key)
+    groups = tuple(
+        _group_sharers(group, (group.reduced, group.gradient, group.parameter), key)
+        for group in sharing.parties
     )
     return ShardGroup(
-        devices=tuple(sharing.devices), degrees=(sharing.optimizer, 1, 1), parties=parties
+        devices=tuple(sharing.devices), degrees=(sharing.optimizer, 1, 1), reduction_groups=groups
     )
 
 
-def _group_sharers(party: Party, degrees: tuple[int, int, int], key: Key) -> ShardGroup:
+def _group_sharers(group: Party, degrees: tuple[int, int, int], key: Key) -> ShardGroup:
     """The sharers of one reduction group, with checked ZeRO degrees."""
     _require_nested_degrees(degrees, key)
-    return ShardGroup(devices=tuple(party.devices), degrees=degrees)
+    return ShardGroup(devices=tuple(group.devices), degrees=degrees)
 
 
-def _in_step(
-    party: tuple[int, ...], holders: tuple[int, ...], sharers: ShardGroup, uses: _ParameterUses
+def _devices_in_same_stages(
+    group: tuple[int, ...], holders: tuple[int, ...], sharers: ShardGroup, uses: _ParameterUses
 ) -> tuple[int, ...]:
     """The devices of a reduction group if all work on the parameter in the same stages; else ().
 
     Of a single group, all holders must.
     """
-    devices = party if sharers.parties else holders
-    return party if len({uses.stages[d] for d in devices}) == 1 else ()
+    devices = group if sharers.reduction_groups else holders
+    return group if len({uses.stages[d] for d in devices}) == 1 else ()
 
 
 def _require_nested_degrees(degrees: tuple[int, ...], key: Key) -> None:

@@ -29,22 +29,26 @@ class ShardGroup:
     Args:
         degrees: number of members that share one copy of the optimizer states, of the gradient and
             of the parameter; each divides the one before.
-        parties: reduction groups that each sum and gather for themselves, together all devices.
+        reduction_groups: groups that each sum and gather for themselves, all devices in total.
             They share gradient and parameter, and their first degree is the number of members that
             share a sum. Empty: all devices are one group.
     """
 
     devices: tuple[int, ...]
     degrees: tuple[int, int, int]
-    parties: tuple[ShardGroup, ...] = ()
+    reduction_groups: tuple[ShardGroup, ...] = ()
 
-    def party(self, device: int) -> ShardGroup:
+    def reduction_group(self, device: int) -> ShardGroup:
         """The reduction group of a device."""
-        return next(p for p in self.parties if device in p.devices) if self.parties else self
+        return (
+            next(g for g in self.reduction_groups if device in g.devices)
+            if self.reduction_groups
+            else self
+        )
 
-    def is_apart(self, device: int) -> bool:
+    def is_sharded_in_group(self, device: int) -> bool:
         """True if the device's piece of the optimizer states is outside its parameter piece."""
-        return bool(self.parties) and self.party(device).degrees[2] > 1
+        return bool(self.reduction_groups) and self.reduction_group(device).degrees[2] > 1
 
     def piece(self, device: int, elements: int, level: int) -> Interval:
         """[low, high) of `elements` that a device owns of the state that ZeRO stage `level` shards.
@@ -53,8 +57,8 @@ class ShardGroup:
         in that of the parameter (not with several reduction groups). Each run of consecutive
         members owns everything once.
         """
-        if self.parties and level > 1:
-            return self.party(device).piece(device, elements, level)
+        if self.reduction_groups and level > 1:
+            return self.reduction_group(device).piece(device, elements, level)
         position = self.devices.index(device)
         low, high = 0, elements
         for outer, finer in pairwise((1, *reversed(self.degrees[level - 1 :]))):
@@ -64,7 +68,7 @@ class ShardGroup:
         return low, high
 
     def run(self, device: int, level: int) -> tuple[int, ...]:
-        """The run of consecutive members that own all pieces of a state together."""
+        """The run of consecutive members whose pieces of a state are all of it."""
         size = self.degrees[level - 1]
         start = self.devices.index(device) // size * size
         return self.devices[start : start + size]
@@ -86,7 +90,7 @@ class Bucket:
         copies: (member, its duplicates, which receive the sum).
         sharers: disjoint groups; each shares its own copy of the states.
         counted: this bucket counts for its elements; buckets of duplicates do not.
-        together: devices whose whole reduction group uses the parameter in the same stages.
+        in_same_stages: devices whose whole reduction group uses the parameter in the same stages.
         trainable: the parameters have gradients and states.
     """
 
@@ -97,7 +101,7 @@ class Bucket:
     copies: tuple[tuple[int, ...], ...]
     sharers: tuple[ShardGroup, ...]
     counted: bool
-    together: frozenset[int] = frozenset()
+    in_same_stages: frozenset[int] = frozenset()
     trainable: bool = True
 
     @property
@@ -115,9 +119,9 @@ class Bucket:
         return next(s for s in self.sharers if device in s.devices)
 
     @property
-    def in_parties(self) -> bool:
+    def has_reduction_groups(self) -> bool:
         """True if several reduction groups first sum the bucket for themselves."""
-        return not self.copies and any(group.parties for group in self.sharers)
+        return not self.copies and any(group.reduction_groups for group in self.sharers)
 
     def counts_piece(self, device: int) -> bool:
         """True if the device's piece of the states is the copy that counts; False if frozen."""
@@ -171,10 +175,10 @@ def reduce_scatter_bucket(
             kept between microbatches.
     """
     sharers = bucket.sharing(device)
-    if bucket.in_parties:
+    if bucket.has_reduction_groups:
         return (
             yield from _reduce_scatter(
-                device, bucket, sharers.party(device), local_gradient, level=level
+                device, bucket, sharers.reduction_group(device), local_gradient, level=level
             )
         ).to(precision.gradient)
     cut = sharers.degrees[level - 1]
@@ -263,7 +267,7 @@ def all_gather_bucket(
     device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, want: int, key: str
 ) -> Task[torch.Tensor]:
     """Gather a device's piece for ZeRO stage `want` (0: everything) from pieces of stage `have`."""
-    sharers = bucket.sharing(device).party(device)
+    sharers = bucket.sharing(device).reduction_group(device)
     run = sharers.run(device, have)
 
     def wanted_piece(member: int) -> Interval:

@@ -33,7 +33,7 @@ def owned_gradient(
     total = yield from reduce_scatter_bucket(device, bucket, local_gradient, precision=precision)
     return (
         (yield from _sums_to_owners(device, bucket, total, precision))
-        if bucket.in_parties
+        if bucket.has_reduction_groups
         else total
     )
 
@@ -45,7 +45,7 @@ def owned_gradient_of_sums(
 
     `total`: the device's piece of the gradient, summed after each microbatch.
     """
-    if bucket.in_parties:
+    if bucket.has_reduction_groups:
         return (yield from _sums_to_owners(device, bucket, total, precision))
     gradient_piece, optimizer_piece = (
         bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1)
@@ -64,20 +64,22 @@ def new_values(
     device: int, bucket: Bucket, piece: torch.Tensor, *, want: int
 ) -> Task[torch.Tensor]:
     """The new values of ZeRO stage `want` (0: everything), gathered from the owners of states."""
-    if bucket.sharing(device).parties:
+    if bucket.sharing(device).reduction_groups:
         piece = yield from _from_owners(device, bucket, piece)
     return (yield from all_gather_bucket(device, bucket, piece, have=1, want=want, key="new"))
 
 
 def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.Tensor]:
     """The sum over reduction groups, in their order, of the device's piece of the states."""
-    parties = [party for group in bucket.sharers for party in (group.parties or (group,))]
-    party_of = {d: party for party in parties for d in party.devices}
+    groups = [
+        group for sharers in bucket.sharers for group in (sharers.reduction_groups or (sharers,))
+    ]
+    group_of = {d: group for group in groups for d in group.devices}
     swap = _Swap(
         group=bucket.devices,
-        have=lambda d: party_of[d].piece(d, bucket.elements, 1),
+        have=lambda d: group_of[d].piece(d, bucket.elements, 1),
         want=lambda d: bucket.sharing(d).piece(d, bucket.elements, 1),
-        sources=lambda d: tuple(_serving_run(party, bucket.devices.index(d)) for party in parties),
+        sources=lambda d: tuple(_serving_run(group, bucket.devices.index(d)) for group in groups),
     )
     sums = yield from _exchange(device, swap, total, key=("owners", bucket.number))
     return torch.stack(sums).sum(dim=0)
@@ -89,7 +91,7 @@ def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch
     swap = _Swap(
         group=sharers.devices,
         have=lambda d: sharers.piece(d, bucket.elements, 1),
-        want=lambda d: sharers.party(d).piece(d, bucket.elements, 1),
+        want=lambda d: sharers.reduction_group(d).piece(d, bucket.elements, 1),
         sources=lambda d: (_serving_run(sharers, sharers.devices.index(d)),),
     )
     (values,) = yield from _exchange(device, swap, piece, key=("renewed", bucket.number))

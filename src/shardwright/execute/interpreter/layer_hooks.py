@@ -71,14 +71,16 @@ class BucketHooks(LayerHooks):
     Args:
         buckets: all parameter buckets of the device.
         pieces: the device's shard, of buckets whose parameters are sharded.
-        uses: gather parameters at each use.
-        sums: sum gradients after each microbatch.
+        gathers_at_use: gather parameters at each use.
+        sums_at_microbatch: sum gradients after each microbatch.
         passes: by bucket, the number of layer passes in a step that compute gradients of it; its
             sum over devices may begin after the last one.
-        total: by bucket, the device's piece of the gradient, summed over the microbatches so far.
-        whole: by bucket, the piece of the step's gradient, where the sum began after the last pass.
-        ahead: running gathers for the next layer.
-        summing: running sums.
+        gradient_sums: by bucket, the device's piece of the gradient, summed over the microbatches
+            so far.
+        final_gradients: by bucket, the piece of the step's gradient, where the sum began after the
+            last pass.
+        next_gathers: running gathers for the next layer.
+        running_sums: running gradient sums, by bucket.
     """
 
     device: int
@@ -86,13 +88,13 @@ class BucketHooks(LayerHooks):
     buckets: tuple[Bucket, ...]
     views: Views
     pieces: dict[int, torch.Tensor]
-    uses: bool
-    sums: bool
+    gathers_at_use: bool
+    sums_at_microbatch: bool
     passes: Mapping[int, int] = field(default_factory=dict)
-    total: dict[int, torch.Tensor] = field(default_factory=dict)
-    whole: dict[int, torch.Tensor] = field(default_factory=dict)
-    ahead: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
-    summing: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
+    gradient_sums: dict[int, torch.Tensor] = field(default_factory=dict)
+    final_gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    next_gathers: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
+    running_sums: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
     _known: dict[tuple[int, TaskKind], tuple[StageNode, tuple[Bucket, ...]]] = field(
         default_factory=dict
     )
@@ -105,18 +107,24 @@ class BucketHooks(LayerHooks):
 
     def gathers_each_use(self, bucket: Bucket) -> bool:
         """True if the bucket's parameters are gathered at each use."""
-        return self.uses and self.device in bucket.together and bucket.number in self.pieces
+        return (
+            self.gathers_at_use
+            and self.device in bucket.in_same_stages
+            and bucket.number in self.pieces
+        )
 
     def sums_each_microbatch(self, bucket: Bucket) -> bool:
         """True if the bucket's gradients are summed after each microbatch.
 
         Of a bucket with several reduction groups, the groups that keep pieces of it do so.
         """
-        if not (self.sums and self.device in bucket.together and bucket.trainable):
+        if not (
+            self.sums_at_microbatch and self.device in bucket.in_same_stages and bucket.trainable
+        ):
             return False
         sharers = bucket.sharing(self.device)
-        return not sharers.parties or (
-            bucket.in_parties and sharers.party(self.device).degrees[1] > 1
+        return not sharers.reduction_groups or (
+            bucket.has_reduction_groups and sharers.reduction_group(self.device).degrees[1] > 1
         )
 
     def sums_after_last_pass(self, bucket: Bucket) -> bool:
@@ -124,7 +132,9 @@ class BucketHooks(LayerHooks):
 
         This needs all devices of the bucket to be at the same layer then.
         """
-        in_same_layers = bucket.together.issuperset(bucket.devices) and not bucket.in_parties
+        in_same_layers = (
+            bucket.in_same_stages.issuperset(bucket.devices) and not bucket.has_reduction_groups
+        )
         return (
             bucket.trainable
             and not self.sums_each_microbatch(bucket)
@@ -145,7 +155,7 @@ class BucketHooks(LayerHooks):
             if self.gathers_each_use(bucket)
         }
         for number, bucket in gathered_now.items():
-            ahead = self.ahead.pop(number, None)
+            ahead = self.next_gathers.pop(number, None)
             self.views[number].set_values(
                 (yield from self._all_gather(bucket) if ahead is None else end_side_task(ahead))
             )
@@ -156,7 +166,7 @@ class BucketHooks(LayerHooks):
         ):
             # Values that are gathered now are dropped before the next layer.
             if bucket.number not in gathered_now:
-                self.ahead[bucket.number] = yield from begin_side_task(
+                self.next_gathers[bucket.number] = yield from begin_side_task(
                     self._all_gather(bucket), late=True
                 )
 
@@ -189,9 +199,9 @@ class BucketHooks(LayerHooks):
             if bucket.copies:  # who sums sends to duplicates, which is no request of a group
                 self._add(bucket, (yield from task))
             else:
-                self.summing[bucket.number] = yield from begin_side_task(task)
+                self.running_sums[bucket.number] = yield from begin_side_task(task)
         for bucket in closing:
-            self.summing[bucket.number] = yield from begin_side_task(
+            self.running_sums[bucket.number] = yield from begin_side_task(
                 owned_gradient(
                     self.device, bucket, self._local_gradients(bucket), precision=precision
                 )
@@ -210,17 +220,17 @@ class BucketHooks(LayerHooks):
 
     def wait_for_sums(self) -> Task[None]:
         """Wait for the gradient sums that were begun, and store this device's piece of each."""
-        for bucket in (b for b in self.buckets if b.number in self.summing):
-            piece = yield from end_side_task(self.summing.pop(bucket.number))
+        for bucket in (b for b in self.buckets if b.number in self.running_sums):
+            piece = yield from end_side_task(self.running_sums.pop(bucket.number))
             if self.sums_each_microbatch(bucket):
                 self._add(bucket, piece)
             else:
-                self.whole[bucket.number] = piece
+                self.final_gradients[bucket.number] = piece
 
     def _add(self, bucket: Bucket, piece: torch.Tensor) -> None:
         """Add a piece to the bucket's gradient of the microbatches so far."""
-        sum_so_far = self.total.get(bucket.number)
-        self.total[bucket.number] = piece if sum_so_far is None else sum_so_far.add_(piece)
+        sum_so_far = self.gradient_sums.get(bucket.number)
+        self.gradient_sums[bucket.number] = piece if sum_so_far is None else sum_so_far.add_(piece)
 
     def _local_gradients(self, bucket: Bucket) -> torch.Tensor:
         """The device's own gradients of a bucket, in the format in which they are sent."""

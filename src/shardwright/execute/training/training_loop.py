@@ -167,7 +167,7 @@ class DeviceState:
             return full_values[low:high]
         if bucket.number in self.values:
             return self.values[bucket.number]
-        if sharers.is_apart(self.device):
+        if sharers.is_sharded_in_group(self.device):
             sharded_piece = self.pieces[bucket.number]
             masters = [
                 states.master.to(sharded_piece)
@@ -304,9 +304,9 @@ def create_device_state(device: int, training: PreparedTraining, *, source: Sour
                     values[low:middle], precision=training.precision, host=True
                 )
             state.states[bucket.number] = moments(values[middle:high], precision=training.precision)
-            if sharers.is_apart(device) and training.precision.master is None:
+            if sharers.is_sharded_in_group(device) and training.precision.master is None:
                 state.values[bucket.number] = values[low:high].clone()
-        if sharers.party(device).degrees[2] > 1:
+        if sharers.reduction_group(device).degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
             state.pieces[bucket.number] = values[low:high].clone()
     drop_values(set(state.pieces), state.views)
@@ -443,15 +443,14 @@ def _sum_of(terms: Sequence[torch.Tensor], training: PreparedTraining) -> torch.
 
 def bucket_hooks(state: DeviceState, buckets: tuple[Bucket, ...], rule: ShardRule) -> BucketHooks:
     """Create the hooks that gather and reduce a device's buckets around each layer."""
-    uses, sums = rule.gather is not Cadence.STEP, rule.reduce is not Cadence.STEP
     return BucketHooks(
         state.device,
         state.store,
         buckets,
         state.views,
         state.pieces,
-        uses=uses,
-        sums=sums,
+        gathers_at_use=rule.gather is not Cadence.STEP,
+        sums_at_microbatch=rule.reduce is not Cadence.STEP,
         passes=state.passes,
     )
 
@@ -460,9 +459,9 @@ def _gradient(
     state: DeviceState, bucket: Bucket, hooks: BucketHooks, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
     """The step's gradient for the device's optimizer piece of a bucket, reduced if not done yet."""
-    if bucket.number in hooks.whole:
-        return hooks.whole[bucket.number]
-    total = hooks.total.get(bucket.number)
+    if bucket.number in hooks.final_gradients:
+        return hooks.final_gradients[bucket.number]
+    total = hooks.gradient_sums.get(bucket.number)
     if total is not None:
         return (yield from owned_gradient_of_sums(state.device, bucket, total, precision=precision))
     return (
