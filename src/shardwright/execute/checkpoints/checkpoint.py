@@ -98,7 +98,7 @@ def write_device(state: DeviceState, training: PreparedTraining, folder: Path) -
 
 
 def _bias_pieces(state: DeviceState, training: PreparedTraining) -> Iterator[CheckpointPiece]:
-    """Iterate over router biases that this device writes: it is the first that holds them."""
+    """Iterate over the router biases that this device writes as their first holder."""
     for key in (key for key in training.biases if training.bias_holders(key)[0] == state.device):
         name, shape = tensor_name(training.work.model, key), whole_shape(training.work.model, key)
         (stored,) = state.store.held[key].values()

@@ -161,7 +161,7 @@ class ParameterStore:
     def use(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> torch.Tensor:
-        """The device's part of a parameter in the computation's format, dims in its own order."""
+        """Return the device's part of a parameter, in the number format of the computation."""
         stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
         value = (
             stored.value

@@ -82,7 +82,7 @@ class FlatBucket:
                 part.held.value[part.rows] = values
 
     def allocate_gradients(self, dtype: torch.dtype) -> None:
-        """Allocate one flat tensor of this format for the gradients, unless there is one."""
+        """Allocate a flat gradient tensor in a number format, unless the bucket has one."""
         if self.gradients is not None:
             return
         self.gradients = self._empty(dtype)
@@ -131,7 +131,7 @@ class FlatBucket:
 def flat_bucket(
     boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: ParameterStore
 ) -> FlatBucket:
-    """Collect the device's stored parts behind the boxes of a bucket."""
+    """Collect the device's stored tensor parts that the boxes of a bucket cover."""
     bucket_boxes = []
     for key, boxes_of_key in boxes:
         for box in boxes_of_key:
@@ -149,7 +149,7 @@ def flat_bucket(
 
 
 def _broadcast(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Reshape index lists so that together they index a box."""
+    """Reshape one index list per dim so that indexing with all of them selects a box."""
     return tuple(
         row.reshape((1,) * i + (-1,) + (1,) * (len(rows) - 1 - i)) for i, row in enumerate(rows)
     )

@@ -38,14 +38,14 @@ class LayerHooks:
     def begin(
         self, node: StageNode, kind: TaskKind, *, next_node: StageNode | None = None
     ) -> Task[None]:
-        """Hook before a pass of a layer; does nothing here.
+        """Hook before a pass of a layer; does nothing in this base class.
 
         `kind`: the kind of the action; `then`: the layer whose pass is next in the action.
         """
         yield from ()
 
     def end(self, node: StageNode, *, weights: bool) -> Task[None]:
-        """Hook after a pass of a layer; does nothing here.
+        """Hook after a pass of a layer; does nothing in this base class.
 
         `weights`: the pass computed weight gradients.
         """

@@ -143,7 +143,7 @@ class NativeAttention(nn.Module):  # type: ignore[misc]
         return (self._attend(query, key, value),)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Attention with head exchange and ring, or gather, around it."""
+        """Attention under context parallelism: head exchange, then a ring or gathered keys."""
         widths, context = (
             (self.shape.head_dim, self.shape.head_dim, self.shape.value_dim),
             self.context,

@@ -48,7 +48,7 @@ def narrower_model(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
 
 
 def narrowest_model(plan: Plan, *, model: Model) -> Model:
-    """The narrowest model in which each part of a width cut by `plan` still has its own run.
+    """The narrowest model whose widths `plan` still cuts into as many parts as the full model's.
 
     Otherwise devices would hold copies, or nothing, where those of the full model hold parts.
     """

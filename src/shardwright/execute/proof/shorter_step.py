@@ -65,7 +65,7 @@ def num_operators(
 
 
 def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> ModelJobPlan | None:
-    """At most `layers` layers of each item, plus those where a rule ends.
+    """Shorten each item to at most `layers` layers, plus the layers at which a rule ends.
 
     None if lanes would differ.
     """

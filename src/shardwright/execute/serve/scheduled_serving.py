@@ -56,7 +56,7 @@ class IterationRunner(Protocol):
     def send(
         self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
     ) -> None:
-        """Send a request's cache and states to another worker, which keeps them unstored."""
+        """Send a request's cache and states to another worker, before it has blocks there."""
         ...
 
     def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:

@@ -94,7 +94,7 @@ class Take:
 
 
 class SideTask(Generic[T]):
-    """Handle of a task that runs beside its device's own task and returns a T.
+    """Handle of a side task, which runs concurrently with the device's own task and returns a T.
 
     Each transport has its own subclass.
     """
@@ -104,7 +104,7 @@ class SideTask(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Begin:
-    """Start a task of group requests that runs beside the device's next work.
+    """Request to start a side task: group requests concurrent with the device's next work.
 
     Answer: its `SideTask`.
 
@@ -139,7 +139,7 @@ Task: TypeAlias = Generator[Request, Answer, T]
 
 
 def begin_side_task(task: Task[T], *, late: bool = False) -> Task[SideTask[T]]:
-    """Start a task of group requests beside the device's work, and return its handle.
+    """Start a side task of group requests, and return its handle.
 
     See `Begin`.
     """

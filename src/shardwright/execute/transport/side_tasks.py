@@ -26,7 +26,7 @@ class SideTasks(Protocol):
     """Runner of side tasks, one after another in the order in which they were begun."""
 
     def begin(self, task: Task[Any], answers: GroupAnswers) -> SideTask[Any]:
-        """Start a task beside the device's own work, and return its handle."""
+        """Start a side task, and return its handle."""
 
     def end(self, begun: SideTask[Any]) -> Any:
         """Wait for the task and return its result."""

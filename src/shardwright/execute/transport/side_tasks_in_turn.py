@@ -35,7 +35,7 @@ class _Waiting(SideTask[Any]):
 
 
 def side_tasks_in_turn(task: Task[T]) -> Task[T]:
-    """Wrap a task: its side tasks run at once or where it waits for them (`Begin.late`).
+    """Wrap a task so that its side tasks run at once, or at the wait if `Begin.late`.
 
     The result makes no `Begin` or `End` request.
     """

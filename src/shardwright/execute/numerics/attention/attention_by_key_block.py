@@ -40,7 +40,7 @@ def attend_to_keys(
     earlier: PartialAttention | None = None,
     score_inputs: ScoreInputs = NO_SCORE_INPUTS,
 ) -> PartialAttention:
-    """Attention over all key blocks so far, including one more block (online softmax).
+    """Running attention output after one more block of keys (online softmax).
 
     Args:
         query: (samples, positions, heads x width), of `place.positions`.

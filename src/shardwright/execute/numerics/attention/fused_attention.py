@@ -68,7 +68,7 @@ def fused_attention(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Attention over all key blocks so far, including one more, by a fused kernel.
+    """Running attention output after one more block of keys, by a fused kernel.
 
     See `merge_key_block`.
 

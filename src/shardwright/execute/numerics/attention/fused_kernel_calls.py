@@ -25,7 +25,7 @@ def merge_key_block(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Attention over the keys so far and one more block (online softmax).
+    """Running attention output after one more block of keys, by calls of a fused kernel.
 
     With outputs o of denominators e^l of two sets of keys, the output over both has
 

@@ -64,7 +64,7 @@ def unfused_attention(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Attention over all key blocks so far, including one more, computed from its scores.
+    """Running attention output after one more block of keys, from explicit scores.
 
     The result is float32 or wider. Scores are computed a tile at a time (`score_tiles`).
 
@@ -179,7 +179,7 @@ def _merge_tile(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Attention over the keys so far and one more tile of keys, for one tile of queries."""
+    """Running attention output of a tile of queries after one more tile of keys."""
     out, normal = earlier
     scores = _scores(place, query, keys, score_inputs, scale=scale)
     total = torch.logaddexp(normal, scores.logsumexp(-1))

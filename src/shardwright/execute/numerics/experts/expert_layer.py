@@ -87,7 +87,7 @@ class Permute(WithoutParameters):
         flat, shares, weighed = x.flatten(0, 1), probabilities.flatten(0, 1), place.operator.weighed
 
         def rows_of(tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-            """Rows of (token, slot) pairs, weighted where the operator says so."""
+            """Rows of (token, slot) pairs, times their router weights if inputs are scaled."""
             return flat[tokens] * shares[tokens, slots].unsqueeze(-1) if weighed else flat[tokens]
 
         routes, rows = yield from send_to_experts(
