@@ -145,10 +145,10 @@ def _once(kind: str, rank: int, group: tuple[int, ...], elements: int) -> Task[N
     else:
         piece = torch.zeros(elements // len(group), dtype=DTYPE)
         others = [d for d in group if d != rank]
-        gives, receives = dict.fromkeys(others, piece), dict.fromkeys(others, tuple(piece.shape))
+        sends, receives = dict.fromkeys(others, piece), dict.fromkeys(others, tuple(piece.shape))
         yield GroupExchange(
             group=group,
-            gives=gives,
+            sends=sends,
             receives=receives,
             key="all",
             kind="all_gather",

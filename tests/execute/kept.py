@@ -24,8 +24,8 @@ from tests.execute.small_plans import DENSE4, Small
 
 def tensors_of(state: LayerState) -> Iterator[torch.Tensor]:
     """All that a layer's state refers to on the device."""
-    yield from (away.rest for away, _ in state.away)
-    for ran in state.ran.values():
+    yield from (away.rest for away, _ in state.offloaded)
+    for ran in state.operator_states.values():
         yield from (t for values in (*ran.saved.inputs, ran.saved.own, *ran.inputs) for t in values)
     yield from (t for values in state.inputs.values() for t in values if t is not None)
 

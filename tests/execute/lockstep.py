@@ -59,9 +59,9 @@ def _answers(requests: dict[int, Any]) -> dict[int, Any]:
     assert isinstance(first, GroupExchange)
     answers = {}
     for device, request in requests.items():
-        assert device not in request.gives
+        assert device not in request.sends
         assert device not in request.receives
-        answers[device] = {d: requests[d].gives[device].clone() for d in request.receives}
+        answers[device] = {d: requests[d].sends[device].clone() for d in request.receives}
         for d, shape in request.receives.items():
             assert tuple(answers[device][d].shape) == tuple(shape)
     return answers

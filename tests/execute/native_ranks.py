@@ -261,7 +261,7 @@ def partly() -> Model:
     return trained(DENSE2(), "frozen:embed,attn")
 
 
-SPARING = replace(RULE, decay=0.9, spared=(VECTORS, EMBEDDINGS))
+SPARING = replace(RULE, decay=0.9, no_decay=(VECTORS, EMBEDDINGS))
 RANKS = 4
 STEPS = many(2, 3)
 

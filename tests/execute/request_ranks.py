@@ -151,10 +151,10 @@ def beside(seed: int) -> Tasks:
         others = [d for d in group if d != device]
         receives = dict.fromkeys(others, (5,))
         key = ("beside", seed, number)
-        gives = dict.fromkeys(others, tensor)
+        sends = dict.fromkeys(others, tensor)
         found = yield GroupExchange(
             group=group,
-            gives=gives,
+            sends=sends,
             receives=receives,
             key=key,
             kind="all_gather",

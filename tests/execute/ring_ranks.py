@@ -69,7 +69,7 @@ class Found:
 def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
     operator, ring, events, sent = (
         core_of(variant),
-        Ring(ranks=dist.group.WORLD, dealt=DEAL),
+        Ring(ranks=dist.group.WORLD, positions_by_rank=DEAL),
         list[str](),
         list[int](),
     )

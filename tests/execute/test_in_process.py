@@ -44,7 +44,7 @@ def test_an_exchange_gives_each_its_own() -> None:
     def task(device: int) -> Task[dict[int, list[int]]]:
         came = yield GroupExchange(
             group=(0, 1, 2),
-            gives={
+            sends={
                 other: torch.tensor([10 * device + other])
                 for other in range(3)
                 if other != (device + 1) % 3
@@ -132,7 +132,7 @@ def test_members_that_disagree(second: Reduce) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gives", "receives"),
+    ("sends", "receives"),
     [
         ({}, {0: (2,)}),
         ({0: torch.zeros(1)}, {}),
@@ -141,15 +141,15 @@ def test_members_that_disagree(second: Reduce) -> None:
     ],
 )
 def test_exchanges_that_disagree(
-    gives: dict[int, torch.Tensor], receives: dict[int, tuple[int, ...]]
+    sends: dict[int, torch.Tensor], receives: dict[int, tuple[int, ...]]
 ) -> None:
     def task(given: dict[int, torch.Tensor], expected: dict[int, tuple[int, ...]]) -> Task[None]:
         yield GroupExchange(
-            group=(0, 1), gives=given, receives=expected, key="k", kind="all_gather", elements=3
+            group=(0, 1), sends=given, receives=expected, key="k", kind="all_gather", elements=3
         )
 
     with pytest.raises(StrategyError) as caught:
-        run_in_process({0: task({1: torch.zeros(2)}, {1: (1,)}), 1: task(gives, receives)})
+        run_in_process({0: task({1: torch.zeros(2)}, {1: (1,)}), 1: task(sends, receives)})
     assert caught.value.rule == "run.mismatch"
 
 

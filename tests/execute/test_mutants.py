@@ -83,7 +83,7 @@ def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
             return backs
         ((query, keys, values, *others), *rest) = backs
         length = self.kept[operator.name].pop()[0].shape[1]
-        self.owed[operator.name].pop()
+        self.pending_grads[operator.name].pop()
         return ((query, keys[:, -length:], values[:, -length:], *others), *rest)
 
     patch.setattr(earlier_slices.EarlierSlices, "own_position_grads", shorter)

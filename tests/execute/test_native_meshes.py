@@ -163,7 +163,7 @@ def _check_context(context: ContextParallelism, part: StageParts, grid: Grid, *,
     assert _numbers(context.queries) == _numbers(positions)
     assert _numbers(context.keys) == set(range(LENGTH))
     assert _numbers(context.own) <= _numbers(context.queries)
-    assert ((context.givers is not None), (context.ring is not None)) == (
+    assert ((context.key_gather_group is not None), (context.ring is not None)) == (
         grid.ring > 1 and grid.gather,
         grid.ring > 1 and not grid.gather,
     )

@@ -78,7 +78,7 @@ def device(
     ffn: tuple[int, int] = (0, FFN),
     copy: bool = False,
 ) -> tuple[RoutedTokens, Any]:
-    return RoutedTokens(home=home, serves=serves, experts=experts, copy=copy), ffn
+    return RoutedTokens(held_tokens=home, expert_tokens=serves, experts=experts, copy=copy), ffn
 
 
 HALF = (ALL, ((0, 1), (5, 7))), (ALL, ((1, 5),))
@@ -166,14 +166,16 @@ def test_experts_over_devices(case: str) -> None:
         tasks[d] = experts_task(
             places,
             own,
-            box_rows(x, routed.home),
-            tuple(box_rows(v, routed.home) for v in routes),
-            box_rows(grad, routed.home),
+            box_rows(x, routed.held_tokens),
+            tuple(box_rows(v, routed.held_tokens) for v in routes),
+            box_rows(grad, routed.held_tokens),
         )
     results = run(tasks)
     for d, (routed, _) in enumerate(layout):
         for got, expected in zip(results[d][:3], (y, dx, shares), strict=True):
-            torch.testing.assert_close(got, box_rows(expected, routed.home), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(
+                got, box_rows(expected, routed.held_tokens), rtol=1e-12, atol=1e-12
+            )
     for name, expected in found.items():
         got = torch.zeros_like(expected)
         for d, (routed, ffn) in enumerate(layout):

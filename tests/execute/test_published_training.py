@@ -41,7 +41,7 @@ from tests.execute.trained import train
 from tests.tiers import in_both
 
 STEPS, SAMPLES, TOKENS = 5, 4, 8
-RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, spared=(VECTORS,))
+RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, no_decay=(VECTORS,))
 """Epsilon keeps what has no gradient but roundings (biases of keys) where it is."""
 TOLERANCE = 1e-6
 """Of losses, and of parameters after the last step: Transformers turns by angles in float32."""

@@ -25,7 +25,7 @@ from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.trained import train
 
 TOKENS, STEPS = 8, 3
-RULE = AdamW(rate=0.01, decay=0.5, spared=(VECTORS, EMBEDDINGS))
+RULE = AdamW(rate=0.01, decay=0.5, no_decay=(VECTORS, EMBEDDINGS))
 GRIDS = ("tp2 sp1 mbs1", "dp2 zero3 mbs1", "pp2 dp2 zero1 mbs1 schedule=1f1b", "dp4 zero2 mbs1")
 
 
@@ -62,7 +62,7 @@ def trained(
 @pytest.mark.parametrize("spared", [(), (VECTORS,), (VECTORS, EMBEDDINGS)])
 def test_an_update_is_pytorchs_with_two_groups(name: str, spared: tuple[str, ...]) -> None:
     """Of the gradients of the same step: every parameter of the unsplit model after one."""
-    model, rule = model_called(name), AdamW(rate=0.01, decay=0.5, clip=0.0, spared=spared)
+    model, rule = model_called(name), AdamW(rate=0.01, decay=0.5, clip=0.0, no_decay=spared)
     source, plan = seeded(model, seed=2), single_device_plan(model, JOB)
     (store,) = run_step(model, JOB, plan, batch=batches(model)[0], source=source).stores.values()
     known = prepare_training(model, JOB, plan, rule=rule)

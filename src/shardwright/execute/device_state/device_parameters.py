@@ -147,7 +147,8 @@ class ParameterStore:
     Args:
         precision: formats of values, gradients and the computation.
         on: the torch device of all values.
-        fine: parameters that are stored and used in the precision's format of statistics.
+        in_statistics_format: parameters that are stored and used in the precision's format of
+            statistics.
     """
 
     model: Model
@@ -156,7 +157,7 @@ class ParameterStore:
     precision: RunPrecision = EXACT
     on: torch.device | str = "cpu"
     held: dict[Key, dict[Box, StoredParameter]] = field(default_factory=dict)
-    fine: frozenset[Key] = frozenset()
+    in_statistics_format: frozenset[Key] = frozenset()
 
     def use(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
@@ -165,7 +166,7 @@ class ParameterStore:
         stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
         value = (
             stored.value
-            if parameter_origin.key in self.fine
+            if parameter_origin.key in self.in_statistics_format
             else stored.value.to(self.precision.compute)
         )
         return (
@@ -178,7 +179,11 @@ class ParameterStore:
         """The device's part of a parameter in the owner's order, read at first use."""
         boxes = self.held.setdefault(key, {})
         if box not in boxes:
-            dtype = self.precision.statistics if key in self.fine else self.precision.parameter
+            dtype = (
+                self.precision.statistics
+                if key in self.in_statistics_format
+                else self.precision.parameter
+            )
             boxes[box] = StoredParameter(
                 box=box, value=parameter_part(self.source, key, box).to(device=self.on, dtype=dtype)
             )

@@ -70,13 +70,13 @@ class OperatorState:
     Args:
         saved: tensors for backward.
         inputs: inputs for running it again; empty where they are recomputed too.
-        lacks: (input, extent) of dropped tensors that `saved` must get back.
+        dropped_inputs: (input, extent) of dropped tensors that `saved` must get back.
         grads: gradients of its outputs, once known.
     """
 
     saved: SavedTensors
     inputs: tuple[Values, ...] = ()
-    lacks: frozenset[tuple[int, int]] = frozenset()
+    dropped_inputs: frozenset[tuple[int, int]] = frozenset()
     grads: Gradients = ()
 
 
@@ -87,23 +87,23 @@ class LayerState:
     It holds the operators that ran, or only the layer's inputs if the layer is recomputed.
 
     Args:
-        sources: ids of the values that it read, by input name.
-        inputs: the layer's inputs, if `forgotten`.
-        lacking: some operators must run again.
-        away: offloaded tensors, and the places where they are missing.
+        sources: ids of the values that the layer read, by input name.
+        inputs: the layer's inputs, if `only_inputs_kept`.
+        is_incomplete: some operators must run again.
+        offloaded: offloaded tensors, and the places where they are missing.
     """
 
-    ran: dict[str, OperatorState] = field(default_factory=dict)
+    operator_states: dict[str, OperatorState] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=dict)
-    forgotten: bool = False
-    lacking: bool = False
-    away: list[tuple[OffloadedTensor, list[_StatePlace]]] = field(default_factory=list)
+    only_inputs_kept: bool = False
+    is_incomplete: bool = False
+    offloaded: list[tuple[OffloadedTensor, list[_StatePlace]]] = field(default_factory=list)
 
     def keep_inputs_only(self, inputs: Inputs) -> None:
         """Drop the operators' saved tensors and keep the layer's inputs (full recomputation)."""
-        self.ran.clear()
-        self.inputs, self.forgotten = inputs, True
+        self.operator_states.clear()
+        self.inputs, self.only_inputs_kept = inputs, True
 
 
 def kept_state(
@@ -117,7 +117,7 @@ def kept_state(
             for name, values in zip_longest(names, inputs_given)
         )
         return OperatorState(saved=SavedTensors(inputs=()), inputs=inputs)
-    lacks = frozenset(
+    dropped = frozenset(
         (number, index)
         for number, name in enumerate(names)
         if name in run.dropped and name in operator.keeps
@@ -128,9 +128,9 @@ def kept_state(
     )
     return OperatorState(
         saved=with_tensors(
-            saved, {place: shape_placeholder(inputs_given[place[0]][place[1]]) for place in lacks}
+            saved, {place: shape_placeholder(inputs_given[place[0]][place[1]]) for place in dropped}
         ),
-        lacks=lacks,
+        dropped_inputs=dropped,
     )
 
 
@@ -150,8 +150,10 @@ def with_tensors(
 def offload_state(run: BlockRun, state: LayerState) -> None:
     """Copy to the host the kept outputs of hosted operators, and the tensors that these saved."""
     spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_StatePlace]]] = {}
-    for operator in (o for o in run.block.operators if o.name in state.ran and run.hosted):
-        ran = state.ran[operator.name]
+    for operator in (
+        o for o in run.block.operators if o.name in state.operator_states and run.hosted
+    ):
+        ran = state.operator_states[operator.name]
         percents = [run.hosted.get(name, 0) for name in operator.inputs]
         candidates = [
             ("saved", n, ran.saved.inputs[n], p)
@@ -173,21 +175,21 @@ def offload_state(run: BlockRun, state: LayerState) -> None:
                         (operator.name, field_name, number, index)
                     )
     for percent, tensor, places in spots.values():
-        state.away.append((offload_tensor(tensor, percent=percent), places))
+        state.offloaded.append((offload_tensor(tensor, percent=percent), places))
         _set_tensor(state, places, shape_placeholder(tensor))
 
 
 def restore_state(state: LayerState) -> None:
     """Copy a layer's offloaded tensors back to the device."""
-    for offloaded, places in state.away:
+    for offloaded, places in state.offloaded:
         _set_tensor(state, places, restore_tensor(offloaded))
-    state.away.clear()
+    state.offloaded.clear()
 
 
 def _set_tensor(state: LayerState, places: list[_StatePlace], tensor: torch.Tensor) -> None:
     """Put a tensor into all places of the layer's state where it belongs."""
     for name, field_name, number, index in places:
-        ran = state.ran[name]
+        ran = state.operator_states[name]
         if field_name == "saved":
             ran.saved = with_tensors(ran.saved, {(number, index): tensor})
         elif field_name == "own":

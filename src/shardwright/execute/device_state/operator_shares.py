@@ -157,14 +157,14 @@ def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]
         site.cells.cells.get(OperatorClass.ROUTER, {}),
         site.cells.cells.get(OperatorClass.EXPERTS, {}),
     )
-    home = {d: _tokens(site, cell) for d, cell in routers.items()}
-    serves = {d: _tokens(site, cell) for d, cell in experts.items()}
+    held_tokens = {d: _tokens(site, cell) for d, cell in routers.items()}
+    expert_tokens = {d: _tokens(site, cell) for d, cell in experts.items()}
     reached, frontier = {site.device}, [site.device]
     while frontier:
         current = frontier.pop()
-        for d in sorted({*home, *serves} - reached):
-            if _overlaps(home.get(current), serves.get(d)) or _overlaps(
-                serves.get(current), home.get(d)
+        for d in sorted({*held_tokens, *expert_tokens} - reached):
+            if _overlaps(held_tokens.get(current), expert_tokens.get(d)) or _overlaps(
+                expert_tokens.get(current), held_tokens.get(d)
             ):
                 reached.add(d)
                 frontier.append(d)
@@ -179,10 +179,10 @@ def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]
         )
         cut_width = cell.way(Dim.FFN, Dim.WIDTH) if cell is not None else ()
         expert_range = _expert_range(operator, cell) if cell is not None else (0, 0)
-        duplicate_key = (serves.get(d), expert_range, width, cut_width)
+        duplicate_key = (expert_tokens.get(d), expert_range, width, cut_width)
         result[d + site.base] = RoutedTokens(
-            home=home.get(d, ()),
-            serves=serves.get(d, ()),
+            held_tokens=held_tokens.get(d, ()),
+            expert_tokens=expert_tokens.get(d, ()),
             experts=expert_range,
             copy=duplicate_key in seen or cell is None,
         )

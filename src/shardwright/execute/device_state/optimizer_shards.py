@@ -239,7 +239,7 @@ def _reduce_scatter(
         (
             yield GroupExchange(
                 group=run,
-                gives={d: local_gradient[pieces[d][0] : pieces[d][1]] for d in run if d != device},
+                sends={d: local_gradient[pieces[d][0] : pieces[d][1]] for d in run if d != device},
                 receives={d: (high - low,) for d in run if d != device},
                 key=("scatter", bucket.number),
                 kind="reduce_scatter",
@@ -289,7 +289,7 @@ def all_gather_bucket(
         (
             yield GroupExchange(
                 group=group,
-                gives={d: piece for d in group if d != device},
+                sends={d: piece for d in group if d != device},
                 receives={d: (b - a,) for d, (a, b) in pieces.items() if d != device},
                 key=(key, bucket.number),
                 kind="all_gather",

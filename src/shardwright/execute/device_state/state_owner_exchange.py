@@ -138,7 +138,7 @@ def _exchange(
         (
             yield GroupExchange(
                 group=swap.group,
-                gives={
+                sends={
                     d: local_values[a - begin : b - begin]
                     for d, (a, b) in sent.items()
                     if d != device and a < b

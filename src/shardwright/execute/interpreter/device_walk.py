@@ -450,14 +450,14 @@ class Walker:
         """Restore a layer's saved tensors, from the host or by running its operators again."""
         state = flow.states[node.number]
         restore_state(state)
-        if state.forgotten:
+        if state.only_inputs_kept:
             run = self._block_run(node, place)
             _, new_state = yield from run_forward(
                 run, state.inputs, self.store, {}, self._earlier_slices(place, node)
             )
             new_state.sources = state.sources
             flow.states[node.number] = new_state
-        elif state.lacking:
+        elif state.is_incomplete:
             yield from recompute(
                 self._block_run(node, place), state, self.store, self._earlier_slices(place, node)
             )

@@ -1,4 +1,4 @@
-"""Tensors of a microbatch's earlier slices that operators read, and the gradients owed to them.
+"""Tensors of a microbatch's earlier slices that operators read, and their gradients.
 
 Tensors are keys, values and states. Later slices send the gradients back.
 """
@@ -22,13 +22,13 @@ _Some = TypeVar("_Some", Values, Gradients | None)
 
 @dataclass(slots=True)
 class EarlierSlices:
-    """Tensors of a microbatch's earlier slices in one layer, and gradients owed to them.
+    """Tensors of a microbatch's earlier slices in one layer, and their gradients so far.
 
     Both are stored by operator, with one entry for each slice in order.
     """
 
     kept: dict[str, list[Values]] = field(default_factory=dict)
-    owed: dict[str, list[Values | None]] = field(default_factory=dict)
+    pending_grads: dict[str, list[Values | None]] = field(default_factory=dict)
 
     def with_earlier_positions(
         self, operator: Operator, inputs: tuple[Values, ...], *, part: int
@@ -52,7 +52,7 @@ class EarlierSlices:
         slices = self.kept.setdefault(operator.name, [])
         if len(slices) == part:
             slices.append(own_tensors)
-            self.owed.setdefault(operator.name, []).append(None)
+            self.pending_grads.setdefault(operator.name, []).append(None)
         return _replace_tensors_of_all_slices(
             operator,
             inputs,
@@ -69,19 +69,19 @@ class EarlierSlices:
         position_grads = _tensors_of_all_slices(operator, backs)
         if not position_grads:
             return backs
-        slices, owed = self.kept[operator.name], self.owed[operator.name]
+        slices, pending = self.kept[operator.name], self.pending_grads[operator.name]
         lengths = [slice_tensors[0].shape[1] for slice_tensors in slices]
         for number, part in enumerate(
             zip(*(tensor.split(lengths, dim=1) for tensor in position_grads), strict=True)
         ):
-            owed_before = owed[number]
-            owed[number] = (
+            grad_so_far = pending[number]
+            pending[number] = (
                 part
-                if owed_before is None
-                else tuple(a + b for a, b in zip(owed_before, part, strict=True))
+                if grad_so_far is None
+                else tuple(a + b for a, b in zip(grad_so_far, part, strict=True))
             )
         slices.pop()
-        last = owed.pop()
+        last = pending.pop()
         assert last is not None
         return _replace_tensors_of_all_slices(operator, backs, last)
 

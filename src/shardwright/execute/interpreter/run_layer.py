@@ -81,7 +81,7 @@ def run_forward(
         routed: receives the logits and the choices of every router.
     """
     constant = without_gradient(run.block)
-    state = LayerState(lacking=bool(run.again))
+    state = LayerState(is_incomplete=bool(run.again))
     values: dict[str, Gradients] = {INPUT: (None,), MEMORY: (None,), **reads}
     moved_extents: dict[object, torch.Tensor | None] = {}
     for operator in (o for o in run.block.operators if o.name not in reads):
@@ -115,7 +115,7 @@ def run_forward(
             (*run.key, "F"),
         )
         if operator.name not in constant:
-            state.ran[operator.name] = kept_state(run, operator, operator_inputs, saved)
+            state.operator_states[operator.name] = kept_state(run, operator, operator_inputs, saved)
         values[operator.name] = operator_outputs
         if routed is not None and operator.kind is OperatorKind.ROUTE:
             routed[operator.name] = (operator_inputs[0][0], operator_outputs[1])
@@ -163,7 +163,7 @@ def recompute(
                 else (yield from _input_in_cells(run, operator, name, values, moved_extents, store))
             )
             new_inputs[number] = _input_tensors(run, operator, name, tensors, store)
-        ran = state.ran.get(operator.name)
+        ran = state.operator_states.get(operator.name)
         if ran is None:
             values[operator.name] = (None,) * len(operator.writes)
             continue
@@ -188,8 +188,10 @@ def recompute(
             )
             values[operator.name], ran.inputs = outputs, ()
         else:
-            ran.saved = with_tensors(ran.saved, {(n, i): new_inputs[n][i] for n, i in ran.lacks})
-    state.lacking = False
+            ran.saved = with_tensors(
+                ran.saved, {(n, i): new_inputs[n][i] for n, i in ran.dropped_inputs}
+            )
+    state.is_incomplete = False
 
 
 def _output_of_no_tokens(
@@ -412,7 +414,7 @@ def run_backward(
         yield from _sum_reader_gradients(run, operator.name, waiting, cotangents, store)
         if is_stand_in(operator):
             continue
-        ran = state.ran.get(operator.name)
+        ran = state.operator_states.get(operator.name)
         grads_by_input: tuple[Gradients | None, ...] = ()
         if ran is not None:
             place = operator_share(run.site, operator)
@@ -550,7 +552,7 @@ def _count(indices: Indices) -> int:
 def run_weights(run: BlockRun, state: LayerState, store: ParameterStore) -> Task[None]:
     """Compute every operator's weight gradients and add them to the device's gradients."""
     for operator in reversed(run.block.operators):
-        ran = state.ran.get(operator.name)
+        ran = state.operator_states.get(operator.name)
         if ran is None or not any(p.trainable for p in operator.parameters):
             continue
         place = operator_share(run.site, operator)

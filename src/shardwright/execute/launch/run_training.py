@@ -259,7 +259,7 @@ def adamw_of_options(options: RunOptions) -> AdamW:
         decay=options.decay,
         clip=options.clip,
         curve=options.rates,
-        spared=options.no_decay,
+        no_decay=options.no_decay,
     )
 
 

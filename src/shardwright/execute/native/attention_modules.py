@@ -151,15 +151,15 @@ class NativeAttention(nn.Module):  # type: ignore[misc]
         q, k, v = (
             x.unflatten(-1, (-1, w)) for x, w in zip((query, key, value), widths, strict=True)
         )
-        if context.traders is not None:
-            q, k, v = (_heads_for_positions(x, context.traders) for x in (q, k, v))
+        if context.head_exchange_group is not None:
+            q, k, v = (_heads_for_positions(x, context.head_exchange_group) for x in (q, k, v))
         output = (
             self._attend_over_ring(q, k, v, context.ring)
             if context.ring is not None
             else self._attend_to_all_keys(q, k, v)
         )
-        if context.traders is not None:
-            output = _positions_for_heads(output, context.traders)
+        if context.head_exchange_group is not None:
+            output = _positions_for_heads(output, context.head_exchange_group)
         return output.flatten(-2)
 
     def _attend_over_ring(
@@ -176,8 +176,8 @@ class NativeAttention(nn.Module):  # type: ignore[misc]
     ) -> torch.Tensor:
         """Attention to all keys at once, local or gathered: (samples, positions, heads, width)."""
         context = self.context
-        if context.givers is not None:
-            k, v = _gather_keys_and_values(k, v, context.givers)
+        if context.key_gather_group is not None:
+            k, v = _gather_keys_and_values(k, v, context.key_gather_group)
         if list(context.keys) != sorted(context.keys):
             order = torch.argsort(index_tensor(context.keys, like=k))
             k, v = k[:, order], v[:, order]

@@ -44,18 +44,18 @@ class ContextParallelism:
     Args:
         own: positions of the rank's tokens, in order; empty = all positions.
         length: number of positions of the sequence.
-        traders: Ulysses ranks, which exchange heads for positions; None without.
+        head_exchange_group: Ulysses ranks, which exchange heads for positions; None without.
         queries: positions of the queries after that exchange, in order.
-        givers: ranks whose keys are gathered; None without.
+        key_gather_group: ranks whose keys are gathered; None without.
         ring: ranks that pass keys around, with their positions; None without.
         keys: positions of all keys that arrive, in order.
     """
 
     own: Indices = ()
     length: int = 0
-    traders: dist.ProcessGroup | None = None
+    head_exchange_group: dist.ProcessGroup | None = None
     queries: Indices = ()
-    givers: dist.ProcessGroup | None = None
+    key_gather_group: dist.ProcessGroup | None = None
     ring: Ring | None = None
     keys: Indices = ()
 
@@ -105,10 +105,10 @@ def rank_context(
     return ContextParallelism(
         own=_samples_and_positions(part, rank, length)[1],
         length=length,
-        traders=ulysses.get_group() if ulysses is not None else None,
+        head_exchange_group=ulysses.get_group() if ulysses is not None else None,
         queries=positions_after_exchange(rank),
-        givers=ring.get_group() if ring is not None and gather else None,
-        ring=Ring(ranks=ring.get_group(), dealt=positions_by_rank)
+        key_gather_group=ring.get_group() if ring is not None and gather else None,
+        ring=Ring(ranks=ring.get_group(), positions_by_rank=positions_by_rank)
         if ring is not None and not gather
         else None,
         keys=tuple(i for positions in positions_by_rank for i in positions),

@@ -173,7 +173,7 @@ def _decay_groups(
         for name, key, _ in stage.parameter_keys()
     }
     exempt = [
-        is_exempt(parameter_of(model, keys[id(p)]), rule.spared)
+        is_exempt(parameter_of(model, keys[id(p)]), rule.no_decay)
         for p in _trained_parameters(stages)
     ]
     groups = ((False, rule.decay), (True, 0.0))

@@ -27,22 +27,22 @@ class Ring:
 
     Args:
         ranks: the ranks, in order.
-        dealt: positions of the keys of each rank.
+        positions_by_rank: positions of the keys of each rank.
     """
 
     ranks: dist.ProcessGroup
-    dealt: tuple[Indices, ...]
+    positions_by_rank: tuple[Indices, ...]
 
     def key_positions(self, step: int) -> Indices:
         """Positions of the keys that this rank holds after `step` hops."""
-        return self.dealt[(self.ranks.rank() - step) % len(self.dealt)]
+        return self.positions_by_rank[(self.ranks.rank() - step) % len(self.positions_by_rank)]
 
     def pass_on(self, tensor: torch.Tensor, *, positions: Indices) -> _Transfer:
         """Begin to send a tensor to the next rank, and to receive one from the previous rank.
 
         Both are (samples, positions, ..); `positions`: those of the received tensor.
         """
-        rank, size = self.ranks.rank(), len(self.dealt)
+        rank, size = self.ranks.rank(), len(self.positions_by_rank)
         next_rank, previous_rank = (
             dist.get_global_rank(self.ranks, (rank + hop) % size) for hop in (1, -1)
         )
@@ -110,7 +110,7 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
             (key.shape[-1], value.shape[-1]),
             None,
         )
-        for step in range(len(ring.dealt)):
+        for step in range(len(ring.positions_by_rank)):
             transfer = _begin_transfer(ring, keys_and_values, step)
             output = attend_to_keys(
                 place, query, _key_block(keys_and_values, widths, ring.key_positions(step)), output
@@ -131,7 +131,7 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
         keys_and_values, widths = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1])
         output, output_grads = (split_heads(place, out), normal), split_heads(place, grad)
         dq, own_block_grads, grads_transfer = at_least_float32(torch.zeros_like(query)), None, None
-        for step in range(len(ring.dealt)):
+        for step in range(len(ring.positions_by_rank)):
             transfer = _begin_transfer(ring, keys_and_values, step)
             query_grad, block_grads = attend_to_keys_backward(
                 place,
@@ -164,7 +164,7 @@ def _begin_transfer(ring: Ring, keys_and_values: torch.Tensor, step: int) -> _Tr
     """Begin to pass the block of keys on; None at the last hop."""
     return (
         ring.pass_on(keys_and_values, positions=ring.key_positions(step + 1))
-        if step + 1 < len(ring.dealt)
+        if step + 1 < len(ring.positions_by_rank)
         else None
     )
 

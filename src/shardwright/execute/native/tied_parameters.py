@@ -22,15 +22,15 @@ class TiedCopies:
 
     Args:
         first, last: the copies; None where the rank does not have that stage.
-        elsewhere: the rank of the pipeline that has the other copy, if this rank has one.
+        peer_rank: the rank of the pipeline that has the other copy, if this rank has one.
     """
 
     first: nn.Parameter | None
     last: nn.Parameter | None
-    elsewhere: int
+    peer_rank: int
 
     @property
-    def here(self) -> tuple[nn.Parameter, ...]:
+    def local_copies(self) -> tuple[nn.Parameter, ...]:
         """The copies on this rank."""
         return tuple(p for p in (self.first, self.last) if p is not None)
 
@@ -76,7 +76,7 @@ def tied_copies(
             TiedCopies(
                 first=first,
                 last=last,
-                elsewhere=other_stage.devices[stage_here.devices.index(rank)],
+                peer_rank=other_stage.devices[stage_here.devices.index(rank)],
             )
         )
     return tuple(copies)
@@ -104,16 +104,16 @@ def sum_tied_gradients(
         gradient_of: gradient by the identity of its parameter, sharded like the parameter.
     """
     for copies in shared:
-        gradients = [local_shard(gradient_of[id(p)]) for p in copies.here]
-        if len(copies.here) == 2:
+        gradients = [local_shard(gradient_of[id(p)]) for p in copies.local_copies]
+        if len(copies.local_copies) == 2:
             total = gradients[0] + gradients[1]
         else:
             (local_gradient,) = gradients
             received = torch.empty_like(local_gradient)
             works = dist.batch_isend_irecv(
                 [
-                    dist.P2POp(dist.isend, local_gradient.contiguous(), copies.elsewhere),
-                    dist.P2POp(dist.irecv, received, copies.elsewhere),
+                    dist.P2POp(dist.isend, local_gradient.contiguous(), copies.peer_rank),
+                    dist.P2POp(dist.irecv, received, copies.peer_rank),
                 ]
             )
             for work in works:

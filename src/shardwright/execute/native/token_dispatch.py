@@ -35,14 +35,14 @@ class TokenRoute:
     Args:
         order: for each of the rank's own rows, its (token, choice) as one number.
         turn: the permutation that sorts the received rows by expert.
-        given, came: number of rows to and from every rank of `to`.
+        send_counts, receive_counts: number of rows to and from every rank of `to`.
         to: the ranks that jointly hold all experts; None: each rank has all.
     """
 
     order: torch.Tensor
     turn: torch.Tensor | None = None
-    given: tuple[int, ...] = ()
-    came: tuple[int, ...] = ()
+    send_counts: tuple[int, ...] = ()
+    receive_counts: tuple[int, ...] = ()
     to: ExpertOwners | None = None
 
 
@@ -79,7 +79,9 @@ def send_rows(
     return (
         received_rows[order_by_expert],
         receive_counts.sum(0),
-        TokenRoute(order=order, turn=order_by_expert, given=sent, came=received, to=to),
+        TokenRoute(
+            order=order, turn=order_by_expert, send_counts=sent, receive_counts=received, to=to
+        ),
     )
 
 
@@ -92,10 +94,10 @@ def return_rows(rows: torch.Tensor, route: TokenRoute) -> torch.Tensor:
         assert route.turn is not None
         returned = all_to_all_rows(
             rows[torch.argsort(route.turn)],
-            send_counts=route.came,
-            receive_counts=route.given,
+            send_counts=route.receive_counts,
+            receive_counts=route.send_counts,
             group=route.to.group,
-        ).split(list(route.given))
+        ).split(list(route.send_counts))
         runs = [
             [part for part, run in zip(returned, route.to.runs, strict=True) if run == number]
             for number in range(route.to.count)

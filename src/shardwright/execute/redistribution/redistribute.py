@@ -20,8 +20,8 @@ from shardwright.execute.redistribution.box_overlaps import box_shape, copy_over
 from shardwright.execute.redistribution.transition_steps import (
     DeviceMoves,
     DeviceStep,
-    Landing,
     Range,
+    ReceivedRange,
     device_moves,
 )
 from shardwright.execute.transport.requests import (
@@ -238,7 +238,7 @@ def _run_step(
         yield from _receive_ranges(step, buffer, device=device, key=key)
         return
     if step.kind is StepKind.ALL_REDUCE:
-        ((low, high),) = (landing.at for landing in step.landings)
+        ((low, high),) = (received_range.at for received_range in step.received_ranges)
         part = buffer[low:high]
         total = cast(
             torch.Tensor, (yield Reduce(group=step.group, tensor=part, key=key, used_up=True))
@@ -249,25 +249,27 @@ def _run_step(
     # Ranges that several devices receive are joined once.
     sent_tensors = {
         ranges: _joined(buffer, ranges)
-        for ranges in dict.fromkeys(ranges for _, ranges in step.gives)
+        for ranges in dict.fromkeys(ranges for _, ranges in step.sends)
     }
     received = yield GroupExchange(
         group=step.group,
-        gives={peer: sent_tensors[ranges] for peer, ranges in step.gives},
+        sends={peer: sent_tensors[ranges] for peer, ranges in step.sends},
         receives={peer: (elements,) for peer, elements in step.receives},
         key=key,
         kind=step.kind.value,
         elements=step.elements,
         dtype=buffer.dtype,
     )
-    _write_received(step.landings, cast(dict[int, torch.Tensor], received), buffer, device=device)
+    _write_received(
+        step.received_ranges, cast(dict[int, torch.Tensor], received), buffer, device=device
+    )
 
 
 def _send_ranges(
     step: DeviceStep, buffer: torch.Tensor, *, key: Hashable
 ) -> Generator[Request, Answer, None]:
     """Send the step's ranges of the buffer to each peer."""
-    for peer, ranges in step.gives:
+    for peer, ranges in step.sends:
         yield Post(to=peer, tensor=_joined(buffer, ranges), key=key)
 
 
@@ -280,7 +282,7 @@ def _receive_ranges(
         received[peer] = cast(
             torch.Tensor, (yield Take(source=peer, shape=(elements,), key=key, dtype=buffer.dtype))
         )
-    _write_received(step.landings, received, buffer, device=device)
+    _write_received(step.received_ranges, received, buffer, device=device)
 
 
 def _joined(buffer: torch.Tensor, ranges: Sequence[Range]) -> torch.Tensor:
@@ -290,7 +292,7 @@ def _joined(buffer: torch.Tensor, ranges: Sequence[Range]) -> torch.Tensor:
 
 
 def _write_received(
-    landings: Sequence[Landing],
+    received_ranges: Sequence[ReceivedRange],
     received: dict[int, torch.Tensor],
     buffer: torch.Tensor,
     *,
@@ -300,11 +302,11 @@ def _write_received(
 
     The ranges of one step do not overlap, and a sum reads the range that it writes.
     """
-    for landing in landings:
-        low, high = landing.at
+    for received_range in received_ranges:
+        low, high = received_range.at
         parts = [
             buffer[low:high] if peer == device else received[peer][start : start + high - low]
-            for peer, start in landing.terms
+            for peer, start in received_range.terms
         ]
         total = parts[0]
         for part in parts[1:]:

@@ -50,7 +50,7 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landing:
+class ReceivedRange:
     """A range of the buffer that becomes the sum of received ranges, in the order of the devices.
 
     Args:
@@ -70,9 +70,9 @@ class DeviceStep:
         number: number of the step.
         group: sorted devices; empty for messages.
         elements: elements of the full buffer, as `Collective` counts them.
-        gives: ranges sent to each other device.
+        sends: ranges sent to each other device.
         receives: number of elements from each other device.
-        landings: received ranges and their places, in any order.
+        received_ranges: received ranges and their places, in any order.
         late: a collective that runs with the receiver's side of an edge, not with the sender's.
     """
 
@@ -80,9 +80,9 @@ class DeviceStep:
     kind: StepKind
     group: tuple[int, ...]
     elements: int
-    gives: tuple[tuple[int, tuple[Range, ...]], ...]
+    sends: tuple[tuple[int, tuple[Range, ...]], ...]
     receives: tuple[tuple[int, int], ...]
-    landings: tuple[Landing, ...]
+    received_ranges: tuple[ReceivedRange, ...]
     late: bool
 
 
@@ -306,14 +306,14 @@ def _device_steps(
     for number, act in enumerate(best_acts(placed_piece.component)):
         pairs = zip(act.step.groups, act.step.elements, strict=True)
         group, elements = next(((g, size) for g, size in pairs if index in g), ((), 0))
-        gives: dict[int, list[Range]] = {}
+        sends: dict[int, list[Range]] = {}
         received: dict[int, int] = {}
-        landings: list[Landing] = []
+        received_ranges: list[ReceivedRange] = []
         for flow in flows[number]:
             if index in flow.sources:
                 for target in flow.targets:
                     if target != index:
-                        gives.setdefault(placed_piece.devices[target], []).append(
+                        sends.setdefault(placed_piece.devices[target], []).append(
                             buffer_range(flow)
                         )
             if index in flow.targets:
@@ -321,17 +321,17 @@ def _device_steps(
                 for device in sorted(placed_piece.devices[i] for i in flow.sources):
                     terms.append((device, received.get(device, 0)))
                     received[device] = received.get(device, 0) + flow.high - flow.low
-                landings.append(Landing(at=buffer_range(flow), terms=tuple(terms)))
+                received_ranges.append(ReceivedRange(at=buffer_range(flow), terms=tuple(terms)))
         received.pop(placed_piece.devices[index], None)
-        if group or gives or received:
+        if group or sends or received:
             yield DeviceStep(
                 number=number,
                 kind=act.step.kind,
                 group=tuple(sorted(placed_piece.devices[i] for i in group)),
                 elements=elements,
-                gives=tuple((device, tuple(gives[device])) for device in sorted(gives)),
+                sends=tuple((device, tuple(sends[device])) for device in sorted(sends)),
                 receives=tuple(sorted(received.items())),
-                landings=tuple(landings),
+                received_ranges=tuple(received_ranges),
                 late=(number, group) in late,
             )
 

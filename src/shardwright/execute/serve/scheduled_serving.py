@@ -91,8 +91,8 @@ class ScheduledWorker:
         log: (turn, request, tokens) of each part, in the order of the batch.
         refused: requests that can never fit in the cache.
         rank_of: the rank of each request; ranks take requests in turn.
-        coming: (turn, request) of future arrivals, in ascending order.
-        lost: requests that lost their blocks since the last iteration was planned.
+        future_arrivals: (turn, request) of future arrivals, in ascending order.
+        newly_evicted: requests that lost their blocks since the last iteration was planned.
         slots: free slots.
         under_way: (end turn, iteration) of running iterations.
         begins: earliest turn of the next iteration.
@@ -107,8 +107,8 @@ class ScheduledWorker:
     log: list[tuple[int, int, int]] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
     rank_of: dict[int, int] = field(default_factory=dict)
-    coming: deque[tuple[int, int]] = field(default_factory=deque)
-    lost: list[int] = field(default_factory=list)
+    future_arrivals: deque[tuple[int, int]] = field(default_factory=deque)
+    newly_evicted: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     under_way: deque[tuple[int, _PlannedIteration]] = field(default_factory=deque)
     planned: _PlannedIteration | None = None
@@ -137,7 +137,7 @@ class ScheduledWorker:
             self.refused.append(request)
             return None
         rank = self.rank_of[request] = len(self.rank_of) % len(self.state.ranks)
-        self.coming.append((turn, request))
+        self.future_arrivals.append((turn, request))
         return rank
 
     def finish_iterations(self, now: int) -> list[int]:
@@ -164,8 +164,8 @@ class ScheduledWorker:
 
     def begin_iteration(self, now: int) -> None:
         """Queue the requests that arrive at `now`, and begin the next iteration if possible."""
-        while self.coming and self.coming[0][0] <= now:
-            _, request = self.coming.popleft()
+        while self.future_arrivals and self.future_arrivals[0][0] <= now:
+            _, request = self.future_arrivals.popleft()
             arrive(self.state, self.rank_of[request], request)
             if self.state.settings[ONLY_ANSWERS]:
                 self.sent.add(request)
@@ -182,7 +182,7 @@ class ScheduledWorker:
 
     def next_turn(self) -> int | None:
         """The next turn with an arrival, an end or a possible iteration; None = nothing is left."""
-        turns = [self.coming[0][0]] if self.coming else []
+        turns = [self.future_arrivals[0][0]] if self.future_arrivals else []
         turns += [self.under_way[0][0]] if self.under_way else []
         turns += [self.begins] if not self.blocked and len(self.under_way) < self.stages else []
         return min(turns, default=None)
@@ -197,11 +197,16 @@ class ScheduledWorker:
         slot, preempted_before = self.slots.pop(), self.state.requests[:, PREEMPTED].copy()
         ranks = range(self.state.ranks.shape[0])
         num_planned = sum([plan_iteration(self.state, rank, slot) for rank in ranks])
-        self.lost += (self.state.requests[:, PREEMPTED] > preempted_before).nonzero()[0].tolist()
+        self.newly_evicted += (
+            (self.state.requests[:, PREEMPTED] > preempted_before).nonzero()[0].tolist()
+        )
         if not num_planned:
             self.slots.append(slot)
             return None
-        evicted, self.lost = tuple((self.rank_of[request], request) for request in self.lost), []
+        evicted, self.newly_evicted = (
+            tuple((self.rank_of[request], request) for request in self.newly_evicted),
+            [],
+        )
         return _PlannedIteration(
             slot=slot, ranks=tuple(self._parts(rank, slot) for rank in ranks), evicted=evicted
         )

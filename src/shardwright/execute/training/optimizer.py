@@ -32,7 +32,7 @@ class AdamW:
         curve: share of the peak at each step.
         betas: decay rates of both moments.
         decay: weight decay of every parameter that is not exempt.
-        spared: classes of exempt parameters (`training.weight_decay_exemptions`).
+        no_decay: classes of exempt parameters (`training.weight_decay_exemptions`).
         clip: maximum global gradient norm; 0 = no limit.
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), algorithm 2.
@@ -44,7 +44,7 @@ class AdamW:
     decay: float = 0.1
     clip: float = 1.0
     curve: RateCurve = CONSTANT
-    spared: tuple[str, ...] = ()
+    no_decay: tuple[str, ...] = ()
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step (1 for the first)."""

@@ -283,7 +283,7 @@ def create_device_state(device: int, training: PreparedTraining, *, source: Sour
         settings=training.settings,
         precision=training.precision,
         on=training.on,
-        fine=biases,
+        in_statistics_format=biases,
     )
     bucketed = (key for bucket in _buckets_of_device(training, device) for key, _ in bucket.boxes)
     create_parameter_parts(
@@ -518,7 +518,7 @@ def _rules_by_range(
     Elements that are exempt from weight decay have settings without it.
     """
     rule, model = training.rule, training.work.model
-    if not rule.spared or not rule.decay:
+    if not rule.no_decay or not rule.decay:
         yield low, high, rule
         return
     begin = 0
@@ -529,7 +529,7 @@ def _rules_by_range(
                 first,
                 end,
                 replace(rule, decay=0.0)
-                if is_exempt(parameter_of(model, key), rule.spared)
+                if is_exempt(parameter_of(model, key), rule.no_decay)
                 else rule,
             )
         begin += size

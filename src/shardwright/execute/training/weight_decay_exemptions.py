@@ -15,18 +15,18 @@ SPARED: Final = {
     VECTORS: "biases, gains of norms and all other parameters with one dimension",
     EMBEDDINGS: "embedding tables of tokens or positions, and heads that are tied to them",
 }
-"""Words of `AdamW.spared`, and their meanings."""
+"""Words of `AdamW.no_decay`, and their meanings."""
 
 
-def is_exempt(parameter: Parameter, spared: tuple[str, ...]) -> bool:
+def is_exempt(parameter: Parameter, no_decay: tuple[str, ...]) -> bool:
     """True if weight decay does not apply to a parameter.
 
     An expert's bias counts as one-dimensional: its experts' dimension is ignored.
     """
-    if EMBEDDINGS in spared and parameter.klass is ParameterClass.EMBED:
+    if EMBEDDINGS in no_decay and parameter.klass is ParameterClass.EMBED:
         return True
     of_experts = parameter.klass is ParameterClass.EXPERTS
     return (
-        VECTORS in spared
+        VECTORS in no_decay
         and sum(not (of_experts and extent.dim is Dim.EXPERTS) for extent in parameter.extents) <= 1
     )

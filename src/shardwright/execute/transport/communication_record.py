@@ -72,9 +72,9 @@ def record_of_request(device: int, request: TransferRequest, *, action: str = ""
             request.tensor.element_size(),
         )
     elif isinstance(request, GroupExchange):
-        sent = sum(tensor.numel() for peer, tensor in request.gives.items() if peer != device)
+        sent = sum(tensor.numel() for peer, tensor in request.sends.items() if peer != device)
         received = sum(prod(shape) for peer, shape in request.receives.items() if peer != device)
-        sent_tensor = next(iter(request.gives.values()), None)
+        sent_tensor = next(iter(request.sends.values()), None)
         element = (
             sent_tensor.element_size()
             if sent_tensor is not None

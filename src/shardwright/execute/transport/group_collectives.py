@@ -196,11 +196,11 @@ class Communicators:
         """
         members = request.group
         dtype = request.dtype or next(
-            (tensor.dtype for tensor in request.gives.values()), torch.get_default_dtype()
+            (tensor.dtype for tensor in request.sends.values()), torch.get_default_dtype()
         )
         if is_all_gather(request, device):
             local_tensor = (
-                next(tensor for peer, tensor in request.gives.items() if peer != device)
+                next(tensor for peer, tensor in request.sends.items() if peer != device)
                 .detach()
                 .contiguous()
             )
@@ -225,7 +225,7 @@ class Communicators:
             received_by_device = self._all_to_all(request, device, dtype, beside)
         answer = {peer: received_by_device[peer] for peer in request.receives if peer != device}
         if device in request.receives:
-            answer[device] = request.gives[device].clone()
+            answer[device] = request.sends[device].clone()
         return answer
 
     def _all_to_all(
@@ -233,19 +233,19 @@ class Communicators:
     ) -> dict[int, torch.Tensor]:
         """Exchange tensors of any sizes with the group's members by one all-to-all of bytes."""
         peers = [peer for peer in request.group if peer != device]
-        gives = {
-            peer: request.gives[peer].detach().reshape(-1)
+        sends = {
+            peer: request.sends[peer].detach().reshape(-1)
             for peer in peers
-            if peer in request.gives
+            if peer in request.sends
         }
-        send_counts = [gives[peer].numel() if peer in gives else 0 for peer in request.group]
+        send_counts = [sends[peer].numel() if peer in sends else 0 for peer in request.group]
         receive_counts = [
             prod(request.receives[peer]) if peer != device and peer in request.receives else 0
             for peer in request.group
         ]
         sent = (
-            torch.cat(list(gives.values()))
-            if gives
+            torch.cat(list(sends.values()))
+            if sends
             else torch.empty(0, dtype=dtype, device=self.on)
         )
         received = torch.empty(sum(receive_counts), dtype=dtype, device=self.on)
@@ -340,7 +340,7 @@ def is_all_gather(request: GroupExchange, device: int) -> bool:
     """
     peers = set(request.group) - {device}
     sent_shapes = {
-        peer: tuple(tensor.shape) for peer, tensor in request.gives.items() if peer != device
+        peer: tuple(tensor.shape) for peer, tensor in request.sends.items() if peer != device
     }
     received_shapes = {
         peer: tuple(shape) for peer, shape in request.receives.items() if peer != device

@@ -100,14 +100,14 @@ def _exchange(
     request: GroupExchange, device: int
 ) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
     """Exchange tensors with the group's members by messages, by device."""
-    dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), None)
-    sent = {peer: tensor for peer, tensor in request.gives.items() if peer != device}
+    dtype = request.dtype or next((tensor.dtype for tensor in request.sends.values()), None)
+    sent = {peer: tensor for peer, tensor in request.sends.items() if peer != device}
     received_shapes = {peer: shape for peer, shape in request.receives.items() if peer != device}
     received = yield from _send_then_receive(
         sent, received_shapes, key=(request.kind, request.group, request.key), dtype=dtype
     )
     if device in request.receives:
-        received[device] = request.gives[device].clone()
+        received[device] = request.sends[device].clone()
     return received
 
 

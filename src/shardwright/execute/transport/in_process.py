@@ -196,7 +196,7 @@ def _exchange(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer
         device: request for device, request in members.items() if isinstance(request, GroupExchange)
     }
     for device, request in requests.items():
-        for peer in request.gives:
+        for peer in request.sends:
             if peer not in requests or device not in requests[peer].receives:
                 raise StrategyError(
                     f"{request.key!r}: device {device} sends to device {peer},"
@@ -207,15 +207,15 @@ def _exchange(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer
     for device, request in requests.items():
         received: dict[int, torch.Tensor] = {}
         for peer, shape in request.receives.items():
-            if peer not in requests or device not in requests[peer].gives:
+            if peer not in requests or device not in requests[peer].sends:
                 raise StrategyError(
                     f"{request.key!r}: device {device} expects from device {peer},"
                     " which sends nothing",
                     rule="run.mismatch",
                 )
-            tensor = requests[peer].gives[device]
+            tensor = requests[peer].sends[device]
             dtype = request.dtype or next(
-                (sent_tensor.dtype for sent_tensor in request.gives.values()), tensor.dtype
+                (sent_tensor.dtype for sent_tensor in request.sends.values()), tensor.dtype
             )
             _require_shape_and_dtype(
                 tensor, shape, dtype, what=f"{request.key!r} from device {peer} to {device}"

@@ -62,7 +62,7 @@ class GroupExchange:
     """
 
     group: tuple[int, ...]
-    gives: dict[int, torch.Tensor]
+    sends: dict[int, torch.Tensor]
     receives: dict[int, tuple[int, ...]]
     key: Hashable
     kind: str

@@ -15,16 +15,16 @@ class RoutedTokens:
     """A device's routed tokens: those that it holds, and those that its experts process.
 
     Args:
-        home: samples and positions of the tokens that the device holds with their probabilities; ()
-            = none. Devices may hold the same tokens.
-        serves: samples and positions of the tokens that its experts process; () = none.
+        held_tokens: samples and positions of the tokens that the device holds with their
+            probabilities; () = none. Devices may hold the same tokens.
+        expert_tokens: samples and positions of the tokens that its experts process; () = none.
         experts: the device's range of experts.
         copy: another device has the same experts, the same part of their width and the same tokens,
             and returns the outputs for both.
     """
 
-    home: Box
-    serves: Box
+    held_tokens: Box
+    expert_tokens: Box
     experts: Interval
     copy: bool = False
 

@@ -58,12 +58,12 @@ MESSAGE, GOODBYE = 1, 0
 class _ReceivedMessage:
     """Format and bytes of a received message, and the event to wait for before reading them.
 
-    `there`: the event that a stream must wait for; None = the bytes have arrived.
+    `arrived`: the event that a stream must wait for; None = the bytes have arrived.
     """
 
     dtype: torch.dtype
     octets: torch.Tensor
-    there: torch.cuda.Event | None = None
+    arrived: torch.cuda.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,9 +390,9 @@ class DistributedTransport:
                 hint="both sides derive shapes from the same layouts",
                 rule="run.mismatch",
             )
-        if parcel.there is not None:
+        if parcel.arrived is not None:
             stream = torch.cuda.current_stream(self.on)
-            stream.wait_event(parcel.there)
+            stream.wait_event(parcel.arrived)
             parcel.octets.record_stream(stream)
         return tensor.reshape(take.shape).to(self.on)
 

@@ -44,7 +44,7 @@ def all_reduce(
 def exchange_tensors(
     place: OperatorShare,
     group: tuple[int, ...],
-    gives: dict[int, torch.Tensor],
+    sends: dict[int, torch.Tensor],
     receives: Mapping[int, tuple[int, ...]],
     *,
     purpose: str,
@@ -53,20 +53,20 @@ def exchange_tensors(
 ) -> Task[dict[int, torch.Tensor]]:
     """Exchange tensors with the members of `group`; returns the received ones by sender.
 
-    Neither `gives` nor `receives` names the device itself.
+    Neither `sends` nor `receives` names the device itself.
 
     Args:
         elements: elements of the full buffer, for the record; None = elements that this device
             sends and receives.
     """
     total = (
-        sum(t.numel() for t in gives.values()) + sum(map(prod, receives.values()))
+        sum(t.numel() for t in sends.values()) + sum(map(prod, receives.values()))
         if elements is None
         else elements
     )
     received = yield GroupExchange(
         group=group,
-        gives=gives,
+        sends=sends,
         receives=dict(receives),
         key=(place.operator.name, purpose),
         kind=kind,

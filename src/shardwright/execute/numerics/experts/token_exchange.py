@@ -41,7 +41,7 @@ def send_to_experts(
         rows_of: (pairs, `width`) rows to send, from the pairs' (tokens, choices).
     """
     routing, me = _routing(place), place.device
-    held_tokens = _token_numbers(place, routing[me].home, like=expert_ids)
+    held_tokens = _token_numbers(place, routing[me].held_tokens, like=expert_ids)
     outgoing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for device, to in routing.items():
         tokens, slots = _pairs(place, expert_ids, held_tokens, to)
@@ -100,23 +100,23 @@ def collect_from_experts(
         routes, rows: routes and rows of the device's own experts.
     """
     routing, me = _routing(place), place.device
-    held_tokens = _token_numbers(place, routing[me].home, like=expert_ids)
+    held_tokens = _token_numbers(place, routing[me].held_tokens, like=expert_ids)
     expected = {
         d: _pairs(place, expert_ids, held_tokens, to) for d, to in routing.items() if not to.copy
     }
     outgoing = {
-        d: rows[torch.isin(routes[1], _token_numbers(place, to.home, like=expert_ids))]
+        d: rows[torch.isin(routes[1], _token_numbers(place, to.held_tokens, like=expert_ids))]
         for d, to in routing.items()
     }
     received: dict[int, torch.Tensor] = {}
     peers = tuple(d for d in routing if d != me)
     if peers:
-        gives = {} if routing[me].copy else {d: outgoing[d] for d in peers}
+        sends = {} if routing[me].copy else {d: outgoing[d] for d in peers}
         receives = {d: (len(expected[d][0]), rows.shape[-1]) for d in peers if d in expected}
         received = yield from exchange_tensors(
             place,
             tuple(sorted(routing)),
-            gives,
+            sends,
             receives,
             purpose=f"{purpose} back",
             kind="all_to_all",
@@ -131,7 +131,9 @@ def _routing(place: OperatorShare) -> dict[int, RoutedTokens]:
     if place.routing:
         return dict(sorted(place.routing.items()))
     tokens = (place.samples, place.positions)
-    return {place.device: RoutedTokens(home=tokens, serves=tokens, experts=place.experts)}
+    return {
+        place.device: RoutedTokens(held_tokens=tokens, expert_tokens=tokens, experts=place.experts)
+    }
 
 
 def _token_numbers(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
@@ -148,9 +150,9 @@ def _pairs(
     """(token, choice) pairs of this device's tokens that go to the device of `to`."""
     low, high = to.experts
     flat = expert_ids.flatten(0, 1)
-    served = torch.isin(held_tokens, _token_numbers(place, to.serves, like=expert_ids)).unsqueeze(
-        -1
-    )
+    served = torch.isin(
+        held_tokens, _token_numbers(place, to.expert_tokens, like=expert_ids)
+    ).unsqueeze(-1)
     tokens, slots = torch.nonzero(served & (flat >= low) & (flat < high), as_tuple=True)
     order = _order_by_expert_and_token(flat[tokens, slots], held_tokens[tokens])
     return tokens[order], slots[order]
@@ -162,7 +164,7 @@ def _sender(
     """The device that sends each of the tokens to the device `to`."""
     sender = torch.full_like(tokens, -1)
     for device in (to, *routing):
-        holds = torch.isin(tokens, _token_numbers(place, routing[device].home, like=tokens))
+        holds = torch.isin(tokens, _token_numbers(place, routing[device].held_tokens, like=tokens))
         sender = torch.where((sender < 0) & holds, device, sender)
     return sender
 
