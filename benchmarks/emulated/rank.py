@@ -82,7 +82,7 @@ def _flat(bucket: Bucket) -> FlatBucket:
         box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE)
     )
     part = PartOfBox(held=held, rows=(slice(None),), is_all=True)
-    found = FlatBucket(stretches=(BucketBox(shape=(bucket.elements,), parts=(part,)),))
+    found = FlatBucket(boxes=(BucketBox(shape=(bucket.elements,), parts=(part,)),))
     found.allocate_gradients(DTYPE)
     return found
 

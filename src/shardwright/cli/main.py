@@ -60,7 +60,7 @@ def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: N
         return standard_output.NOBODY_READS
     except (BrokenPipeError, SystemExit):
         # Of what a library writes itself, such as the help of a verb: rich ends the program there.
-        standard_output.keep_inputs_only()
+        standard_output.forget()
         return standard_output.NOBODY_READS
     except Exception as error:  # the one place where nothing may escape
         if "--debug" in words:
