@@ -168,9 +168,9 @@ def _check_context(context: ContextParallelism, part: StageParts, grid: Grid, *,
         grid.ring > 1 and not grid.gather,
     )
     if context.ring is not None:
-        assert context.ring.held(0) == context.queries
+        assert context.ring.key_positions(0) == context.queries
         assert _numbers(
-            tuple(i for step in range(grid.ring) for i in context.ring.held(step))
+            tuple(i for step in range(grid.ring) for i in context.ring.key_positions(step))
         ) == set(range(LENGTH))
 
 

@@ -179,7 +179,8 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
         # Of lanes that shard for themselves pieces need not divide, nor need a layer's: each bucket
         # is rounded by itself.
         uneven = any(
-            b.sharing(device).parties or b.elements % b.sharing(device).degrees[0] for b in buckets
+            b.sharing(device).reduction_groups or b.elements % b.sharing(device).degrees[0]
+            for b in buckets
         )
         close = len(buckets) if uneven else 0
         states = [
