@@ -101,9 +101,7 @@ def _tensors_of_all_slices(
 def _replace_tensors_of_all_slices(
     operator: Operator, inputs: tuple[_Some, ...], tensors: Sequence[torch.Tensor]
 ) -> tuple[_Some, ...]:
-    """The inputs of an operator, with `tensors` in place of the tensors that span earlier
-    slices.
-    """
+    """The inputs of an operator, with `tensors` in place of those that span earlier slices."""
     numbers, rest = count(), iter(tensors)
     return tuple(
         values
