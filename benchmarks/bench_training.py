@@ -11,11 +11,15 @@ import torch
 from torch.nn import functional
 
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.native.decoder_module import Stage
+from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import member, step_task, training
-from shardwright.execute.training.training_step import prepare, unsplit
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.training.training_loop import (
+    create_device_state,
+    prepare_training,
+    step_task,
+)
+from shardwright.execute.training.training_step import prepare_step, single_device_plan
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -63,17 +67,19 @@ def steps_of(name: str) -> tuple[Step, Step]:
         0, model.vocab, (SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(0)
     )
     batch = {"text": tokens[:, :-1], "labels": tokens[:, 1:]}
-    plan, source = unsplit(model, job), seeded(model, seed=0, dtype=torch.float32)
-    known = training(model, job, plan, rule=RULE, dtype=torch.float32)
-    own = member(0, known, source=source)
+    plan, source = single_device_plan(model, job), seeded(model, seed=0, dtype=torch.float32)
+    known = prepare_training(model, job, plan, rule=RULE, dtype=torch.float32)
+    own = create_device_state(0, known, source=source)
 
     def ours() -> float:
-        return run({0: step_task(own, known, batch=batch)})[0].loss
+        return run_in_process({0: step_task(own, known, batch=batch)})[0].loss
 
-    work, _ = prepare(model, job, plan)
-    module = Stage(work.stages[0][0], model=model, settings=model.settings).to_empty(device="cpu")
+    work, _ = prepare_step(model, job, plan)
+    module = NativeStage(work.stages[0][0], model=model, settings=model.settings).to_empty(
+        device="cpu"
+    )
     with torch.no_grad():
-        for parameter, key, lying in module.keyed():
+        for parameter, key, lying in module.parameter_keys():
             module.get_parameter(parameter).copy_(lying.to_module(source(key)))
     rule = {
         "lr": RULE.rate,

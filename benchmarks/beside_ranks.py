@@ -25,11 +25,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bench_training import RULE, SAMPLES, SIZES, TOKENS, decoder
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.native.decoder_module import Stage
-from shardwright.execute.training.training_loop import Member, Training, member, step_task, training
-from shardwright.execute.training.training_step import prepare, unsplit
+from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    create_device_state,
+    prepare_training,
+    step_task,
+)
+from shardwright.execute.training.training_step import prepare_step, single_device_plan
 from shardwright.execute.transport.group_collectives import GLOO
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.grid_to_plan import plan_of
@@ -86,19 +92,26 @@ def theirs(module: nn.Module, batch: dict[str, torch.Tensor], *, sharded: bool) 
     return step
 
 
-def plain_module(model: Model, job: TrainingJob) -> Stage:
+def plain_module(model: Model, job: TrainingJob) -> NativeStage:
     """The whole decoder as a module, with the parameters that the interpreter begins with."""
-    work, _ = prepare(model, job, unsplit(model, job))
-    module = Stage(work.stages[0][0], model=model, settings=model.settings).to_empty(device="cpu")
+    work, _ = prepare_step(model, job, single_device_plan(model, job))
+    module = NativeStage(work.stages[0][0], model=model, settings=model.settings).to_empty(
+        device="cpu"
+    )
     source = seeded(model, seed=0, dtype=torch.float32)
     with torch.no_grad():
-        for parameter, key, lying in module.keyed():
+        for parameter, key, lying in module.parameter_keys():
             module.get_parameter(parameter).copy_(lying.to_module(source(key)))
     return module
 
 
-def _driven(network: Network, own: Member, known: Training, batch: dict[str, torch.Tensor]) -> None:
-    network.drive({own.device: step_task(own, known, batch=batch)})
+def _driven(
+    network: DistributedTransport,
+    own: DeviceState,
+    known: PreparedTraining,
+    batch: dict[str, torch.Tensor],
+) -> None:
+    network.run_tasks({own.device: step_task(own, known, batch=batch)})
 
 
 def beside(rank: int, port: int, names: tuple[str, ...]) -> None:
@@ -119,9 +132,11 @@ def beside(rank: int, port: int, names: tuple[str, ...]) -> None:
             plain = theirs(plain_module(model, job), batch, sharded=sharded)
             plan = plan_of(parse_grid(strategy, devices=RANKS), model=model, global_batch=SAMPLES)
             for backend in ("", GLOO):
-                known = training(model, job, plan, rule=RULE, dtype=torch.float32)
-                own = member(rank, known, source=seeded(model, seed=0, dtype=torch.float32))
-                with Network({0: 0, 1: 1}, backend=backend) as network:
+                known = prepare_training(model, job, plan, rule=RULE, dtype=torch.float32)
+                own = create_device_state(
+                    rank, known, source=seeded(model, seed=0, dtype=torch.float32)
+                )
+                with DistributedTransport({0: 0, 1: 1}, backend=backend) as network:
                     ours = partial(_driven, network, own, known, batch)
 
                     for _ in range(2):

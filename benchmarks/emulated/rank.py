@@ -18,14 +18,18 @@ import torch.distributed as dist
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.device_state.device_parameters import Key, ParameterStore, StoredParameter
-from shardwright.execute.device_state.flat_buckets import FlatBucket, HeldPart, Stretch
-from shardwright.execute.device_state.optimizer_shards import Bucket, gathered, summed
+from shardwright.execute.device_state.flat_buckets import BucketBox, FlatBucket, PartOfBox
+from shardwright.execute.device_state.optimizer_shards import (
+    Bucket,
+    all_gather_bucket,
+    reduce_scatter_bucket,
+)
 from shardwright.execute.interpreter.device_walk import device_task
-from shardwright.execute.interpreter.layer_hooks import own_gradients
+from shardwright.execute.interpreter.layer_hooks import bucket_gradients
 from shardwright.execute.numerics.base.run_precision import uniform_precision
-from shardwright.execute.training.training_loop import Training, training
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.training.training_loop import PreparedTraining, prepare_training
+from shardwright.execute.transport.requests import GroupExchange, Post, Reduce, Take, Task
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.strategy.text.parse_plan import parse_plan
 
 DTYPE: Final = torch.float32
@@ -42,10 +46,14 @@ def begin(ahead_s: float) -> float:
     return float(soon)
 
 
-def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def steps(
+    network: DistributedTransport, rank: int, command: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
     """Run steps of a setting: beginning and end of each, and how late this rank began."""
     setting = SETTINGS[command["setting"]]
-    known = training(setting.model, setting.job, parse_plan(command["plan"]), precision=PRECISION)
+    known = prepare_training(
+        setting.model, setting.job, parse_plan(command["plan"]), precision=PRECISION
+    )
     active = rank in known.devices
     seconds: Seconds = {(a, b, c, d): s for a, b, c, d, s in command["seconds"]}
     store = ParameterStore(
@@ -58,7 +66,7 @@ def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict
         started = begin(_STEP_AHEAD_S)
         late_s = time.perf_counter() - started
         if active:
-            network.drive({rank: _step(rank, known, store, parts, seconds, command["update"])})
+            network.run_tasks({rank: _step(rank, known, store, parts, seconds, command["update"])})
         ended = time.perf_counter()
         gc.enable()
         yield {"began": started, "late": late_s, "ended": ended}
@@ -73,15 +81,15 @@ def _flat(bucket: Bucket) -> FlatBucket:
     held = StoredParameter(
         box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE)
     )
-    part = HeldPart(held=held, rows=(slice(None),), is_all=True)
-    found = FlatBucket(stretches=(Stretch(shape=(bucket.elements,), parts=(part,)),))
-    found.make_room(DTYPE)
+    part = PartOfBox(held=held, rows=(slice(None),), is_all=True)
+    found = FlatBucket(boxes=(BucketBox(shape=(bucket.elements,), parts=(part,)),))
+    found.allocate_gradients(DTYPE)
     return found
 
 
 def _step(
     rank: int,
-    known: Training,
+    known: PreparedTraining,
     store: ParameterStore,
     parts: Mapping[int, FlatBucket],
     seconds: Seconds,
@@ -90,20 +98,22 @@ def _step(
     """A step as `train.step_task` runs it by messages: actions, sums, norm, update, gathers; the
     update waits."""
     yield from device_task(
-        rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds)
+        rank, known.work, batch={}, store=store, make_walker=partial(Waiting, seconds=seconds)
     )
     shared = [b for b in known.buckets if b.number in parts]
     totals = {}
     for bucket in shared:
-        own = own_gradients(parts[bucket.number], PRECISION)
-        totals[bucket.number] = yield from summed(rank, bucket, own, precision=PRECISION)
+        own = bucket_gradients(parts[bucket.number], PRECISION)
+        totals[bucket.number] = yield from reduce_scatter_bucket(
+            rank, bucket, own, precision=PRECISION
+        )
     yield Reduce(group=known.devices, tensor=torch.zeros(2, dtype=torch.float64), key="norm")
     wait_until(time.perf_counter() + update_s)
     for bucket in shared:
-        yield from gathered(rank, bucket, totals[bucket.number], have=1, want=0, key="new")
+        yield from all_gather_bucket(rank, bucket, totals[bucket.number], have=1, want=0, key="new")
 
 
-def measure(network: Network, rank: int, command: dict[str, Any]) -> dict[str, Any]:
+def measure(network: DistributedTransport, rank: int, command: dict[str, Any]) -> dict[str, Any]:
     """Seconds of a message there and back, or of a collective, by bytes."""
     group = tuple(range(command["devices"]))
     found = {}
@@ -112,7 +122,9 @@ def measure(network: Network, rank: int, command: dict[str, Any]) -> dict[str, A
         for _ in range(command["times"]):
             started = begin(_MESSAGE_AHEAD_S)
             if rank in group:
-                network.drive({rank: _once(command["kind"], rank, group, size // DTYPE.itemsize)})
+                network.run_tasks(
+                    {rank: _once(command["kind"], rank, group, size // DTYPE.itemsize)}
+                )
             spent.append(time.perf_counter() - started)
         found[size] = spent
     return found
@@ -133,10 +145,10 @@ def _once(kind: str, rank: int, group: tuple[int, ...], elements: int) -> Task[N
     else:
         piece = torch.zeros(elements // len(group), dtype=DTYPE)
         others = [d for d in group if d != rank]
-        gives, receives = dict.fromkeys(others, piece), dict.fromkeys(others, tuple(piece.shape))
-        yield Exchange(
+        sends, receives = dict.fromkeys(others, piece), dict.fromkeys(others, tuple(piece.shape))
+        yield GroupExchange(
             group=group,
-            gives=gives,
+            sends=sends,
             receives=receives,
             key="all",
             kind="all_gather",
@@ -162,7 +174,7 @@ def main() -> None:
         world_size=HOSTS,
         timeout=timedelta(seconds=120),
     )
-    with Network({d: d for d in range(HOSTS)}, timeout_s=120) as network:
+    with DistributedTransport({d: d for d in range(HOSTS)}, timeout_s=120) as network:
         for line in sys.stdin:
             command = cast(dict[str, Any], json.loads(line))
             if command["do"] == "steps":

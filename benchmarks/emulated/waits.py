@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar, cast
 import torch
 
 from shardwright.execute.device_state.device_parameters import ParameterStore
-from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, Walker
+from shardwright.execute.interpreter.device_walk import Batch, PreparedStep, Walker
 from shardwright.execute.interpreter.device_walk import _Flow as Flow
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.program.layout.tensor_layout import Layout, count
 from shardwright.program.task_arrays import TaskKind
@@ -56,7 +56,7 @@ class Waiting(Walker):
     def __init__(
         self,
         device: int,
-        work: DeviceWork,
+        work: PreparedStep,
         batch: Batch,
         store: ParameterStore,
         *,
@@ -91,10 +91,12 @@ class Waiting(Walker):
             answer = yield request
             self.waited |= time.perf_counter() - asked > _AT_ONCE_S
 
-    def _node_forward(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
+    def _node_forward(
+        self, node: StageNode, place: tuple[int, int, int, int], flow: Flow
+    ) -> Task[None]:
         lane, chunk, _, part = place
         stage = self.work.stages[lane][chunk]
-        layouts = self._lying(node.makes, node.segment, stage, part=part)
+        layouts = self._output_layouts(node.makes, node.segment, stage, part=part)
         boxes = [
             next((h.box for h in layout if h.device == self.device), None) for layout, _ in layouts
         ]
@@ -111,31 +113,33 @@ class Waiting(Walker):
         return
         yield
 
-    def again(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+    def recompute_forward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """Recompute is part of the backward's seconds."""
         return
         yield
 
-    def _node_again(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
+    def _restore_node(
+        self, node: StageNode, place: tuple[int, int, int, int], flow: Flow
+    ) -> Task[None]:
         return
         yield
 
     def _node_backward(
-        self, node: Node, place: tuple[int, int, int, int], flow: Flow
+        self, node: StageNode, place: tuple[int, int, int, int], flow: Flow
     ) -> Task[None]:
         if node.number == 0:
             self._compute(self.back, place[0], place[1], place[3])
         return
         yield
 
-    def weights(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+    def weight_backward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """Weight gradients; the microbatch is then forgotten."""
         self.flows.pop((lane, chunk, microbatch, part))
         self._compute(TaskKind.W, lane, chunk, part)
         return
         yield
 
-    def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+    def full_backward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """A whole backward."""
         self.back = TaskKind.B
         yield from self.backward(lane, chunk, microbatch, part)

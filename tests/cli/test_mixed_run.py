@@ -86,7 +86,7 @@ def test_a_plan_is_launched_with_a_rank_for_each_device_that_works(
         started.append(ranks)
         return 0
 
-    monkeypatch.setattr("shardwright.cli.verbs.run.launch", launch)
+    monkeypatch.setattr("shardwright.cli.verbs.run.start_ranks", launch)
     plan = folder / "launched.json"
     assert (
         run(

@@ -699,9 +699,9 @@ def test_numbers_go_to_tensorboard_under_their_steps(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from shardwright.execute.launch.tensorboard import writer
+    from shardwright.execute.launch.tensorboard import tensorboard_writer
 
-    write = writer(tmp_path)
+    write = tensorboard_writer(tmp_path)
     write({"step": 1, "loss": 2.0, "tokens_per_s": None})
     write({"step": 1, "eval_loss": 3.0, "eval_seconds": 0.5})
     events = EventAccumulator(str(tmp_path)).Reload()

@@ -17,9 +17,9 @@ from torch.utils.flop_counter import flop_registry
 from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.tables.recompute_and_offload import named_operators
 from shardwright.execute.device_state.device_parameters import seeded, whole_shape
-from shardwright.execute.device_state.gathered_positions import is_spread
+from shardwright.execute.device_state.gathered_positions import is_gathered
 from shardwright.execute.interpreter import run_layer
-from shardwright.execute.interpreter.device_walk import DeviceWork as Known
+from shardwright.execute.interpreter.device_walk import PreparedStep as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
 from shardwright.execute.numerics.attention import attention_operator
 from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys
@@ -28,10 +28,10 @@ from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.base.local_operators import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.narrower_model import shrink_for
-from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_step import StepResult, prepare, run_step
-from shardwright.execute.transport.communication_record import SentElements, Trace
+from shardwright.execute.proof.narrower_model import narrowest_model
+from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.training_step import StepResult, prepare_step, run_step
+from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training_job import TrainingJob
@@ -70,8 +70,8 @@ def problem_of(plan: Plan, *, model: Model, job: TrainingJob) -> Problem:
     Raises:
         StrategyError: the plan cannot be executed.
     """
-    small = shrink_for(plan, model=model)
-    return Problem(model=small, job=job, plan=plan, work=prepare(small, job, plan)[0])
+    small = narrowest_model(plan, model=model)
+    return Problem(model=small, job=job, plan=plan, work=prepare_step(small, job, plan)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,8 @@ class Ran:
 
 def ran(problem: Problem) -> Ran:
     """Run a step, with experts chosen in turn."""
-    trace, products = Trace(), CountedProducts()
-    source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
+    trace, products = CommunicationRecord(), CountedProducts()
+    source, batch = seeded(problem.model, seed=0), random_batch(problem.model, problem.job, seed=0)
     with (
         mock.patch.object(run_layer, "numerics_of", products),
         mock.patch.object(attention_operator, "attend_to_keys", products.met),
@@ -220,7 +220,7 @@ def moves_otherwise(problem: Problem) -> frozenset[Node]:
             s = node.segment
             own, memory = lengths[s.block.sequence], lengths.get(s.block.memory, 0)
             spread = any(
-                is_spread(s.cells, o, length=own, memory_length=memory) for o in s.block.operators
+                is_gathered(s.cells, o, length=own, memory_length=memory) for o in s.block.operators
             )
             if spread or any(
                 set(k.operators) - {"full", "core"}

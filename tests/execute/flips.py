@@ -21,7 +21,7 @@ import torch
 from shardwright.errors import ShardwrightError
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.training.router_checks import require_trainable
-from shardwright.execute.training.training_step import StepResult, run_step, unsplit
+from shardwright.execute.training.training_step import StepResult, run_step, single_device_plan
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
@@ -364,7 +364,7 @@ def _loss(published: Any, batch: Batch, *, seed: int = 0) -> float:
 def _our_step(model: Model, batch: Batch, folder: Path) -> StepResult:
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=2)
     weights = open_weights(folder, model=model, dtype=torch.float64)
-    return run_step(model, job, unsplit(model, job), batch=batch, source=weights)
+    return run_step(model, job, single_device_plan(model, job), batch=batch, source=weights)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.device_state.layer_state import LayerState
 from shardwright.execute.interpreter.device_walk import Walker, device_task
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import training
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.training.training_loop import prepare_training
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.problem import Problem
@@ -24,8 +24,8 @@ from tests.execute.small_plans import DENSE4, Small
 
 def tensors_of(state: LayerState) -> Iterator[torch.Tensor]:
     """All that a layer's state refers to on the device."""
-    yield from (away.rest for away, _ in state.away)
-    for ran in state.ran.values():
+    yield from (away.rest for away, _ in state.offloaded)
+    for ran in state.operator_states.values():
         yield from (t for values in (*ran.saved.inputs, ran.saved.own, *ran.inputs) for t in values)
     yield from (t for values in state.inputs.values() for t in values if t is not None)
 
@@ -91,15 +91,17 @@ ONE = Small(
 @lru_cache(maxsize=4)
 def gradients(small: Small) -> tuple[dict[tuple[int, Key, Any], torch.Tensor], dict[int, Watched]]:
     """By device, key and box; and what was watched, in the job's formats."""
-    known = training(small.model, small.job, small.plan, precision=precision_of(small.job))
+    known = prepare_training(small.model, small.job, small.plan, precision=precision_of(small.job))
     members, walkers = small.members(known), {}
 
     def walking(device: int, *given: Any) -> Watched:
         return walkers.setdefault(device, Watched(device, *given))
 
-    run(
+    run_in_process(
         {
-            d: device_task(d, known.work, batch=small.batches(0), store=m.store, walking=walking)
+            d: device_task(
+                d, known.work, batch=small.batches(0), store=m.store, make_walker=walking
+            )
             for d, m in members.items()
         }
     )

@@ -6,7 +6,12 @@ from random import Random
 
 import torch
 
-from shardwright.execute.redistribution.redistribute import Tensors, post, redistribute, take
+from shardwright.execute.redistribution.redistribute import (
+    Tensors,
+    receive_edge,
+    redistribute,
+    send_edge,
+)
 from shardwright.execute.transport.requests import Reduce, Task
 from shardwright.program.layout.tensor_layout import Box, Holding, Layout
 from tests.program.test_transition import SIDE, cells_of, filled
@@ -77,7 +82,7 @@ def two_sided(
     sender that waits is a deadlock."""
     halfway = None
     if device in tensors:
-        halfway = yield from post(
+        halfway = yield from send_edge(
             tensors[device], source, wanted, device=device, key=key, **keywords
         )  # type: ignore[arg-type]
     yield Reduce(
@@ -85,7 +90,7 @@ def two_sided(
     )
     if any(h.device == device for h in wanted):
         return (
-            yield from take(
+            yield from receive_edge(
                 halfway, source, wanted, device=device, key=key, dtype=torch.float64, **keywords
             )
         )  # type: ignore[arg-type]

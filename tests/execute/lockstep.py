@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.transport.requests import Exchange, Reduce, Reduction
+from shardwright.execute.transport.requests import GroupExchange, Reduce, Reduction
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.operator_constants import Settings
@@ -56,12 +56,12 @@ def _answers(requests: dict[int, Any]) -> dict[int, Any]:
         stacked = torch.stack([r.tensor for r in requests.values()])
         whole = stacked.sum(0) if first.reduction is Reduction.SUM else stacked.amax(0)
         return {d: whole.clone() for d in requests}
-    assert isinstance(first, Exchange)
+    assert isinstance(first, GroupExchange)
     answers = {}
     for device, request in requests.items():
-        assert device not in request.gives
+        assert device not in request.sends
         assert device not in request.receives
-        answers[device] = {d: requests[d].gives[device].clone() for d in request.receives}
+        answers[device] = {d: requests[d].sends[device].clone() for d in request.receives}
         for d, shape in request.receives.items():
             assert tuple(answers[device][d].shape) == tuple(shape)
     return answers

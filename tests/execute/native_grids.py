@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from shardwright.execute.native.supported_grids import expressible
+from shardwright.execute.native.supported_grids import why_not_expressible
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.grid import Grid, Recompute
@@ -65,6 +65,6 @@ def drawn_grids(random: Random, *, model: Model, job: TrainingJob, ranks: int) -
         if (
             divides
             and not violations(grid, facts=facts, general=True)
-            and expressible(model, grid, job=job) is None
+            and why_not_expressible(model, grid, job=job) is None
         ):
             yield grid

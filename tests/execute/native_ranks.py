@@ -16,16 +16,16 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.interpreter.recorder import collected
+from shardwright.execute.interpreter.recorder import gather_trace
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN
-from shardwright.execute.native.checkpoint import kept
-from shardwright.execute.native.engine import Engine
+from shardwright.execute.native.checkpoint import newest_checkpoint_of
+from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.step_events import native_recorder
 from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import StepReport, training
+from shardwright.execute.training.training_loop import StepReport, prepare_training
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -261,7 +261,7 @@ def partly() -> Model:
     return trained(DENSE2(), "frozen:embed,attn")
 
 
-SPARING = replace(RULE, decay=0.9, spared=(VECTORS, EMBEDDINGS))
+SPARING = replace(RULE, decay=0.9, no_decay=(VECTORS, EMBEDDINGS))
 RANKS = 4
 STEPS = many(2, 3)
 
@@ -605,10 +605,12 @@ def train_all() -> Found:
     for name, case in TRAINED.items():
         small, watched = case.small, name in WATCHED
 
-        def begun(engine: Engine, name: str = name) -> None:
+        def begun(engine: NativeEngine, name: str = name) -> None:
             found.held[name] = sum(piece.numel() for piece in engine.pieces)
 
-        def after(engine: Engine, one: StepReport, name: str = name, small: Small = small) -> None:
+        def after(
+            engine: NativeEngine, one: StepReport, name: str = name, small: Small = small
+        ) -> None:
             found.evaluated.setdefault(name, []).append(
                 evaluate(engine, map(small.batches, UNLEARNT))
             )
@@ -632,7 +634,7 @@ def train_all() -> Found:
         )
         found.trained[name] = list(run)
         if recorder is not None:
-            found.traces[name] = collected(recorder.trace(plan=name))
+            found.traces[name] = gather_trace(recorder.trace(plan=name))
     return found
 
 
@@ -701,7 +703,7 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
                 plan = plan_of(
                     case.grid, model=own.small.model, global_batch=own.small.job.global_batch
                 )
-                known = training(own.small.model, own.small.job, plan, rule=own.rule)
+                known = prepare_training(own.small.model, own.small.job, plan, rule=own.rule)
                 if engine == OWN:
                     steps += run_rank(
                         known,
@@ -711,7 +713,7 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
                         checkpoints=root,
                     )
                 else:
-                    saving = kept(known, root, steps=until, every=0, keep=0)
+                    saving = newest_checkpoint_of(known, root, steps=until, every=0, keep=0)
                     steps += train_native(
                         own.small.model,
                         own.small.job,
@@ -721,8 +723,8 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
                         steps=until,
                         rule=own.rule,
                         dtype=torch.float64,
-                        begun=saving.begun,
-                        after=saving.after,
+                        begun=saving.restore_optimizer,
+                        after=saving.save_if_due,
                     )
             found.setdefault(name, {})[begins] = steps
     return found

@@ -19,12 +19,17 @@ import torch.distributed as dist
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.interpreter.recorder import Recorder, gather_trace
 from shardwright.execute.launch.run_rank import run_rank
-from shardwright.execute.training.training_loop import StepReport, member, step_task, train_rank
+from shardwright.execute.training.training_loop import (
+    StepReport,
+    create_device_state,
+    step_task,
+    train_rank,
+)
 from shardwright.execute.transport.group_collectives import GLOO
 from shardwright.execute.transport.requests import Answer, Task
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.program.step_trace import StepTrace
 from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, Small
@@ -76,18 +81,22 @@ def train_all(
     """Steps of every plan that has a device on this rank; and the last one's trace, of all
     ranks."""
     found, traces = {}, {}
-    with Network({d: d for d in range(RANKS)}, timeout_s=240, backend=backend) as network:
+    with DistributedTransport(
+        {d: d for d in range(RANKS)}, timeout_s=240, backend=backend
+    ) as network:
         for name, small in plans.items():
             recorder = Recorder()
             if rank < small.devices:
                 known = small.known()
-                members = {rank: member(rank, known, source=seeded(small.model, seed=0))}
+                members = {
+                    rank: create_device_state(rank, known, source=seeded(small.model, seed=0))
+                }
                 found[name] = list(
                     train_rank(
                         network, members, known, map(small.batches, range(STEPS)), recorder=recorder
                     )
                 )
-            traces[name] = collected(recorder.trace(plan=name) if name in found else None)
+            traces[name] = gather_trace(recorder.trace(plan=name) if name in found else None)
     return found, traces
 
 
@@ -96,10 +105,10 @@ def serve(
 ) -> tuple[dict[int, list[int]], dict[int, dict[int, list[torch.Tensor]]]] | None:
     """Tokens, and logits of this rank's device, of `served.moving`; None of ranks that are not of
     it."""
-    with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
+    with DistributedTransport({d: d for d in range(RANKS)}, timeout_s=240) as network:
         if rank >= SERVING:
             return None
-        served = moving(network.drive, frozenset({rank}))
+        served = moving(network.run_tasks, frozenset({rank}))
         return served.tokens, served.logits
 
 
@@ -118,7 +127,7 @@ def connected(rank: int, folder: Path) -> bool:
 
     with (
         patch.object(dist, "new_group", late),
-        Network({d: d for d in range(RANKS)}, timeout_s=240),
+        DistributedTransport({d: d for d in range(RANKS)}, timeout_s=240),
     ):
         return last.exists()
 
@@ -174,7 +183,7 @@ def ended(rank: int, *, by: Callable[[], None], who: int, backend: str = "") -> 
     a step before."""
     small = PLANS[ENDED]
     known = small.known()
-    own = member(rank, known, source=seeded(small.model, seed=0))
+    own = create_device_state(rank, known, source=seeded(small.model, seed=0))
 
     def halfway(task: Task[StepReport]) -> Task[StepReport]:
         answer: Answer = None
@@ -191,11 +200,13 @@ def ended(rank: int, *, by: Callable[[], None], who: int, backend: str = "") -> 
 
     met = not backend
     try:
-        with Network({d: d for d in range(RANKS)}, timeout_s=240, backend=backend) as network:
+        with DistributedTransport(
+            {d: d for d in range(RANKS)}, timeout_s=240, backend=backend
+        ) as network:
             if backend:
-                network.drive({rank: step_task(own, known, batch=small.batches(0))})
+                network.run_tasks({rank: step_task(own, known, batch=small.batches(0))})
                 met = True
-            network.drive({rank: halfway(step_task(own, known, batch=small.batches(0)))})
+            network.run_tasks({rank: halfway(step_task(own, known, batch=small.batches(0)))})
     except StrategyError as error:
         if not met:
             raise

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.training.training_step import StepResult
-from shardwright.execute.weights.parameter_layout import owned, stored
-from shardwright.execute.weights.parameter_names import family_of
+from shardwright.execute.weights.parameter_layout import stored_parameters, stored_tensor_of
+from shardwright.execute.weights.parameter_names import naming_rules_of
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.model.ir.model_graph import Model
 from tests.execute.published_configs import logits_of
@@ -52,9 +52,12 @@ def gradient_differences(
     published.save_pretrained(folder)
     gradients = open_weights(folder, model=model, dtype=torch.float64)
     (store,) = result.stores.values()
-    for key, parameter in owned(model):
+    for key, parameter in stored_parameters(model):
         if parameter.trainable:
             (held,) = store.held[key].values()
-            wanted = gradients(key) - stored(model, family_of(model.architecture), key).add
+            wanted = (
+                gradients(key)
+                - stored_tensor_of(model, naming_rules_of(model.architecture), key).add
+            )
             own = torch.zeros_like(held.value) if held.gradient is None else held.gradient
             yield key, float((own - wanted).abs().max()), float(wanted.abs().max())

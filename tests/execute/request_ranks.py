@@ -17,18 +17,18 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.redistribute import Tensors
-from shardwright.execute.transport.communication_record import SentElements, Trace
+from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.requests import (
-    Exchange,
+    GroupExchange,
     Post,
     Reduce,
     Reduction,
     Take,
     Task,
-    begun,
-    ended,
+    begin_side_task,
+    end_side_task,
 )
-from shardwright.execute.transport.torch_distributed import DTYPES, Network
+from shardwright.execute.transport.torch_distributed import DTYPES, DistributedTransport
 from tests.execute.layouts import devices_of, held, two_sided, whole_tasks
 from tests.execute.started import started
 from tests.program.test_transition import case_of
@@ -151,10 +151,10 @@ def beside(seed: int) -> Tasks:
         others = [d for d in group if d != device]
         receives = dict.fromkeys(others, (5,))
         key = ("beside", seed, number)
-        gives = dict.fromkeys(others, tensor)
-        found = yield Exchange(
+        sends = dict.fromkeys(others, tensor)
+        found = yield GroupExchange(
             group=group,
-            gives=gives,
+            sends=sends,
             receives=receives,
             key=key,
             kind="all_gather",
@@ -168,13 +168,13 @@ def beside(seed: int) -> Tasks:
             for i in (
                 i for i in range(len(asked)) if apart[i] and begins[i] == now and device in asked[i]
             ):
-                going[i] = yield from begun(one(device, i), late=begins[i] < i)
+                going[i] = yield from begin_side_task(one(device, i), late=begins[i] < i)
             if not apart[now] and device in asked[now]:
                 found[now] = yield from one(device, now)
             for i in (
                 i for i in range(len(asked)) if apart[i] and ends[i] == now and device in asked[i]
             ):
-                found[i] = yield from ended(going.pop(i))
+                found[i] = yield from end_side_task(going.pop(i))
         assert not going
         return tuple(found[i] for i in sorted(found))  # type: ignore[return-value]
 
@@ -203,8 +203,8 @@ def run_all(
     rank: int, *, spread: int, devices: int = 32, backend: str = ""
 ) -> tuple[Found, list[SentElements]]:
     found: Found = {}
-    trace = Trace()
-    with Network(
+    trace = CommunicationRecord()
+    with DistributedTransport(
         {device: rank_of(device, ranks=spread) for device in range(devices)},
         timeout_s=240,
         backend=backend,
@@ -216,7 +216,7 @@ def run_all(
                     for d, task in tasks_of(seed).items()
                     if rank_of(d, ranks=spread) == rank
                 }
-                found[name, seed] = network.drive(own, trace=trace)
+                found[name, seed] = network.run_tasks(own, trace=trace)
     return found, trace.records
 
 
@@ -233,10 +233,10 @@ def errors(rank: int) -> dict[str, str]:
         timeout_s: float = 240,
     ) -> None:
         try:
-            with Network(devices, timeout_s=timeout_s) as network:
+            with DistributedTransport(devices, timeout_s=timeout_s) as network:
                 # A rank that gives up at once would break off the other's connecting.
                 dist.barrier()
-                network.drive(
+                network.run_tasks(
                     {
                         **{d: task for d, task in tasks.items() if devices[d] == rank},
                         **(strangers or {}),
@@ -280,8 +280,8 @@ def dying(rank: int) -> str:
         yield Take(source=1, shape=(3,), key="b")
 
     try:
-        with Network({0: 0, 1: 1}, timeout_s=240) as network:
-            network.drive({rank: takes() if rank == 0 else gives()})
+        with DistributedTransport({0: 0, 1: 1}, timeout_s=240) as network:
+            network.run_tasks({rank: takes() if rank == 0 else gives()})
     except StrategyError as error:
         return str(error)
     return ""

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native import ring_attention
-from shardwright.execute.native.ring_attention import Ring, passed_round
+from shardwright.execute.native.ring_attention import Ring, attend_over_ring
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.model.blocks.dense_blocks import core_operator
 from shardwright.model.ir.operator import AttentionShape, Operator
@@ -69,7 +69,7 @@ class Found:
 def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
     operator, ring, events, sent = (
         core_of(variant),
-        Ring(ranks=dist.group.WORLD, dealt=DEAL),
+        Ring(ranks=dist.group.WORLD, positions_by_rank=DEAL),
         list[str](),
         list[int](),
     )
@@ -95,7 +95,7 @@ def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
         return begin(ops)
 
     patch.setattr(dist, "batch_isend_irecv", begun)
-    attend = partial(passed_round, place=place, ring=ring)
+    attend = partial(attend_over_ring, place=place, ring=ring)
 
     def ran(*, again: bool) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
         leaves, kept = [one.clone().requires_grad_() for one in own], list[tuple[int, ...]]()

@@ -11,12 +11,12 @@ from random import Random
 import torch
 
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.proof.proof_result import TOLERANCE
-from shardwright.execute.serve.iteration_batch import Part
+from shardwright.execute.serve.iteration_batch import RequestPart
 from shardwright.execute.serve.served_model import served_model
-from shardwright.execute.serve.server import Drive, Server, server
-from shardwright.execute.serve.unsplit_logits import whole_logits
+from shardwright.execute.serve.server import Server, TaskRunner, create_server
+from shardwright.execute.serve.unsplit_logits import unsplit_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -43,10 +43,10 @@ def twice(name: str) -> Model:
 
 
 FAMILIES: dict[str, Callable[[], Model]] = {
-    "grouped queries": lambda: shrink(dense(layers=2)),
+    "grouped queries": lambda: narrower_model(dense(layers=2)),
     "latent": partial(small_model, "deepseek-v2-lite"),
     "latent queries": partial(small_model, "deepseek-v3"),
-    "experts": lambda: shrink(sparse(dense_layers=1, layers=1)),
+    "experts": lambda: narrower_model(sparse(dense_layers=1, layers=1)),
     "sliding window": partial(twice, "mistral-7b"),
     "windows, sinks and experts": partial(small_model, "gpt-oss-20b"),
     "chunked attention": partial(small_model, "llama-4-scout-text"),
@@ -87,29 +87,34 @@ def tiny(
     """A server whose requests have their whole text from the start."""
     plans = [plan(model, one) for one in degrees]
     answers: dict[int, list[int]] = {r: [] for r in known}
-    return server(
+    return create_server(
         model, plans, prompts=known, answers=answers, source=seeded(model, seed=SEED), **more
     )  # type: ignore[arg-type]
 
 
-def moving(drive: Drive | None = None, here: frozenset[int] | None = None) -> Server:
+def moving(run_tasks: TaskRunner | None = None, here: frozenset[int] | None = None) -> Server:
     """Greedy requests that go from a worker of two devices to one of two other ones, and one of
     them back."""
     model = family("experts")
     plans = [plan(model, {"tp": 2, "ep": 2}), plan(model, {"pp": 2})]
-    served = server(
+    served = create_server(
         model,
         plans,
         prompts=texts(model, lengths=(5, 4)),
         source=seeded(model, seed=SEED),
-        drive=drive,
-        here=here,
+        run_tasks=run_tasks,
+        local_devices=here,
     )
 
     def iterate(worker: int, *parts: tuple[int, int, int]) -> None:
         served.iterate(
             worker,
-            [[Part(request=request, tokens=tokens, past=past) for request, tokens, past in parts]],
+            [
+                [
+                    RequestPart(request=request, tokens=tokens, past=past)
+                    for request, tokens, past in parts
+                ]
+            ],
         )
 
     iterate(0, (0, 5, 0), (1, 2, 0))
@@ -169,12 +174,12 @@ class Script:
 
     def _iterate(self, served: Server, worker: int, left: Sequence[int]) -> None:
         here = [r for r in left if self.places[r].worker == worker and self.random.random() < 0.8]
-        ranks: list[list[Part]] = [[] for _ in range(self.ranks[worker])]
+        ranks: list[list[RequestPart]] = [[] for _ in range(self.ranks[worker])]
         for request in here:
             place = self.places[request]
             most = self.lengths[request] - place.cached
             tokens = min(most, self.random.choice((1, 1, 2, 5, 9)))
-            ranks[place.rank].append(Part(request=request, tokens=tokens, past=place.cached))
+            ranks[place.rank].append(RequestPart(request=request, tokens=tokens, past=place.cached))
             place.cached += tokens
         if here:
             served.iterate(worker, ranks)
@@ -185,7 +190,7 @@ def worst(served: Server) -> float:
     position was computed."""
     found = 0.0
     for request, text in served.tokens.items():
-        whole = whole_logits(
+        whole = unsplit_logits(
             served.workers[0].model, text, source=seeded(served.workers[0].model, seed=SEED)
         )
         known = served.logits[request]

@@ -3,7 +3,7 @@ are."""
 
 from __future__ import annotations
 
-from shardwright.execute.proof.shorter_step import Question, num_operators, shortened
+from shardwright.execute.proof.shorter_step import ModelJobPlan, num_operators, shorter_step
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import in_proof
 
@@ -11,10 +11,10 @@ FEW_OPERATORS = 240
 """Of a step, one way; a plan that cannot have as few with two microbatches has more."""
 
 
-def short(question: Question) -> Question:
+def short(question: ModelJobPlan) -> ModelJobPlan:
     """Fewer layers, then half the microbatches, as long as lanes that have two or more keep two."""
     while not in_proof() and (count := num_operators(question)) > FEW_OPERATORS:
-        shorter = shortened(*question, most=count - 1)
+        shorter = shorter_step(*question, most=count - 1)
         lanes = zip(question[2].lanes, shorter[2].lanes, strict=True)
         if shorter == question or any(
             one.microbatches < min(lane.microbatches, 2) for lane, one in lanes
@@ -24,7 +24,7 @@ def short(question: Question) -> Question:
     return question
 
 
-def short_zoo_plan(name: str) -> Question:
+def short_zoo_plan(name: str) -> ModelJobPlan:
     """A plan of the zoo, and its problem."""
     zoo = zoo_plan(name)
     return short((zoo.model, zoo.job, zoo.plan))

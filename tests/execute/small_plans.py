@@ -10,16 +10,16 @@ import torch
 
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.interpreter.device_walk import Batch
-from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import (
-    Member,
+    DeviceState,
+    PreparedTraining,
     StepReport,
-    Training,
-    member,
-    training,
+    create_device_state,
+    prepare_training,
 )
-from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.training.training_step import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -98,10 +98,10 @@ class Small:
     def plan(self) -> Plan:
         return parse_plan(f"plan small devices {self.devices}\n{self.zero}{self.body}")
 
-    def known(self) -> Training:
+    def known(self) -> PreparedTraining:
         return _known(self)
 
-    def alone(self) -> Training:
+    def alone(self) -> PreparedTraining:
         """The same on one device."""
         return _alone(replace(self, body="", zero="", devices=1))
 
@@ -113,26 +113,29 @@ class Small:
         }
         return {n: ids[:, :-1] for n, ids in tokens.items()} | {"labels": tokens["text"][:, 1:]}
 
-    def members(self, known: Training) -> dict[int, Member]:
-        return {d: member(d, known, source=seeded(self.model, seed=0)) for d in known.devices}
+    def members(self, known: PreparedTraining) -> dict[int, DeviceState]:
+        return {
+            d: create_device_state(d, known, source=seeded(self.model, seed=0))
+            for d in known.devices
+        }
 
 
 @lru_cache(maxsize=8)
 def _small(whole: Callable[[], Model]) -> Model:
-    return shrink(whole())
+    return narrower_model(whole())
 
 
 @lru_cache(maxsize=64)
-def _known(small: Small) -> Training:
-    return training(small.model, small.job, small.plan, rule=small.rule)
+def _known(small: Small) -> PreparedTraining:
+    return prepare_training(small.model, small.job, small.plan, rule=small.rule)
 
 
 @lru_cache(maxsize=64)
-def _alone(small: Small) -> Training:
-    return training(
+def _alone(small: Small) -> PreparedTraining:
+    return prepare_training(
         small.model,
         small.job,
-        unsplit(small.model, small.job, microbatches=small.microbatches),
+        single_device_plan(small.model, small.job, microbatches=small.microbatches),
         rule=small.rule,
     )
 
@@ -148,8 +151,8 @@ def _alone_reports(small: Small, steps: int) -> tuple[StepReport, ...]:
 
 
 def run_here(
-    small: Small, known: Training, *, steps: int
-) -> tuple[list[StepReport], dict[int, Member]]:
+    small: Small, known: PreparedTraining, *, steps: int
+) -> tuple[list[StepReport], dict[int, DeviceState]]:
     members = small.members(known)
     return train(members, known, (small.batches(step) for step in range(steps))), members
 

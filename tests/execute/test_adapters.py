@@ -20,10 +20,10 @@ from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.narrower_model import shrink
-from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.training.training_step import run_step, unsplit
-from shardwright.execute.weights.parameter_layout import adapters
+from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.training.training_step import run_step, single_device_plan
+from shardwright.execute.weights.parameter_layout import adapter_keys
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.model.catalog.models_by_name import load_model
@@ -144,7 +144,7 @@ def test_memory_is_that_of_the_adapters_alone() -> None:
 )
 def test_adapters_train_like_the_unsplit_model_and_as_counted(split: str) -> None:
     small = Small(body=_one(split), whole=partial(adapted, "lora:r16"), zero="zero all: all/1/1\n")
-    assert_equal(prove(small.model, small.job, small.plan))
+    assert_equal(prove_plan(small.model, small.job, small.plan))
     same(problem_of(small.plan, model=small.model, job=small.job))
 
 
@@ -152,7 +152,7 @@ def test_adapters_begin_at_zero_and_no_checkpoint_has_them() -> None:
     model = adapted("lora:r16:qkv")
     values = InitialValues(model=model, seed=1, dtype=torch.float32)
     run = next(i for i, r in enumerate(model.runs) if r.count > 1)
-    keys = sorted(k for k in adapters(model) if k[:2] == (run, 0))
+    keys = sorted(k for k in adapter_keys(model) if k[:2] == (run, 0))
     assert [k[3] for k in keys] == ["qkv.lora_a", "qkv.lora_b", "qkv.lora_b.1", "qkv.lora_b.2"]
     assert [bool(values(key).any()) for key in keys] == [True, False, False, False]
 
@@ -161,13 +161,13 @@ def test_adapters_behind_a_frozen_embedding_have_gradients() -> None:
     """Nothing before the first layer is trained, so that its input has no gradient; both factors of
     its adapters have one."""
     model = trained(sparse(dense_layers=1, layers=1), "lora:r4:attn,mlp")
-    small = shrink(model)
+    small = narrower_model(model)
     job = job_from_flags(seq_len=8, global_batch=2)
     step = run_step(
         small,
         job,
-        unsplit(small, job),
-        batch=made_batch(small, job, seed=0),
+        single_device_plan(small, job),
+        batch=random_batch(small, job, seed=0),
         source=seeded(small, seed=0),
     )
     (store,) = step.stores.values()

@@ -21,12 +21,12 @@ from shardwright.execute.transport.requests import (
     Reduce,
     Request,
     Task,
-    answered,
-    begun,
-    ended,
+    answer_requests,
+    begin_side_task,
+    end_side_task,
 )
-from shardwright.execute.transport.side_tasks import StreamAsides, ThreadAsides
-from shardwright.execute.transport.side_tasks_in_turn import one_by_one
+from shardwright.execute.transport.side_tasks import StreamSideTasks, ThreadSideTasks
+from shardwright.execute.transport.side_tasks_in_turn import side_tasks_in_turn
 
 
 def asks(*keys: str) -> Task[list[Any]]:
@@ -43,7 +43,7 @@ def key_of(request: Request) -> Any:
 
 
 def test_tasks_of_a_thread_run_one_behind_another_while_their_device_goes_on() -> None:
-    asides, go, order = ThreadAsides(name="beside"), Flag(), []
+    asides, go, order = ThreadSideTasks(name="beside"), Flag(), []
 
     def answers(request: Request) -> Any:
         if key_of(request) == "a":
@@ -61,7 +61,7 @@ def test_tasks_of_a_thread_run_one_behind_another_while_their_device_goes_on() -
 
 
 def test_an_error_is_of_who_waits_and_tasks_behind_it_run() -> None:
-    asides = ThreadAsides(name="beside")
+    asides = ThreadSideTasks(name="beside")
 
     def answers(request: Request) -> Any:
         if key_of(request) == "bad":
@@ -76,7 +76,7 @@ def test_an_error_is_of_who_waits_and_tasks_behind_it_run() -> None:
 
 
 def test_messages_have_no_place_beside() -> None:
-    asides = ThreadAsides(name="beside")
+    asides = ThreadSideTasks(name="beside")
 
     def posts() -> Task[None]:
         yield Post(to=1, tensor=torch.zeros(1), key="m")
@@ -132,7 +132,7 @@ def test_a_stream_waits_for_what_was_asked_before_and_who_ends_for_the_stream() 
         patch.object(torch.cuda, "stream", lambda stream: stream),
         patch.object(torch.cuda, "current_stream", lambda on: main),
     ):
-        asides = StreamAsides(torch.device("cuda"))
+        asides = StreamSideTasks(torch.device("cuda"))
         begins = asides.begin(
             asks("a", "b"),
             lambda request: events.asked.append(f"{key_of(request)} on {events.current}"),
@@ -148,10 +148,10 @@ def test_a_stream_waits_for_what_was_asked_before_and_who_ends_for_the_stream() 
 @pytest.mark.parametrize("late", [False, True])
 def test_where_one_thing_runs_behind_another_a_task_has_one_place(late: bool) -> None:
     def device() -> Task[tuple[list[Any], Any]]:
-        beside = yield from begun(asks("a", "b"), late=late)
+        beside = yield from begin_side_task(asks("a", "b"), late=late)
         own = yield Reduce(group=(0, 1), tensor=torch.zeros(1), key="own")
-        found = yield from ended(beside)
-        assert (yield from ended(beside)) == found, "it runs once"
+        found = yield from end_side_task(beside)
+        assert (yield from end_side_task(beside)) == found, "it runs once"
         return found, own
 
     order = []
@@ -163,6 +163,6 @@ def test_where_one_thing_runs_behind_another_a_task_has_one_place(late: bool) ->
         yield
 
     with pytest.raises(StopIteration) as end:
-        next(answered(one_by_one(device()), by))
+        next(answer_requests(side_tasks_in_turn(device()), by))
     assert end.value.value == (["a", "b"], "own")
     assert order == (["own", "a", "b"] if late else ["a", "b", "own"])

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.device_parameters import Key, origin, seeded
-from shardwright.execute.proof.narrower_model import shrink
-from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
@@ -28,14 +28,14 @@ MODELS: list[Callable[[], Model]] = [
 
 @pytest.mark.parametrize("made", MODELS, ids=["dense", "sparse", "encoder-decoder", "hybrid"])
 def test_unsplit_model_equals_autograd(made: Callable[[], Model]) -> None:
-    model = shrink(made())
+    model = narrower_model(made())
     text = SequenceLength(name="text", tokens=8)
     job = TrainingJob(sequences=(text, replace(text, name="encoder")), global_batch=2)
-    batch = made_batch(model, job, seed=3)
+    batch = random_batch(model, job, seed=3)
     batch["encoder"] = batch["text"]
     source = seeded(model, seed=3)
     result = run_step(
-        model, job, unsplit(model, job), batch=batch, source=source, settings=Settings()
+        model, job, single_device_plan(model, job), batch=batch, source=source, settings=Settings()
     )
     chain, numbers = Chain(model), {run.name: i for i, run in enumerate(model.runs)}
     owners = {}

@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.optimizer_shards import Bucket
 from shardwright.execute.interpreter.device_walk import Walker, device_task
-from shardwright.execute.interpreter.layer_hooks import Cadenced
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.training.training_loop import Training
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.interpreter.layer_hooks import BucketHooks
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
+from shardwright.execute.training.training_loop import PreparedTraining
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.program.task_arrays import TaskKind
 from tests.execute.kept import with_lines
@@ -73,7 +73,7 @@ def test_steps_are_those_of_the_cadence_of_a_step(name: str) -> None:
     assert [r.norm for r in found] == pytest.approx([r.norm for r in expected], rel=1e-12)
 
 
-def passes(known: Training, device: int) -> Counter[str]:
+def passes(known: PreparedTraining, device: int) -> Counter[str]:
     """Layers with parameters that a device passes in a step: gathers, and sums of gradients."""
     rows = known.work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
@@ -93,7 +93,7 @@ def passes(known: Training, device: int) -> Counter[str]:
 )
 def test_there_is_a_collective_for_every_pass_of_a_layer(name: str) -> None:
     small = CASES[name]
-    known, trace = small.known(), Trace()
+    known, trace = small.known(), CommunicationRecord()
     train(small.members(known), known, [small.batches(0)], trace=trace)
     for device in known.devices:
         own = [r for r in trace.records if r.device == device and isinstance(r.key, tuple)]
@@ -141,18 +141,24 @@ def test_one_layer_is_whole_at_a_time() -> None:
     members, walkers, arounds = small.members(known), {}, {}
     for device, own in members.items():
         buckets = tuple(b for b in known.buckets if device in b.devices)
-        arounds[device] = Cadenced(
-            device, own.store, buckets, own.views, own.pieces, uses=True, sums=True
+        arounds[device] = BucketHooks(
+            device,
+            own.store,
+            buckets,
+            own.views,
+            own.pieces,
+            gathers_at_use=True,
+            sums_at_microbatch=True,
         )
 
     def walking(device: int, *given: Any) -> Weighed:
         return walkers.setdefault(device, Weighed(device, *given))
 
     batch = small.batches(0)
-    run(
+    run_in_process(
         {
             d: device_task(
-                d, known.work, batch=batch, store=m.store, walking=walking, around=arounds[d]
+                d, known.work, batch=batch, store=m.store, make_walker=walking, hooks=arounds[d]
             )
             for d, m in members.items()
         }
@@ -168,12 +174,12 @@ def test_one_layer_is_whole_at_a_time() -> None:
             == 0
         )
         pieces = [b.sharing(device).piece(device, b.elements, 2) for b in known.buckets]
-        assert [arounds[device].total[b.number].numel() for b in known.buckets] == [
+        assert [arounds[device].gradient_sums[b.number].numel() for b in known.buckets] == [
             high - low for low, high in pieces
         ]
 
 
-def buckets_of(known: Training, device: int) -> tuple[Bucket, ...]:
+def buckets_of(known: PreparedTraining, device: int) -> tuple[Bucket, ...]:
     return tuple(b for b in known.buckets if device in b.devices)
 
 
@@ -181,7 +187,7 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
     small = CASES["one stage"]
     known = small.known()
     members = small.members(known)
-    arounds: dict[int, Cadenced] = {}
+    arounds: dict[int, BucketHooks] = {}
     seen: dict[int, list[tuple[str, int, int]]] = {device: [] for device in members}
 
     class Watched(Walker):
@@ -195,25 +201,30 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
 
         def _note(self, kind: str) -> None:
             around = arounds[self.device]
-            seen[self.device].append((kind, len(around.ahead), len(around.summing)))
+            seen[self.device].append((kind, len(around.next_gathers), len(around.running_sums)))
 
     for device, own in members.items():
-        arounds[device] = Cadenced(
+        arounds[device] = BucketHooks(
             device,
             own.store,
             buckets_of(known, device),
             own.views,
             own.pieces,
-            uses=True,
-            sums=True,
+            gathers_at_use=True,
+            sums_at_microbatch=True,
         )
     tasks = {
         d: device_task(
-            d, known.work, batch=small.batches(0), store=m.store, walking=Watched, around=arounds[d]
+            d,
+            known.work,
+            batch=small.batches(0),
+            store=m.store,
+            make_walker=Watched,
+            hooks=arounds[d],
         )
         for d, m in members.items()
     }
-    run(tasks)
+    run_in_process(tasks)
     microbatches, (stages,) = small.plan.lanes[0].microbatches, known.work.stages
     layers = len(stage_nodes(stages[0], known.work.model))
     assert layers > 2
@@ -233,11 +244,11 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
     members = small.members(known)
     begun: dict[int, list[int]] = {device: [] for device in members}
 
-    class Counting(Cadenced):
-        def end(self, node: Node, *, weights: bool) -> Task[None]:
+    class Counting(BucketHooks):
+        def end(self, node: StageNode, *, weights: bool) -> Task[None]:
             yield from super().end(node, weights=weights)
             if weights:
-                begun[self.device].append(len(self.whole) + len(self.summing))
+                begun[self.device].append(len(self.final_gradients) + len(self.running_sums))
 
     arounds = {
         d: Counting(
@@ -246,17 +257,17 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
             buckets_of(known, d),
             own.views,
             own.pieces,
-            uses=False,
-            sums=False,
+            gathers_at_use=False,
+            sums_at_microbatch=False,
             passes=own.passes,
         )
         for d, own in members.items()
     }
     tasks = {
-        d: device_task(d, known.work, batch=small.batches(0), store=m.store, around=arounds[d])
+        d: device_task(d, known.work, batch=small.batches(0), store=m.store, hooks=arounds[d])
         for d, m in members.items()
     }
-    run(tasks)
+    run_in_process(tasks)
     for device, counts in begun.items():
         microbatches = small.plan.lanes[0].microbatches
         each = len(counts) // microbatches

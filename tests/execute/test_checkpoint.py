@@ -23,20 +23,25 @@ from shardwright.errors import DataError
 from shardwright.execute.checkpoints import checkpoint
 from shardwright.execute.checkpoints.checkpoint import (
     METADATA,
-    Saved,
-    begin,
-    finish,
-    read,
-    resumed,
+    SavedCheckpoint,
+    begin_checkpoint,
+    finish_checkpoint,
+    read_checkpoint,
+    resume_device,
     tensor_name,
     write_device,
 )
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, latest
-from shardwright.execute.checkpoints.checkpoint_planners import Piece
-from shardwright.execute.device_state.device_parameters import Key, seeded, sliced
+from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
+from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
+from shardwright.execute.device_state.device_parameters import Key, box_slice, seeded
 from shardwright.execute.device_state.flat_views import box_views
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import Member, Training, member, training
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    create_device_state,
+    prepare_training,
+)
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.tensor_layout import Box
 from tests.execute.saved import save
@@ -64,16 +69,16 @@ def copied(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / saved.name))
 
 
-def _resumed(name: str, found: Saved) -> tuple[Training, dict[int, Member]]:
+def _resumed(name: str, found: SavedCheckpoint) -> tuple[PreparedTraining, dict[int, DeviceState]]:
     small = PLANS[name]
     known = small.known()
     return known, {
-        d: resumed(d, known, found, source=seeded(small.model, seed=1)) for d in known.devices
+        d: resume_device(d, known, found, source=seeded(small.model, seed=1)) for d in known.devices
     }
 
 
 def _states(
-    own: Member, known: Training, found: Saved
+    own: DeviceState, known: PreparedTraining, found: SavedCheckpoint
 ) -> Iterator[tuple[Key, torch.Tensor, torch.Tensor]]:
     """(key, the device's piece of a state, what the checkpoint has of it)."""
     for bucket in (b for b in known.buckets if own.device in b.devices):
@@ -83,23 +88,23 @@ def _states(
             yield bucket.boxes[0][0], tensor, whole[low:high]
 
 
-def _in_boxes(found: Saved, key: Key, state: str, boxes: tuple[Box, ...]) -> torch.Tensor:
+def _in_boxes(found: SavedCheckpoint, key: Key, state: str, boxes: tuple[Box, ...]) -> torch.Tensor:
     whole = found.whole(key, state)
-    return torch.cat([sliced(whole, box).reshape(-1) for box in boxes])
+    return torch.cat([box_slice(whole, box).reshape(-1) for box in boxes])
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_plan_resumes_with_the_same_bits(saved: Path, tmp_path: Path, name: str) -> None:
     """Saved again under the other plan, every parameter and state is what it was; and training goes
     on alike."""
-    found = read(saved, model=PLANS[SAVED].model)
+    found = read_checkpoint(saved, model=PLANS[SAVED].model)
     assert found.step == STEPS
     known, members = _resumed(name, found)
     for own in members.values():
         assert own.steps == STEPS
         for _, mine, theirs in _states(own, known, found):
             assert torch.equal(mine, theirs)
-    again = read(save(members, known, tmp_path), model=found.model)
+    again = read_checkpoint(save(members, known, tmp_path), model=found.model)
     assert again.shapes == found.shapes
     moved = 0
     for key in found.shapes:
@@ -126,9 +131,9 @@ def test_a_model_that_computes_something_else_does_not_resume(saved: Path) -> No
     with pytest.raises(
         DataError, match=rf"core.attention.head_dim = {width}, this one with {2 * width} "
     ):
-        read(saved, model=replace(model, blocks=twice))
+        read_checkpoint(saved, model=replace(model, blocks=twice))
     with pytest.raises(DataError, match=r"settings.eps = 1e-05, this one with 1e-06"):
-        read(saved, model=model, settings=replace(model.settings, eps=1e-6))
+        read_checkpoint(saved, model=model, settings=replace(model.settings, eps=1e-6))
 
 
 def _with_half_heads(operator: Operator) -> Operator:
@@ -148,7 +153,7 @@ def _with_half_heads(operator: Operator) -> Operator:
 def test_any_reader_of_the_format_opens_it(saved: Path, tmp_path: Path) -> None:
     """torch's own conversion and loading, which know nothing of us, find every parameter and state
     whole; and each element once."""
-    found = read(saved, model=PLANS[SAVED].model)
+    found = read_checkpoint(saved, model=PLANS[SAVED].model)
     dcp_to_torch_save(saved, tmp_path / "whole.pt")
     whole = torch.load(tmp_path / "whole.pt", weights_only=True)
     assert set(whole) == {
@@ -189,12 +194,14 @@ def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPat
     known, asked = small.known(), []
     original = checkpoint.read_pieces
 
-    def counted(pieces: list[Piece], *others: object) -> None:
+    def counted(pieces: list[CheckpointPiece], *others: object) -> None:
         asked.extend(pieces)
         original(pieces, *others)
 
     monkeypatch.setattr(checkpoint, "read_pieces", counted)
-    own = resumed(0, known, read(saved, model=small.model), source=seeded(small.model, seed=1))
+    own = resume_device(
+        0, known, read_checkpoint(saved, model=small.model), source=seeded(small.model, seed=1)
+    )
     held = sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values())
     states = sum(t.numel() for s in own.states.values() for t in s.tensors.values())
     assert sum(piece.values.numel() for piece in asked) == held + states
@@ -237,34 +244,36 @@ def test_formats_of_a_job_are_kept_and_master_copies_found(saved: Path, tmp_path
     """bf16 with copies in fp32, under two plans; and begun from a checkpoint in float64, which has
     no copies."""
 
-    def begun(name: str, source: Saved | None) -> tuple[Training, dict[int, Member]]:
+    def begun(
+        name: str, source: SavedCheckpoint | None
+    ) -> tuple[PreparedTraining, dict[int, DeviceState]]:
         small = PLANS[name]
-        known = training(
+        known = prepare_training(
             small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)
         )
         first = seeded(small.model, seed=0)
         return known, {
-            d: member(d, known, source=first)
+            d: create_device_state(d, known, source=first)
             if source is None
-            else resumed(d, known, source, source=first)
+            else resume_device(d, known, source, source=first)
             for d in known.devices
         }
 
     model = PLANS[SAVED].model
     known, members = begun(SAVED, None)
     train(members, known, [PLANS[SAVED].batches(0)])
-    one = read(save(members, known, tmp_path / "one"), model=model)
+    one = read_checkpoint(save(members, known, tmp_path / "one"), model=model)
     other_known, others = begun("tp2 then dp2", one)
-    two = read(save(others, other_known, tmp_path / "two"), model=model)
+    two = read_checkpoint(save(others, other_known, tmp_path / "two"), model=model)
     for key in one.shapes:
         assert one.whole(key).dtype == torch.bfloat16
         for state in ("value", "first", "second", "master"):
             assert torch.equal(one.whole(key, state), two.whole(key, state))
         assert torch.equal(one.whole(key, "master").bfloat16(), one.whole(key))
         assert not torch.equal(one.whole(key, "master"), one.whole(key).float())
-    exact = read(saved, model=model)
+    exact = read_checkpoint(saved, model=model)
     coarse_known, coarse = begun("two lanes", exact)
-    three = read(save(coarse, coarse_known, tmp_path / "three"), model=model)
+    three = read_checkpoint(save(coarse, coarse_known, tmp_path / "three"), model=model)
     assert all(
         torch.equal(three.whole(key, "master"), exact.whole(key).float()) for key in exact.shapes
     )
@@ -286,14 +295,14 @@ def test_what_is_not_whole_is_refused_by_name(copied: Path, harm: str) -> None:
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        read(copied, model=PLANS[SAVED].model)
+        read_checkpoint(copied, model=PLANS[SAVED].model)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_another_model_is_refused(saved: Path) -> None:
     with pytest.raises(DataError, match="is of another model"):
-        read(saved, model=PLANS["experts"].model)
+        read_checkpoint(saved, model=PLANS["experts"].model)
 
 
 def _dies(rank: int, root: str, after: int) -> None:
@@ -306,7 +315,7 @@ def _dies(rank: int, root: str, after: int) -> None:
     train(members, known, [small.batches(0)])
     save(members, known, Path(root))
     train(members, known, [small.batches(1)])
-    folder = begin(Path(root), 2)
+    folder = begin_checkpoint(Path(root), 2)
     write_device(members[0], known, folder)
     original, done = os.fsync, itertools.count(1)
 
@@ -316,7 +325,7 @@ def _dies(rank: int, root: str, after: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync = killed  # type: ignore[assignment]
-    finish(folder, [write_device(members[1], known, folder)], known, step=2)
+    finish_checkpoint(folder, [write_device(members[1], known, folder)], known, step=2)
 
 
 @pytest.mark.parametrize(
@@ -333,19 +342,19 @@ def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path, afte
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == [
         ".step-00000002.unfinished"
     ]
-    newest = latest(tmp_path)
+    newest = newest_checkpoint(tmp_path)
     assert newest == tmp_path / "step-00000001"
     small = PLANS["hidden"]
-    known, members = _resumed("hidden", read(newest, model=small.model))
+    known, members = _resumed("hidden", read_checkpoint(newest, model=small.model))
     (report,) = train(members, known, [small.batches(1)])
     alone, straight = run_here(small, known, steps=2)
     assert report == alone[-1]
     finished = save(members, known, tmp_path)
-    assert latest(tmp_path) == finished
+    assert newest_checkpoint(tmp_path) == finished
     assert not list(tmp_path.glob(".*"))
     two, same = (
-        read(finished, model=small.model),
-        read(save(straight, known, tmp_path / "straight"), model=small.model),
+        read_checkpoint(finished, model=small.model),
+        read_checkpoint(save(straight, known, tmp_path / "straight"), model=small.model),
     )
     assert all(
         torch.equal(two.whole(key, state), same.whole(key, state))
@@ -359,13 +368,13 @@ def test_a_kill_while_replacing_a_checkpoint_leaves_the_one_before(
 ) -> None:
     before = copied.parent / f".{copied.name}.before"
     copied.rename(before)
-    assert latest(before.parent) == before
-    found = read(before, model=PLANS[SAVED].model)
+    assert newest_checkpoint(before.parent) == before
+    found = read_checkpoint(before, model=PLANS[SAVED].model)
     assert found.step == STEPS
     shutil.copytree(saved, copied)
-    assert latest(before.parent) == copied
+    assert newest_checkpoint(before.parent) == copied
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
-    assert latest(tmp_path) is None
-    assert latest(tmp_path / "nowhere") is None
+    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(tmp_path / "nowhere") is None

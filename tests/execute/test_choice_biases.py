@@ -17,18 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.checkpoints.checkpoint import read, resumed
+from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resume_device
 from shardwright.execute.device_state.device_parameters import Key, seeded
-from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
+from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.execute.numerics.experts import expert_layer
-from shardwright.execute.proof.prove_plan import made_batch
+from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training import router_bias_updates
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.router_bias_updates import moved_bias
-from shardwright.execute.training.training_loop import Member, Training, member, training
-from shardwright.execute.training.training_step import unsplit
-from shardwright.execute.weights.checkpoint_to_weights import written_weights
+from shardwright.execute.training.router_bias_updates import updated_bias
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    create_device_state,
+    prepare_training,
+)
+from shardwright.execute.training.training_step import single_device_plan
+from shardwright.execute.weights.checkpoint_to_weights import write_checkpoint_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -61,13 +66,17 @@ def small(layers: int = 4, predictors: int = 0) -> Model:
 
 
 def begun(
-    model: Model, plan: Plan, *, rate: float | None = RATE, precision: Precision | None = None
-) -> tuple[Training, dict[int, Member]]:
-    known = training(model, JOB, plan, rule=AdamW(rate=1e-2), bias_rate=rate, precision=precision)
-    return known, {d: member(d, known, source=seeded(model, seed=1)) for d in known.devices}
+    model: Model, plan: Plan, *, rate: float | None = RATE, precision: RunPrecision | None = None
+) -> tuple[PreparedTraining, dict[int, DeviceState]]:
+    known = prepare_training(
+        model, JOB, plan, rule=AdamW(rate=1e-2), bias_rate=rate, precision=precision
+    )
+    return known, {
+        d: create_device_state(d, known, source=seeded(model, seed=1)) for d in known.devices
+    }
 
 
-def biases(members: Mapping[int, Member], known: Training) -> dict[Key, Any]:
+def biases(members: Mapping[int, DeviceState], known: PreparedTraining) -> dict[Key, Any]:
     """By key, which all holders have alike."""
     found: dict[Key, Any] = {}
     for key in known.biases:
@@ -85,7 +94,7 @@ def biases(members: Mapping[int, Member], known: Training) -> dict[Key, Any]:
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.floats(0.0, 1.0))
 def test_a_step_moves_each_bias_towards_the_mean_load(loads: list[int], rate: float) -> None:
     bias = torch.arange(len(loads), dtype=torch.float64)
-    found = moved_bias(bias, torch.tensor(loads, dtype=torch.float64), rate=rate)
+    found = updated_bias(bias, torch.tensor(loads, dtype=torch.float64), rate=rate)
     mean = sum(loads) / len(loads)
     for number, load in enumerate(loads):
         moved = (
@@ -101,7 +110,7 @@ def test_a_step_moves_each_bias_towards_the_mean_load(loads: list[int], rate: fl
 
 def test_an_update_by_hand() -> None:
     """The worked one of its docstring."""
-    found = moved_bias(
+    found = updated_bias(
         torch.zeros(4), torch.tensor([5.0, 1.0, 3.0, 3.0], dtype=torch.float64), rate=0.1
     )
     assert found.tolist() == pytest.approx([-0.1, 0.1, 0.0, 0.0])
@@ -112,7 +121,7 @@ def test_loads_are_of_the_choice_of_the_whole_step() -> None:
     backward."""
     model = small(1)
     (key,) = selection_biases(model)
-    known, members = begun(model, unsplit(model, JOB, microbatches=4))
+    known, members = begun(model, single_device_plan(model, JOB, microbatches=4))
     before = biases(members, known)[key].clone()
     seen: list[Any] = []
 
@@ -123,7 +132,7 @@ def test_loads_are_of_the_choice_of_the_whole_step() -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(expert_layer, "chosen_experts", watched)
-        train(members, known, [made_batch(model, JOB, seed=0)])
+        train(members, known, [random_batch(model, JOB, seed=0)])
     loads = torch.bincount(torch.cat([one.flatten() for one in seen[:4]]), minlength=len(before))
     topk = seen[0].shape[-1]
     assert int(loads.sum()) == 8 * LENGTH * topk
@@ -150,8 +159,8 @@ def test_a_plan_moves_biases_as_the_unsplit_model(name: str) -> None:
     plan, layers = parse_plan(PLANS[name]), 2 if "embed+2+head" in PLANS[name] else 4
     model = small(layers)
     known, members = begun(model, plan)
-    alone, whole = begun(model, unsplit(model, JOB))
-    batches = [made_batch(model, JOB, seed=seed) for seed in range(3)]
+    alone, whole = begun(model, single_device_plan(model, JOB))
+    batches = [random_batch(model, JOB, seed=seed) for seed in range(3)]
     before = biases(whole, alone)
     reports, others = train(members, known, batches), train(whole, alone, batches)
     assert [one.loss for one in reports] == pytest.approx([one.loss for one in others], abs=1e-9)
@@ -165,10 +174,10 @@ def test_a_plan_moves_biases_as_the_unsplit_model(name: str) -> None:
 def test_biases_change_the_loss_and_nothing_else_does() -> None:
     """At a rate of 0, and without, losses are those of frozen biases."""
     model = small(2)
-    batches = [made_batch(model, JOB, seed=seed) for seed in range(3)]
+    batches = [random_batch(model, JOB, seed=seed) for seed in range(3)]
     losses = {}
     for rate in (None, 0.0, 0.5):
-        known, members = begun(model, unsplit(model, JOB), rate=rate)
+        known, members = begun(model, single_device_plan(model, JOB), rate=rate)
         losses[rate] = [one.loss for one in train(members, known, batches)]
     assert losses[None] == losses[0.0]
     assert losses[None][0] == losses[0.5][0]
@@ -177,10 +186,10 @@ def test_biases_change_the_loss_and_nothing_else_does() -> None:
 
 def test_biases_of_prediction_modules_move() -> None:
     model = small(1, predictors=1)
-    known, members = begun(model, unsplit(model, JOB))
+    known, members = begun(model, single_device_plan(model, JOB))
     assert len(known.biases) == 2
     before = biases(members, known)
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     assert all(not torch.equal(bias, before[key]) for key, bias in biases(members, known).items())
 
 
@@ -189,11 +198,14 @@ def test_small_moves_are_not_lost_where_parameters_have_sixteen_bits() -> None:
     them."""
     model, rate = small(1), 2.0**-12
     known, members = begun(
-        model, unsplit(model, JOB), rate=rate, precision=uniform_precision(torch.bfloat16)
+        model,
+        single_device_plan(model, JOB),
+        rate=rate,
+        precision=uniform_precision(torch.bfloat16),
     )
     (before,) = biases(members, known).values()
     assert before.dtype is torch.float32
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     (moved,) = biases(members, known).values()
     assert set((moved - before).abs().tolist()) <= {0.0, rate}
     assert not torch.equal(moved, before)
@@ -202,17 +214,17 @@ def test_small_moves_are_not_lost_where_parameters_have_sixteen_bits() -> None:
 def test_equal_loads_come_of_it() -> None:
     """The busiest expert's share of the tokens falls towards the mean."""
     model = small(1)
-    batch = made_batch(model, JOB, seed=0)
+    batch = random_batch(model, JOB, seed=0)
 
     def worst(rate: float) -> float:
-        known, members = begun(model, unsplit(model, JOB), rate=rate)
+        known, members = begun(model, single_device_plan(model, JOB), rate=rate)
         known = replace(known, rule=AdamW(rate=0.0))
         loads: list[Any] = []
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
                 router_bias_updates,
-                "moved_bias",
-                lambda bias, load, rate: loads.append(load) or moved_bias(bias, load, rate=rate),
+                "updated_bias",
+                lambda bias, load, rate: loads.append(load) or updated_bias(bias, load, rate=rate),
             )
             train(members, known, [batch] * 12)
         return float(min(load.max() / load.mean() for load in loads[6:]))
@@ -227,17 +239,21 @@ def test_equal_loads_come_of_it() -> None:
 def test_a_checkpoint_has_the_biases_under_any_plan(tmp_path: Path, later: str) -> None:
     """Saved by one plan and gone on under another, as if it had not been interrupted."""
     model = small(2 if "embed+2+head" in PLANS[later] else 4)
-    batches = [made_batch(model, JOB, seed=seed) for seed in range(4)]
-    alone, whole = begun(model, unsplit(model, JOB))
+    batches = [random_batch(model, JOB, seed=seed) for seed in range(4)]
+    alone, whole = begun(model, single_device_plan(model, JOB))
     wanted = train(whole, alone, batches)
-    known, members = begun(model, parse_plan(PLANS["ep"]) if later == "dp" else unsplit(model, JOB))
+    known, members = begun(
+        model, parse_plan(PLANS["ep"]) if later == "dp" else single_device_plan(model, JOB)
+    )
     train(members, known, batches[:2])
     folder = save(members, known, tmp_path)
-    found = read(folder, model=model)
+    found = read_checkpoint(folder, model=model)
     moved = biases(members, known)
     assert all(torch.equal(found.whole(key), bias) for key, bias in moved.items())
-    known = training(model, JOB, parse_plan(PLANS[later]), rule=AdamW(rate=1e-2), bias_rate=RATE)
-    again = {d: resumed(d, known, found, source=seeded(model, seed=1)) for d in known.devices}
+    known = prepare_training(
+        model, JOB, parse_plan(PLANS[later]), rule=AdamW(rate=1e-2), bias_rate=RATE
+    )
+    again = {d: resume_device(d, known, found, source=seeded(model, seed=1)) for d in known.devices}
     assert all(torch.equal(bias, moved[key]) for key, bias in biases(again, known).items())
     assert [one.loss for one in train(again, known, batches[2:])] == pytest.approx(
         [one.loss for one in wanted[2:]], abs=1e-9
@@ -254,9 +270,12 @@ def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> 
     pytest.importorskip("safetensors")
     model = small(1)
     known, members = begun(
-        model, unsplit(model, JOB), rate=2.0**-12, precision=uniform_precision(torch.bfloat16)
+        model,
+        single_device_plan(model, JOB),
+        rate=2.0**-12,
+        precision=uniform_precision(torch.bfloat16),
     )
-    train(members, known, [made_batch(model, JOB, seed=0)])
+    train(members, known, [random_batch(model, JOB, seed=0)])
     config = {
         **DEEPSEEK,
         "num_hidden_layers": 1,
@@ -265,7 +284,7 @@ def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> 
     }
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "deepseek_v3"}))
     checkpoint = save(members, known, tmp_path)
-    written_weights(
+    write_checkpoint_weights(
         checkpoint,
         model=model,
         config=tmp_path / "config.json",
@@ -285,16 +304,16 @@ def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> 
 
 def test_a_run_that_keeps_no_biases_does_not_go_on_from_moved_ones(tmp_path: Path) -> None:
     model = small(1)
-    known, members = begun(model, unsplit(model, JOB))
-    train(members, known, [made_batch(model, JOB, seed=0)])
-    found = read(save(members, known, tmp_path), model=model)
-    frozen = training(model, JOB, unsplit(model, JOB))
+    known, members = begun(model, single_device_plan(model, JOB))
+    train(members, known, [random_batch(model, JOB, seed=0)])
+    found = read_checkpoint(save(members, known, tmp_path), model=model)
+    frozen = prepare_training(model, JOB, single_device_plan(model, JOB))
     with pytest.raises(DataError, match="has biases of routers that its run moved") as refused:
-        resumed(0, frozen, found, source=seeded(model, seed=1))
+        resume_device(0, frozen, found, source=seeded(model, seed=1))
     assert "--router-bias-update" in refused.value.hint
-    kept, _ = begun(model, unsplit(model, JOB), rate=0.0)
-    again = {0: resumed(0, kept, found, source=seeded(model, seed=1))}
-    train(again, kept, [made_batch(model, JOB, seed=1)])
+    kept, _ = begun(model, single_device_plan(model, JOB), rate=0.0)
+    again = {0: resume_device(0, kept, found, source=seeded(model, seed=1))}
+    train(again, kept, [random_batch(model, JOB, seed=1)])
     assert all(
         torch.equal(bias, biases(members, known)[key]) for key, bias in biases(again, kept).items()
     )
@@ -302,11 +321,11 @@ def test_a_run_that_keeps_no_biases_does_not_go_on_from_moved_ones(tmp_path: Pat
 
 def test_a_run_that_begins_to_move_them_takes_those_of_before(tmp_path: Path) -> None:
     model = small(1)
-    known, members = begun(model, unsplit(model, JOB), rate=None)
-    train(members, known, [made_batch(model, JOB, seed=0)])
-    found = read(save(members, known, tmp_path), model=model)
-    known, others = begun(model, unsplit(model, JOB))
-    again = {0: resumed(0, known, found, source=seeded(model, seed=1))}
+    known, members = begun(model, single_device_plan(model, JOB), rate=None)
+    train(members, known, [random_batch(model, JOB, seed=0)])
+    found = read_checkpoint(save(members, known, tmp_path), model=model)
+    known, others = begun(model, single_device_plan(model, JOB))
+    again = {0: resume_device(0, known, found, source=seeded(model, seed=1))}
     assert all(
         torch.equal(bias, biases(others, known)[key]) for key, bias in biases(again, known).items()
     )
@@ -323,5 +342,5 @@ def test_a_model_without_such_biases_is_refused() -> None:
         with pytest.raises(
             StrategyError, match="no router of small has a bias of its choice"
         ) as refused:
-            training(model, JOB, unsplit(model, JOB), bias_rate=RATE)
+            prepare_training(model, JOB, single_device_plan(model, JOB), bias_rate=RATE)
         assert (refused.value.rule, hint in refused.value.hint) == ("execute.bias", True)

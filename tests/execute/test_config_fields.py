@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.weights.parameter_names import FAMILIES
+from shardwright.execute.weights.parameter_names import FAMILY_NAMES
 from shardwright.model.families import model_settings
 from tests.execute.field_verdicts import all_fields, families, listed, words_of
 from tests.execute.flips import Ending, flips, verdict
@@ -24,7 +24,7 @@ from tests.tiers import in_both, many, random_of
 def test_the_page_has_every_field_of_every_family() -> None:
     page = listed()
     assert set(page) == set(families())
-    assert set(map(published_name, families())) >= set(FAMILIES) - {"Gemma3ForCausalLM"}
+    assert set(map(published_name, families())) >= set(FAMILY_NAMES) - {"Gemma3ForCausalLM"}
     for architecture, config in families().items():
         assert set().union(*page[architecture].values()) == all_fields(config), architecture
 

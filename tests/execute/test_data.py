@@ -17,8 +17,8 @@ from shardwright.errors import DataError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.training import token_files
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.token_batches import open_tokens, shuffled
-from shardwright.execute.training.token_files import description_of, write_tokens
+from shardwright.execute.training.token_batches import open_tokens, permuted_position
+from shardwright.execute.training.token_files import description_path, write_tokens
 from shardwright.execute.training.tokenizer import (
     BEGIN,
     END,
@@ -27,8 +27,8 @@ from shardwright.execute.training.tokenizer import (
     tokenise,
     tokenise_shipped,
 )
-from shardwright.execute.training.training_loop import member, training
-from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.training.training_step import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -101,7 +101,7 @@ def test_a_pass_in_any_order_reads_every_window_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 1000])
 def test_shuffling_is_a_permutation(count: int) -> None:
-    found = [shuffled(i, count, seed=(1, 2)) for i in range(count)]
+    found = [permuted_position(i, count, seed=(1, 2)) for i in range(count)]
     assert sorted(found) == list(range(count))
     if count > 100:
         # Of a random permutation about one place stays where it is, and half of all neighbours
@@ -200,7 +200,7 @@ def test_the_description_must_fit_file_and_model(tmp_path: Path) -> None:
     assert "has 20 tokens of uint32, text.npy.json says 20 of uint16" in _refused(
         path, model=_model(300)
     )
-    description_of(path).write_text(json.dumps({"dtype": "uint32"}))
+    description_path(path).write_text(json.dumps({"dtype": "uint32"}))
     assert "does not describe a file of tokens" in _refused(path)
     with pytest.raises(DataError, match="token 19 at 19 is outside the vocabulary of 19"):
         write_tokens(path, np.arange(20), vocabulary=19)
@@ -220,7 +220,7 @@ def test_bytes_are_tokens(tmp_path: Path) -> None:
     other.write_text("abc")
     assert tokenise([one, other], out) == len(tokens) + 5
     assert np.load(out).tolist() == [*tokens.tolist(), BEGIN, 97, 98, 99, END]
-    assert json.loads(description_of(out).read_text()) == {
+    assert json.loads(description_path(out).read_text()) == {
         "tokenizer": "bytes",
         "vocabulary": VOCABULARY,
         "dtype": "uint16",
@@ -251,9 +251,11 @@ def test_a_small_model_learns_the_shipped_text(tmp_path: Path) -> None:
     path, model, job = tmp_path / "shipped.npy", _model(VOCABULARY), _job(samples=8, tokens=32)
     tokenise_shipped(path)
     batches = open_tokens(path, model=model, job=job, seed=0)
-    known = training(model, job, unsplit(model, job), rule=AdamW(rate=1e-2))
+    known = prepare_training(model, job, single_device_plan(model, job), rule=AdamW(rate=1e-2))
     members = {
-        d: member(d, known, source=InitialValues(model=model, seed=0, dtype=torch.float64))
+        d: create_device_state(
+            d, known, source=InitialValues(model=model, seed=0, dtype=torch.float64)
+        )
         for d in known.devices
     }
     losses = [r.loss for r in train(members, known, map(batches.batch, range(40)))]

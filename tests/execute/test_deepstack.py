@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.model.blocks.deepstack import with_deepstack
 from shardwright.model.blocks.vision_language import ProjectorShape, projector_operators
 from shardwright.model.ir.block import INPUT
@@ -32,7 +32,7 @@ def deep() -> Model:
 
 
 def assert_alike(model: Model, text: str) -> None:
-    proof = prove(model, ZOO.job, parse_plan(text))
+    proof = prove_plan(model, ZOO.job, parse_plan(text))
     assert proof.equal, f"loss {proof.loss_difference:+.1e}, {proof.worst[0]} {proof.worst[1]:.1e}"
 
 

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.transport.communication_record import SentElements, Trace
+from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.group_messages import as_messages
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.in_process import run_in_process
 from tests.execute.request_ranks import CASES, GROUPED, start
 from tests.execute.started import LONGEST_S
 from tests.tiers import in_both
@@ -52,9 +52,9 @@ def worlds(
 
 @pytest.fixture(scope="module")
 def in_process() -> tuple[dict[tuple[str, int], dict[int, Any]], list[SentElements]]:
-    trace = Trace()
+    trace = CommunicationRecord()
     found = {
-        (name, seed): run(tasks_of(seed), trace=trace)
+        (name, seed): run_in_process(tasks_of(seed), trace=trace)
         for name, (tasks_of, seeds) in CASES.items()
         for seed in seeds
     }
@@ -114,7 +114,9 @@ def test_ranks_give_what_one_process_gives(worlds: Any, in_process: Any, what: s
 def test_requests_as_messages_give_what_groups_give(in_process: Any) -> None:
     for name, (tasks_of, seeds) in CASES.items():
         for seed in seeds:
-            found = run({d: as_messages(task, device=d) for d, task in tasks_of(seed).items()})
+            found = run_in_process(
+                {d: as_messages(task, device=d) for d, task in tasks_of(seed).items()}
+            )
             for device, tensors in in_process[0][name, seed].items():
                 assert all(
                     torch.equal(a, b) for a, b in zip(found[device], tensors, strict=True)

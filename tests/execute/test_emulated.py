@@ -18,9 +18,9 @@ from benchmarks.emulated.reach import fit_reach
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach
 from benchmarks.emulated.waits import Waiting
 from shardwright.execute.device_state.device_parameters import ParameterStore, seeded
-from shardwright.execute.interpreter.device_walk import Walking, device_task
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.interpreter.device_walk import WalkerFactory, device_task
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.task_arrays import TaskKind
@@ -141,17 +141,17 @@ def test_slower_links_and_gradients_across_nodes_cost_time() -> None:
     )
 
 
-def sent(small: Small, walking: Walking | None) -> Counter[tuple[object, ...]]:
-    known, trace = small.known(), Trace()
+def sent(small: Small, walking: WalkerFactory | None) -> Counter[tuple[object, ...]]:
+    known, trace = small.known(), CommunicationRecord()
     stores = {
         d: ParameterStore(
             model=small.model, source=seeded(small.model, seed=0), settings=Settings()
         )
         for d in known.devices
     }
-    run(
+    run_in_process(
         {
-            d: device_task(d, known.work, batch=small.batches(0), store=s, walking=walking)
+            d: device_task(d, known.work, batch=small.batches(0), store=s, make_walker=walking)
             for d, s in stores.items()
         },
         trace=trace,

@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.training.training_loop import Member, Training
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
+from shardwright.execute.transport.in_process import run_in_process
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train
 from tests.tiers import in_both
@@ -17,8 +17,10 @@ from tests.tiers import in_both
 FORMS = ("experts", "zb-v", "hybrid zero-3", "two lanes", "encoder and decoder")
 
 
-def evaluated(small: Small, members: dict[int, Member], known: Training, number: int) -> float:
-    found = run(
+def evaluated(
+    small: Small, members: dict[int, DeviceState], known: PreparedTraining, number: int
+) -> float:
+    found = run_in_process(
         {
             d: evaluation_task(own, known, batch=small.batches(100 + number))
             for d, own in members.items()

@@ -54,9 +54,9 @@ def test_gradients_of_several_parts_are_added() -> None:
     second = StoredParameter(box=first.box, value=first.value.clone())
     store.held[key][(*first.box, ())] = second
     view = flat_bucket(((key, (first.box,)),), store)
-    view.show(view.own_values())
+    view.set_values(view.copy_values())
     assert first.value.data_ptr() == second.value.data_ptr()
-    view.make_room(EXACT.gradient)
+    view.allocate_gradients(EXACT.gradient)
     second.gradient = torch.full_like(second.value, 2.0)
     assert torch.equal(view.own_gradients(EXACT.gradient), second.gradient.flatten())
     assert first.room is not None
@@ -82,14 +82,14 @@ def test_a_box_with_gaps_is_copied(gap: bool) -> None:
     held = store.part(key, (((0, 4), (6, 8)), columns))
     box = (((1, 2), (6, 7)) if gap else ((0, 4), (6, 8)), columns)
     view = flat_bucket(((key, (box,)),), store)
-    values = view.own_values()
+    values = view.copy_values()
     rows = [1, 4] if gap else list(range(6))
     assert torch.equal(values.view(-1, width), held.value[rows])
-    view.show(values * 2)
+    view.set_values(values * 2)
     assert view.values is not None
     assert torch.equal(held.value[rows].flatten(), view.values)
     assert (held.value.untyped_storage().data_ptr() == view.values.data_ptr()) is not gap
-    view.make_room(EXACT.gradient)
+    view.allocate_gradients(EXACT.gradient)
     assert (held.room is None) is gap
     assert not view.own_gradients(EXACT.gradient).any()
     held.gradient = torch.ones_like(held.value) if held.room is None else held.room.fill_(1.0)

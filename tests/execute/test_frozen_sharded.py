@@ -14,10 +14,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.cost.gradients.plan_synchronisation import device_sync_table
-from shardwright.execute.checkpoints.checkpoint import begin, finish, read, resumed, write_device
+from shardwright.execute.checkpoints.checkpoint import (
+    begin_checkpoint,
+    finish_checkpoint,
+    read_checkpoint,
+    resume_device,
+    write_device,
+)
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.training.training_loop import Member, Training
-from shardwright.execute.transport.communication_record import Trace
+from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
+from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
@@ -171,8 +177,8 @@ def test_devices_hold_their_part_of_what_is_frozen(name: str) -> None:
         )
 
 
-def traced(small: Small) -> tuple[Training, dict[int, Member], Trace]:
-    known, trace = small.known(), Trace()
+def traced(small: Small) -> tuple[PreparedTraining, dict[int, DeviceState], CommunicationRecord]:
+    known, trace = small.known(), CommunicationRecord()
     members = small.members(known)
     train(members, known, [small.batches(0)], trace=trace)
     return known, members, trace
@@ -297,14 +303,16 @@ def test_a_checkpoint_has_what_is_trained_and_any_plan_resumes_it(
     known, then = small.known(), other.known()
     members = small.members(known)
     train(members, known, [small.batches(0)])
-    folder = begin(tmp_path, 1)
-    saved = read(
-        finish(folder, [write_device(m, known, folder) for m in members.values()], known, step=1),
+    folder = begin_checkpoint(tmp_path, 1)
+    saved = read_checkpoint(
+        finish_checkpoint(
+            folder, [write_device(m, known, folder) for m in members.values()], known, step=1
+        ),
         model=small.model,
     )
     assert {key for key in saved.shapes if "lora" not in key[3]} == set()
     resumed_members = {
-        d: resumed(d, then, saved, source=seeded(small.model, seed=0)) for d in then.devices
+        d: resume_device(d, then, saved, source=seeded(small.model, seed=0)) for d in then.devices
     }
     found, wanted = (
         train(m, k, [small.batches(1)])[0] for m, k in ((resumed_members, then), (members, known))

@@ -18,7 +18,7 @@ from shardwright.execute.numerics.attention.fused_kernel_calls import (
 )
 from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.attention.mask_rectangles import kernel_calls as calls_of
-from shardwright.execute.numerics.attention.torch_kernels import ProcessorFlash
+from shardwright.execute.numerics.attention.torch_kernels import CpuFlash
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense_blocks import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask
@@ -112,13 +112,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Calls of the processor's kernel, as they are made."""
     found: list[str] = []
     for name in ("forward", "backward"):
-        own = getattr(ProcessorFlash, name)
+        own = getattr(CpuFlash, name)
 
         def counted(*asked: Any, own: Any = own, name: str = name, **more: Any) -> Any:
             found.append(name)
             return own(*asked, **more)
 
-        monkeypatch.setattr(ProcessorFlash, name, counted)
+        monkeypatch.setattr(CpuFlash, name, counted)
     return found
 
 
@@ -170,7 +170,7 @@ def test_many_calls_in_halves_are_summed_in_32_bits() -> None:
     """255 calls for queries whose runs fall: summed in 16 bits, gradients of keys are 1 % off."""
     positions, kernel, scale = (
         tuple((low, low + 4) for low in range(508, -1, -4)),
-        ProcessorFlash(),
+        CpuFlash(),
         0.3,
     )
     asked = calls_of(positions, positions, causal=True)

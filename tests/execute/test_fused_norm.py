@@ -14,7 +14,7 @@ from torch._decomp import decomposition_table
 
 from shardwright.execute.numerics.norms import fused_norms
 from shardwright.execute.numerics.norms import norm_operator as norm
-from shardwright.execute.numerics.norms.fused_norms import is_fused
+from shardwright.execute.numerics.norms.fused_norms import is_fused_norm
 from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense_blocks import norm as norm_operator
@@ -76,7 +76,7 @@ def test_fused_norms_are_those_that_are_built_up(
         asked.append(part)
         return True
 
-    monkeypatch.setattr(norm, "is_fused", always)
+    monkeypatch.setattr(norm, "is_fused_norm", always)
     monkeypatch.setattr(fused_norms, "RMS_BACKWARD", decomposition_table[fused_norms.RMS_BACKWARD])
     found = _ran(*NORMS[name])
     assert len(asked) == 3
@@ -95,8 +95,8 @@ def test_what_the_kernels_norm() -> None:
 
     x: Any = OnGpu()
     gain = {"gain": torch.ones(4, dtype=torch.bfloat16)}
-    assert is_fused(part, x, gain)
-    assert not is_fused(part, x, {"gain": gain["gain"].float()})
-    assert not is_fused(replace(part, split=True), x, gain)
-    assert not is_fused(replace(part, groups=2), x, gain)
-    assert not is_fused(part, torch.ones(8, dtype=torch.bfloat16), gain)
+    assert is_fused_norm(part, x, gain)
+    assert not is_fused_norm(part, x, {"gain": gain["gain"].float()})
+    assert not is_fused_norm(replace(part, split=True), x, gain)
+    assert not is_fused_norm(replace(part, groups=2), x, gain)
+    assert not is_fused_norm(part, torch.ones(8, dtype=torch.bfloat16), gain)

@@ -20,7 +20,7 @@ from shardwright.execute.numerics.layers import linear, residual_sum
 from shardwright.execute.numerics.norms import norm_operator
 from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.operator_constants import ProportionalRotary, Settings
 from tests.execute.flips import Ending, verdict
@@ -65,7 +65,7 @@ def test_factors_of_a_layer_and_of_experts_begin_at_one() -> None:
     values = InitialValues(model=model, seed=1, dtype=torch.float64)
     ones = [
         key
-        for key, _ in owned(model)
+        for key, _ in stored_parameters(model)
         if key[3].endswith(("residual2.weight", "expert_scale", "router_norm.weight"))
     ]
     assert len(ones) == 9

@@ -25,9 +25,9 @@ from shardwright.execute.numerics.norms import norm_operator
 from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, rotate_parts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.narrower_model import shrink
-from shardwright.execute.proof.prove_plan import prove
-from shardwright.execute.training.image_files import open_images, patches_of
+from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.prove_plan import prove_plan
+from shardwright.execute.training.image_files import image_patches, open_images
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled_projector import pooled_operators
 from shardwright.model.catalog.models_by_name import catalog_entry
@@ -84,14 +84,14 @@ def test_pooled_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
     tower: str, text: str
 ) -> None:
     job = job_of(image=64 if "s2" in tower else PATCHES)
-    found = prove(small_gemma(), job, parse_plan(two_stages(tower, text)))
+    found = prove_plan(small_gemma(), job, parse_plan(two_stages(tower, text)))
     assert found.equal, (found.loss_difference, found.worst)
 
 
 @pytest.mark.parametrize("text", cases(TEXT[:4], 2))
 def test_a_text_whose_width_is_no_multiple_of_the_patches_of_a_token(text: str) -> None:
     model = small_gemma(hidden=66)
-    found = prove(model, job_of(), parse_plan(two_stages(TOWER[1], text)))
+    found = prove_plan(model, job_of(), parse_plan(two_stages(TOWER[1], text)))
     assert found.equal, (found.loss_difference, found.worst)
     (out,) = (
         o for b in model.blocks if b.name == "projector" for o in b.operators if o.name == "out"
@@ -122,7 +122,7 @@ def test_the_published_widths_of_few_layers(text: str) -> None:
         global_batch=8,
     )
     plan = two_stages(TOWER[0], text).replace("embed+3+head", "embed+2+head")
-    found = prove(of_few_layers(), job, parse_plan(plan))
+    found = prove_plan(of_few_layers(), job, parse_plan(plan))
     assert found.equal, (found.loss_difference, found.worst)
 
 
@@ -131,7 +131,7 @@ def test_a_small_model_has_what_is_held_of_a_token_of_its_own_width() -> None:
     eighth 75."""
     (out,) = (
         o
-        for b in shrink(of_few_layers()).blocks
+        for b in narrower_model(of_few_layers()).blocks
         if b.name == "projector"
         for o in b.operators
         if o.name == "out"
@@ -152,7 +152,7 @@ def test_elements_that_do_not_lie_evenly_over_patches_are_not_cut() -> None:
     ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"],
 )
 def test_its_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
-    found = prove(
+    found = prove_plan(
         trained(small_gemma(), asked), job_of(), parse_plan(two_stages(TOWER[0], TEXT[1]))
     )
     assert found.equal, (found.loss_difference, found.worst)
@@ -225,8 +225,8 @@ def test_elements_of_a_patch_are_the_channels_of_its_pixels() -> None:
             :, channel, 3 * down + i, 3 * across + j
         ]
     model = small_gemma()
-    assert np.array_equal(patches_of(images, model=model), patches_of(theirs, model=model))
-    assert np.array_equal(patches_of(theirs, model=model)[:, :5], theirs[:, [0, 1, 4, 5, 2]])
+    assert np.array_equal(image_patches(images, model=model), image_patches(theirs, model=model))
+    assert np.array_equal(image_patches(theirs, model=model)[:, :5], theirs[:, [0, 1, 4, 5, 2]])
 
 
 def test_files_of_images(tmp_path: Path) -> None:
@@ -255,10 +255,10 @@ def causal(patch: pytest.MonkeyPatch) -> None:
 
 
 def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    rows = run_layer._rows
+    rows = run_layer._own_rows
     patch.setattr(
         run_layer,
-        "_rows",
+        "_own_rows",
         lambda whole, *at: rows(whole, *at) / 2 + 0.5 if whole.dim() == 3 else rows(whole, *at),
     )
 

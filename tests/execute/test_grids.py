@@ -23,8 +23,8 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotate_pairs,
     rotated_pair_count,
 )
-from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid, Settings
 from tests.execute.test_merged_patches import job_of, small_kimi
 
@@ -163,8 +163,8 @@ def test_the_gradient_of_a_stretched_table_is_the_slope_of_the_loss() -> None:
     """Images of 6 x 6 patches over a table of 4 x 4; against differences of the loss in three rows
     of it."""
     model, job = small_kimi(), job_of(samples=2)
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
-    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
+    whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     (store,) = whole.stores.values()
     key = next(key for key in store.held if key[3] == "patch.positions")
     (held,) = store.held[key].values()
@@ -179,7 +179,9 @@ def test_the_gradient_of_a_stretched_table_is_the_slope_of_the_loss() -> None:
                 value[row, 3] += by
             return value
 
-        return float(run_step(model, job, unsplit(model, job), batch=batch, source=moved).loss)
+        return float(
+            run_step(model, job, single_device_plan(model, job), batch=batch, source=moved).loss
+        )
 
     for row in (0, 5, 14):
         slope = (loss(row, 1e-5) - loss(row, -1e-5)) / 2e-5

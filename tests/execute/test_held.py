@@ -10,16 +10,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.launch import peak_memory
-from shardwright.execute.launch.peak_memory import EVERY_S, watched
+from shardwright.execute.launch.peak_memory import EVERY_S, watch_memory
 
 SIZE = 64 * 2**20
 
 
 @pytest.mark.skipif(
-    peak_memory._in_use() is None, reason="the C library does not say what is in use"
+    peak_memory._allocated_bytes_reader() is None,
+    reason="the C library does not say what is in use",
 )
 def test_what_was_given_back_is_not_counted_twice() -> None:
-    with watched(torch.device("cpu")) as found:
+    with watch_memory(torch.device("cpu")) as found:
         for _ in range(3):
             tensor = torch.ones(SIZE // 4)
             sleep(5 * EVERY_S)
@@ -28,9 +29,9 @@ def test_what_was_given_back_is_not_counted_twice() -> None:
 
 
 def test_without_an_answer_it_is_what_the_process_grew_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peak_memory, "_in_use", lambda: None)
-    before = peak_memory._largest()
-    with watched(torch.device("cpu")) as found:
+    monkeypatch.setattr(peak_memory, "_allocated_bytes_reader", lambda: None)
+    before = peak_memory._max_resident_bytes()
+    with watch_memory(torch.device("cpu")) as found:
         tensor = torch.ones((before + SIZE) // 4 if before < 2**30 else SIZE // 4)
     assert found.most == found.grown
     assert tensor.numel()

@@ -15,11 +15,11 @@ from torch.nn import functional
 from shardwright.errors import DataError
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.training import token_files
-from shardwright.execute.training.image_files import patches_of
+from shardwright.execute.training.image_files import image_patches
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.token_batches import TokenBatches, open_tokens
-from shardwright.execute.training.training_loop import member, training
-from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.training.training_step import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -96,10 +96,11 @@ def test_a_split_plan_learns_of_files_as_one_device_does(tmp_path: Path) -> None
         " s2\norder 1f1b(main)\n"
     )
     losses = []
-    for plan in (unsplit(MODEL, job), split):
-        known = training(MODEL, job, plan, rule=AdamW(rate=1e-2))
+    for plan in (single_device_plan(MODEL, job), split):
+        known = prepare_training(MODEL, job, plan, rule=AdamW(rate=1e-2))
         members = {
-            device: member(device, known, source=seeded(MODEL, seed=3)) for device in known.devices
+            device: create_device_state(device, known, source=seeded(MODEL, seed=3))
+            for device in known.devices
         }
         losses.append(
             [
@@ -149,12 +150,12 @@ def test_patches_of_several_frames_have_the_image_in_each() -> None:
     image = replace(KIMI_MODEL.settings.image, frames=2, in_blocks=True)
     model = replace(KIMI_MODEL, settings=replace(KIMI_MODEL.settings, image=image))
     pixels = np.arange(3.0 * 12 * 12).reshape(1, 3, 12, 12)
-    found = patches_of(pixels, model=model)
-    once = patches_of(pixels, model=KIMI_MODEL)
+    found = image_patches(pixels, model=model)
+    once = image_patches(pixels, model=KIMI_MODEL)
     assert found.shape == (1, 16, 3 * 2 * 3 * 3)
     assert np.array_equal(found.reshape(1, 16, 3, 2, 9)[:, :, :, 0], once.reshape(1, 16, 3, 9))
     assert np.array_equal(found.reshape(1, 16, 3, 2, 9)[:, :, :, 1], once.reshape(1, 16, 3, 9))
-    assert np.array_equal(patches_of(found, model=model), found)
+    assert np.array_equal(image_patches(found, model=model), found)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from shardwright.errors import DataError
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.interpreter import device_walk
 from shardwright.execute.numerics.images.image_token_positions import require_one_row
-from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import KIMI, QWEN3_VL
@@ -30,7 +30,7 @@ def refused(config: Config, places: np.ndarray, monkeypatch: pytest.MonkeyPatch)
     model = model_from_config(config, name="small")
     image = model.settings.image
     assert image is not None
-    batch = made_batch(model, JOB, seed=0)
+    batch = random_batch(model, JOB, seed=0)
     text = batch["text"].masked_fill(batch["text"] == image.token, image.token - 1)
     text[:, 3:7] = image.token
     assert (text == image.token).sum(1).tolist() == [image.written(16)] * 2
@@ -44,7 +44,7 @@ def refused(config: Config, places: np.ndarray, monkeypatch: pytest.MonkeyPatch)
         run_step(
             model,
             JOB,
-            unsplit(model, JOB),
+            single_device_plan(model, JOB),
             batch={**batch, "text": text},
             source=seeded(model, seed=0),
         )

@@ -7,9 +7,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, Reduction, Take, Task
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.requests import (
+    GroupExchange,
+    Post,
+    Reduce,
+    Reduction,
+    Take,
+    Task,
+)
 
 
 def summed(
@@ -25,17 +32,19 @@ def summed(
 
 
 def test_reductions_of_groups() -> None:
-    assert run({d: summed(d, (0, 1, 2)) for d in range(3)}) == {d: [6.0, -3.0] for d in range(3)}
-    assert run({d: summed(d, (0, 1, 2), reduction=Reduction.MAX) for d in range(3)}) == {
+    assert run_in_process({d: summed(d, (0, 1, 2)) for d in range(3)}) == {
+        d: [6.0, -3.0] for d in range(3)
+    }
+    assert run_in_process({d: summed(d, (0, 1, 2), reduction=Reduction.MAX) for d in range(3)}) == {
         d: [3.0, 0.0] for d in range(3)
     }
 
 
 def test_an_exchange_gives_each_its_own() -> None:
     def task(device: int) -> Task[dict[int, list[int]]]:
-        came = yield Exchange(
+        came = yield GroupExchange(
             group=(0, 1, 2),
-            gives={
+            sends={
                 other: torch.tensor([10 * device + other])
                 for other in range(3)
                 if other != (device + 1) % 3
@@ -47,7 +56,7 @@ def test_an_exchange_gives_each_its_own() -> None:
         )
         return {other: tensor.tolist() for other, tensor in came.items()}  # type: ignore[union-attr]
 
-    assert run({d: task(d) for d in range(3)}) == {
+    assert run_in_process({d: task(d) for d in range(3)}) == {
         d: {o: [10 * o + d] for o in range(3) if d != (o + 1) % 3} for d in range(3)
     }
 
@@ -68,7 +77,7 @@ def test_messages_of_one_key_come_in_order_and_a_post_never_waits() -> None:
             result += [float(other[0]), float(one[0])]  # type: ignore[index]
         return result
 
-    assert run({0: giver(), 1: taker()})[1] == [2.0, 1.0, 1.0, 2.0, 0.0, 3.0]
+    assert run_in_process({0: giver(), 1: taker()})[1] == [2.0, 1.0, 1.0, 2.0, 0.0, 3.0]
 
 
 def test_a_deadlock_names_devices_and_what_they_wait_for() -> None:
@@ -80,7 +89,7 @@ def test_a_deadlock_names_devices_and_what_they_wait_for() -> None:
         yield Take(source=0, shape=(1,), key="never")
 
     with pytest.raises(StrategyError) as caught:
-        run({0: crossed("a", "b", 0), 1: crossed("b", "a", 1), 2: alone()})
+        run_in_process({0: crossed("a", "b", 0), 1: crossed("b", "a", 1), 2: alone()})
     assert caught.value.rule == "run.deadlock"
     message = str(caught.value)
     assert "device 0 for 1 in all_reduce ('a', 0)" in message
@@ -97,7 +106,7 @@ def test_a_wait_for_a_device_that_is_done_is_a_deadlock() -> None:
         yield Take(source=0, shape=(1,), key="b")
 
     with pytest.raises(StrategyError) as caught:
-        run({0: done(), 1: waits()})
+        run_in_process({0: done(), 1: waits()})
     assert caught.value.rule == "run.deadlock"
 
 
@@ -116,12 +125,14 @@ def test_members_that_disagree(second: Reduce) -> None:
         yield request
 
     with pytest.raises(StrategyError) as caught:
-        run({0: task(Reduce(group=(0, 1), tensor=torch.zeros(2), key="k")), 1: task(second)})
+        run_in_process(
+            {0: task(Reduce(group=(0, 1), tensor=torch.zeros(2), key="k")), 1: task(second)}
+        )
     assert caught.value.rule == "run.mismatch"
 
 
 @pytest.mark.parametrize(
-    ("gives", "receives"),
+    ("sends", "receives"),
     [
         ({}, {0: (2,)}),
         ({0: torch.zeros(1)}, {}),
@@ -130,15 +141,15 @@ def test_members_that_disagree(second: Reduce) -> None:
     ],
 )
 def test_exchanges_that_disagree(
-    gives: dict[int, torch.Tensor], receives: dict[int, tuple[int, ...]]
+    sends: dict[int, torch.Tensor], receives: dict[int, tuple[int, ...]]
 ) -> None:
     def task(given: dict[int, torch.Tensor], expected: dict[int, tuple[int, ...]]) -> Task[None]:
-        yield Exchange(
-            group=(0, 1), gives=given, receives=expected, key="k", kind="all_gather", elements=3
+        yield GroupExchange(
+            group=(0, 1), sends=given, receives=expected, key="k", kind="all_gather", elements=3
         )
 
     with pytest.raises(StrategyError) as caught:
-        run({0: task({1: torch.zeros(2)}, {1: (1,)}), 1: task(gives, receives)})
+        run_in_process({0: task({1: torch.zeros(2)}, {1: (1,)}), 1: task(sends, receives)})
     assert caught.value.rule == "run.mismatch"
 
 
@@ -152,7 +163,7 @@ def test_messages_of_the_wrong_shape_or_never_taken() -> None:
 
     for shape, rule in (((3,), "run.mismatch"), (None, "run.untaken")):
         with pytest.raises(StrategyError) as caught:
-            run({0: giver(), 1: taker(shape=shape)})
+            run_in_process({0: giver(), 1: taker(shape=shape)})
         assert caught.value.rule == rule
 
 
@@ -170,7 +181,7 @@ def test_an_error_of_a_task_says_where_and_ends_the_others() -> None:
             ended.append(1)
 
     with pytest.raises(ValueError, match="no") as caught:
-        run({0: fails(), 1: waits()})
+        run_in_process({0: fails(), 1: waits()})
     assert caught.value.__notes__ == ["on device 0"]
 
 
@@ -181,11 +192,11 @@ def test_answers_belong_to_who_asked() -> None:
         again = yield Reduce(group=(0, 1), tensor=torch.ones(1), key="a")
         return float(total) + float(again)  # type: ignore[arg-type]
 
-    assert run({d: task(d) for d in range(2)}) == {0: 4.0, 1: 5.0}
+    assert run_in_process({d: task(d) for d in range(2)}) == {0: 4.0, 1: 5.0}
 
 
 def test_the_trace_counts_tensors_and_says_what_the_device_did() -> None:
-    trace = Trace()
+    trace = CommunicationRecord()
 
     def task(device: int) -> Task[None]:
         trace.doing[device] = "F0"
@@ -196,7 +207,7 @@ def test_the_trace_counts_tensors_and_says_what_the_device_did() -> None:
             trace.doing[device] = "I0"
             yield Take(source=0, shape=(5,), key="b", dtype=torch.float64)
 
-    run({d: task(d) for d in range(3)}, trace=trace)
+    run_in_process({d: task(d) for d in range(3)}, trace=trace)
     assert trace.elements() == {
         **{(d, "all_reduce", (0, 1, 2)): 4 for d in range(3)},
         (0, "send", (0, 2)): 5,

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.checkpoints import initial_values
-from shardwright.execute.checkpoints.initial_values import InitialValues, branches
-from shardwright.execute.device_state.device_parameters import sliced, whole_shape
-from shardwright.execute.training.training_loop import member
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.checkpoints.initial_values import InitialValues, residual_branches
+from shardwright.execute.device_state.device_parameters import box_slice, whole_shape
+from shardwright.execute.training.training_loop import create_device_state
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.huggingface_layouts import LAYOUTS
 from tests.execute.small_plans import PLANS
@@ -24,12 +24,12 @@ from tests.execute.trained import train
 def test_a_part_is_the_slice_of_the_whole(name: str) -> None:
     model = model_from_config(LAYOUTS[name], name=name)
     source = InitialValues(model=model, seed=3, dtype=torch.float64)
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         whole = source(key)
         assert tuple(whole.shape) == whole_shape(model, key)
         assert torch.isfinite(whole).all()
         box = tuple(((0, n // 4), (n // 2, n)) if n >= 4 else ((0, n),) for n in whole.shape)
-        assert torch.equal(source.part(key, box), sliced(whole, box))
+        assert torch.equal(source.part(key, box), box_slice(whole, box))
 
 
 def test_weights_are_normal_and_the_ends_of_branches_narrower() -> None:
@@ -38,9 +38,9 @@ def test_weights_are_normal_and_the_ends_of_branches_narrower() -> None:
         name="wide",
     )
     source = InitialValues(model=model, seed=5, dtype=torch.float64)
-    assert branches(model) == 4
+    assert residual_branches(model) == 4
     seen = {}
-    for key, parameter in owned(model):
+    for key, parameter in stored_parameters(model):
         if key[1] == 0:
             seen[parameter.name] = source(key).flatten()
     assert all((seen[name] == 1).all() for name in ("norm1.weight", "norm2.weight", "norm.weight"))
@@ -66,14 +66,14 @@ def test_weights_are_normal_and_the_ends_of_branches_narrower() -> None:
 def test_what_is_made_at_a_time_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_from_config(LAYOUTS["mixtral"], name="mixtral")
     source = InitialValues(model=model, seed=3, dtype=torch.float64)
-    whole = {key: source(key) for key, _ in owned(model)}
+    whole = {key: source(key) for key, _ in stored_parameters(model)}
     monkeypatch.setattr(initial_values, "AT_ONCE", 50)
     assert all(torch.equal(source(key), values) for key, values in whole.items())
 
 
 def test_layers_and_seeds_differ() -> None:
     model = model_from_config(LAYOUTS["llama"], name="llama")
-    keys = [key for key, parameter in owned(model) if parameter.name == "up.weight"]
+    keys = [key for key, parameter in stored_parameters(model) if parameter.name == "up.weight"]
     one, other = (InitialValues(model=model, seed=seed, dtype=torch.float64) for seed in (1, 2))
     assert len(keys) == 2
     assert not torch.isclose(one(keys[0]), one(keys[1])).any()
@@ -84,7 +84,7 @@ def test_state_spaces_begin_within_their_bounds() -> None:
     for name in ("mamba", "mamba2"):
         model = model_from_config(LAYOUTS[name], name=name)
         source = InitialValues(model=model, seed=1, dtype=torch.float64)
-        found = {parameter.name: source(key) for key, parameter in owned(model)}
+        found = {parameter.name: source(key) for key, parameter in stored_parameters(model)}
         steps = torch.nn.functional.softplus(
             found["scan.dt_bias" if name == "mamba2" else "dt_proj.bias"]
         )
@@ -106,7 +106,7 @@ def test_plans_begin_alike_and_learn() -> None:
         small = PLANS[name]
         known = small.known()
         source = InitialValues(model=small.model, seed=0, dtype=torch.float64)
-        members = {d: member(d, known, source=source) for d in known.devices}
+        members = {d: create_device_state(d, known, source=source) for d in known.devices}
         losses.append([r.loss for r in train(members, known, [small.batches(0)] * 3)])
     assert losses[0] == pytest.approx(losses[1], abs=1e-10)
     assert losses[0][0] == pytest.approx(log(PLANS["tp2 then dp2"].model.vocab), abs=0.2)

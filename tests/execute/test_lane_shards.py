@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
-from shardwright.execute.checkpoints.checkpoint import read, resumed
+from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resume_device
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.device_state.optimizer_shards import Bucket
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import member, training
-from shardwright.execute.training.training_step import unsplit
-from shardwright.execute.transport.communication_record import SentElements, Trace
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.training.training_step import single_device_plan
+from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.hardware.device_list import DeviceList
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.zero_sharding import shard_rules
@@ -55,16 +55,18 @@ def test_steps_are_those_of_one_device(name: str) -> None:
 
 
 def moved(name: str, what: str) -> list[tuple[Bucket, list[SentElements]]]:
-    """Of each bucket of several parties: what its devices exchanged with the owners of optimizer
-    states in a step."""
+    """Of each bucket of several reduction groups: what its devices exchanged with the owners of
+    optimizer states in a step."""
     small = PLANS[name]
-    known, trace = small.known(), Trace()
+    known, trace = small.known(), CommunicationRecord()
     train(small.members(known), known, [small.batches(0)], trace=trace)
     found: dict[int, list[SentElements]] = defaultdict(list)
     for record in trace.records:
         if isinstance(record.key, tuple) and record.key[0] == what:
             found[record.key[1]].append(record)
-    return [(bucket, found[bucket.number]) for bucket in known.buckets if bucket.in_parties]
+    return [
+        (bucket, found[bucket.number]) for bucket in known.buckets if bucket.has_reduction_groups
+    ]
 
 
 @pytest.mark.parametrize("name", ["one lane shards", "lanes shard for themselves", "hybrid lanes"])
@@ -80,18 +82,18 @@ def test_the_busiest_gives_the_owners_what_is_priced(name: str) -> None:
         assert max(r.elements for r in records) == pytest.approx(volume, abs=len(bucket.devices))
         assert sum(r.sent for r in records) == sum(r.received for r in records)
         compared += 1
-    assert compared == sum(b.in_parties for b in small.known().buckets) > 0
+    assert compared == sum(b.has_reduction_groups for b in small.known().buckets) > 0
 
 
 @pytest.mark.parametrize("name", ["one lane shards", "lanes shard for themselves"])
 def test_new_values_come_once(name: str) -> None:
-    """Each device receives what its party keeps of a bucket, less what it owns of that."""
+    """Each device receives its reduction group's piece of a bucket, without what it owns."""
     for bucket, records in moved(name, "renewed"):
         sharers = bucket.sharers[0]
         for record in records:
             (low, high), (a, b) = (
                 one.piece(record.device, bucket.elements, 1)
-                for one in (sharers.party(record.device), sharers)
+                for one in (sharers.reduction_group(record.device), sharers)
             )
             assert record.received == high - low - max(min(high, b) - max(low, a), 0)
 
@@ -101,14 +103,14 @@ def test_what_no_lane_shards_is_summed_once_and_gathered_once(name: str) -> None
     """Whatever the lanes' stage: of it no microbatch reduces anything and no use gathers anything,
     and new values come from all holders."""
     small = PLANS[name]
-    known, trace = small.known(), Trace()
+    known, trace = small.known(), CommunicationRecord()
     train(small.members(known), known, [small.batches(0)], trace=trace)
     found = Counter(
         (*r.key[:2], r.device)
         for r in trace.records
         if isinstance(r.key, tuple) and len(r.key) == 2
     )
-    apart = [bucket for bucket in known.buckets if not bucket.in_parties]
+    apart = [bucket for bucket in known.buckets if not bucket.has_reduction_groups]
     sums = []
     for bucket in apart:
         uses, owners, new, scattered = (
@@ -131,22 +133,28 @@ def test_a_checkpoint_is_taken_up_where_it_was_left(
     of who went on."""
     small, source = PLANS[name], seeded(PLANS[name].model, seed=0)
     precision = precision_of(small.job) if in_formats else None
-    known = training(small.model, small.job, small.plan, rule=RULE, precision=precision)
-    members = {d: member(d, known, source=source) for d in known.devices}
+    known = prepare_training(small.model, small.job, small.plan, rule=RULE, precision=precision)
+    members = {d: create_device_state(d, known, source=source) for d in known.devices}
     train(members, known, [small.batches(0)])
     assert all(bool(own.values) is not in_formats for own in members.values() if own.pieces)
-    found = read(save(members, known, tmp_path), model=small.model)
+    found = read_checkpoint(save(members, known, tmp_path), model=small.model)
     (expected,) = train(members, known, [small.batches(1)])
     (again,) = train(
-        {d: resumed(d, known, found, source=source) for d in known.devices},
+        {d: resume_device(d, known, found, source=source) for d in known.devices},
         known,
         [small.batches(1)],
     )
     assert (again.loss, again.norm) == (expected.loss, expected.norm)
-    one = training(
-        small.model, small.job, unsplit(small.model, small.job), rule=RULE, precision=precision
+    one = prepare_training(
+        small.model,
+        small.job,
+        single_device_plan(small.model, small.job),
+        rule=RULE,
+        precision=precision,
     )
     (alone,) = train(
-        {d: resumed(d, one, found, source=source) for d in one.devices}, one, [small.batches(1)]
+        {d: resume_device(d, one, found, source=source) for d in one.devices},
+        one,
+        [small.batches(1)],
     )
     assert alone.loss == pytest.approx(expected.loss, rel=1e-2 if in_formats else 1e-12)

@@ -17,13 +17,18 @@ transformers = pytest.importorskip("transformers", reason="Transformers is not i
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.proof.narrower_model import shrink
-from shardwright.execute.proof.prove_plan import made_batch, prove
+from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import member, training
-from shardwright.execute.training.training_step import StepResult, differences, run_step, unsplit
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.training.training_step import (
+    StepResult,
+    run_step,
+    single_device_plan,
+    step_differences,
+)
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.multi_token_prediction import without_predictors
@@ -75,7 +80,7 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, architectu
         wanted.backward()
     job = TrainingJob(sequences=sequences_of(model, tokens=LENGTH), global_batch=2)
     weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
-    result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
+    result = run_step(model, job, single_device_plan(model, job), batch=batch, source=weights)
     assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=1e-6)
     for key, difference, largest in gradient_differences(
         published, model, result, folder=tmp_path / "gradients"
@@ -182,13 +187,13 @@ JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), globa
 
 def step(model: Model, plan: Plan) -> StepResult:
     return run_step(
-        model, JOB, plan, batch=made_batch(model, JOB, seed=0), source=seeded(model, seed=1)
+        model, JOB, plan, batch=random_batch(model, JOB, seed=0), source=seeded(model, seed=1)
     )
 
 
 @lru_cache(maxsize=8)
 def unsplit_step(model: Model, microbatches: int) -> StepResult:
-    return step(model, unsplit(model, JOB, microbatches=microbatches))
+    return step(model, single_device_plan(model, JOB, microbatches=microbatches))
 
 
 def steps(model: Model, plan: Plan) -> tuple[StepResult, StepResult]:
@@ -203,7 +208,7 @@ def test_a_plan_has_the_loss_of_the_unsplit_model_with_its_microbatches(name: st
     model = small(layers)
     parts, whole = steps(model, plan)
     assert float(parts.loss) == pytest.approx(float(whole.loss), abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-10
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-10
     without = step(replace(model, settings=replace(model.settings, load_balancing=0.0)), plan)
     assert float(parts.loss) > float(without.loss) + COEFFICIENT
     # The loss of one microbatch is another one: it is no sum over tokens.
@@ -221,27 +226,27 @@ def test_a_cut_inside_a_layer_leaves_the_loss(before: str) -> None:
     stages = f"embed+{'+'.join(names[:place])}, {'+'.join(names[place:])}+head on 0, 2"
     parts, whole = steps(model, parse_plan(piped("1f1b", stages, split="all = b2")))
     assert float(parts.loss) == pytest.approx(float(whole.loss), abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-10
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-10
 
 
 def test_prediction_modules_are_not_balanced() -> None:
     """Of a model with one, the loss is that of the same layers without."""
-    model = shrink(sparse(dense_layers=1, layers=1, predictors=1))
+    model = narrower_model(sparse(dense_layers=1, layers=1, predictors=1))
     chosen = replace(model, settings=replace(model.settings, load_balancing=COEFFICIENT))
     ((found,),) = {
         tuple(o.name for b in model.blocks for o in balanced_routers(b)) for model in (chosen,)
     }
     assert found == "route"
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    batch, source = made_batch(model, job, seed=0), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=0), seeded(model, seed=1)
     added = [
-        float(run_step(one, job, unsplit(one, job), batch=batch, source=source).loss)
+        float(run_step(one, job, single_device_plan(one, job), batch=batch, source=source).loss)
         for one in (chosen, model)
     ]
     without = without_predictors(model)
     balanced_without = replace(without, settings=chosen.settings)
     alone = [
-        float(run_step(one, job, unsplit(one, job), batch=batch, source=source).loss)
+        float(run_step(one, job, single_device_plan(one, job), batch=batch, source=source).loss)
         for one in (balanced_without, without)
     ]
     assert added[0] - added[1] == pytest.approx(alone[0] - alone[1], abs=1e-12)
@@ -252,17 +257,17 @@ def test_microbatches_have_the_mean_of_their_own_losses() -> None:
     """Gradient accumulation: each microbatch by itself, weighed by its samples."""
     model = small()
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    batch, source = made_batch(model, job, seed=0), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=0), seeded(model, seed=1)
     batch["labels"] = batch["labels"].clamp(min=0)
     together = run_step(
-        model, job, unsplit(model, job, microbatches=4), batch=batch, source=source
+        model, job, single_device_plan(model, job, microbatches=4), batch=batch, source=source
     ).loss
     fewer = replace(job, global_batch=2)
     alone = [
         run_step(
             model,
             fewer,
-            unsplit(model, fewer),
+            single_device_plan(model, fewer),
             batch={name: x[i : i + 2] for name, x in batch.items()},
             source=source,
         ).loss
@@ -279,7 +284,7 @@ def test_what_is_frozen_has_no_gradient_and_the_same_loss(kind: str) -> None:
     plan = parse_plan(PLANS["pp and dp and ep"])
     parts, whole = steps(model, plan)
     assert float(parts.loss) == pytest.approx(float(whole.loss), abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-10
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-10
 
 
 def test_five_steps_balance_the_experts() -> None:
@@ -287,13 +292,15 @@ def test_five_steps_balance_the_experts() -> None:
     model = small(2, 20.0)
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     plan = parse_plan(PLANS["ep and tp"])
-    batch = made_batch(model, job, seed=0)
+    batch = random_batch(model, job, seed=0)
 
     def last(chosen: Model) -> float:
-        known = training(chosen, job, plan, rule=AdamW(rate=1e-2))
-        members = {d: member(d, known, source=seeded(model, seed=1)) for d in known.devices}
+        known = prepare_training(chosen, job, plan, rule=AdamW(rate=1e-2))
+        members = {
+            d: create_device_state(d, known, source=seeded(model, seed=1)) for d in known.devices
+        }
         train(members, known, [batch] * 5)
-        known = training(model, job, plan, rule=AdamW(rate=0.0))
+        known = prepare_training(model, job, plan, rule=AdamW(rate=0.0))
         again = {d: replace_known(members[d]) for d in known.devices}
         return train(again, known, [batch])[0].loss
 
@@ -310,7 +317,7 @@ def replace_known(own: Any) -> Any:
 def test_a_proof_has_the_loss() -> None:
     model = small(4)
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    found = prove(model, job, parse_plan(PLANS["pp and dp and ep"]))
+    found = prove_plan(model, job, parse_plan(PLANS["pp and dp and ep"]))
     assert abs(found.loss_difference) < 1e-10
     unlike = (
         "plan small devices 2\nlane a samples 4 in 2\n  stages embed+4+head on 0\n    all = .\n"
@@ -319,21 +326,25 @@ def test_a_proof_has_the_loss() -> None:
         "lane b samples 4 in 4\n  stages embed+4+head on 1\n    all = .\norder gpipe(a)\norder"
         " gpipe(b)\n"
     )
-    with pytest.raises(StrategyError, match="lanes have some of 1 and 2 samples"):
-        prove(model, job, parse_plan(unlike))
+    with pytest.raises(StrategyError, match="lanes have microbatches of 1 and 2 samples"):
+        prove_plan(model, job, parse_plan(unlike))
     assert max(found.gradients.values()) < 1e-8
 
 
 def test_what_is_not_learnt_has_the_loss_of_tokens_alone() -> None:
     model, plan = small(4), parse_plan(PLANS["pp and dp and ep"])
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    batch = made_batch(model, job, seed=0)
-    known = training(model, job, plan)
-    members = {d: member(d, known, source=seeded(model, seed=1)) for d in known.devices}
-    found = run({d: evaluation_task(own, known, batch=batch) for d, own in members.items()})
+    batch = random_batch(model, job, seed=0)
+    known = prepare_training(model, job, plan)
+    members = {
+        d: create_device_state(d, known, source=seeded(model, seed=1)) for d in known.devices
+    }
+    found = run_in_process(
+        {d: evaluation_task(own, known, batch=batch) for d, own in members.items()}
+    )
     without = replace(model, settings=replace(model.settings, load_balancing=0.0))
     tokens = run_step(
-        without, job, unsplit(without, job), batch=batch, source=seeded(model, seed=1)
+        without, job, single_device_plan(without, job), batch=batch, source=seeded(model, seed=1)
     ).loss
     assert list(found.values()) == pytest.approx([float(tokens)] * 4, abs=1e-12)
 
@@ -342,10 +353,15 @@ def test_noise_on_routers_is_refused_unless_it_is_switched_off() -> None:
     model = model_from_config({**MIXTRAL, "router_jitter_noise": 0.1}, name="small")
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     with pytest.raises(StrategyError, match=r"router_jitter_noise 0\.1") as refused:
-        training(model, job, unsplit(model, job))
+        prepare_training(model, job, single_device_plan(model, job))
     assert refused.value.rule == "execute.noise"
-    training(model, job, unsplit(model, job), settings=replace(model.settings, router_noise=0.0))
-    assert abs(prove(model, job, parse_plan(PLANS["ep and tp"])).loss_difference) < 1e-10
+    prepare_training(
+        model,
+        job,
+        single_device_plan(model, job),
+        settings=replace(model.settings, router_noise=0.0),
+    )
+    assert abs(prove_plan(model, job, parse_plan(PLANS["ep and tp"])).loss_difference) < 1e-10
 
 
 def test_a_model_without_routers_has_no_such_loss() -> None:
@@ -356,8 +372,11 @@ def test_a_model_without_routers_has_no_such_loss() -> None:
     with pytest.raises(
         StrategyError, match="mean over equal routers, and small has none"
     ) as refused:
-        training(
-            model, job, unsplit(model, job), settings=replace(model.settings, load_balancing=0.1)
+        prepare_training(
+            model,
+            job,
+            single_device_plan(model, job),
+            settings=replace(model.settings, load_balancing=0.1),
         )
     assert refused.value.rule == "execute.balance"
 

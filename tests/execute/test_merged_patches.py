@@ -19,8 +19,13 @@ from shardwright.execute.numerics.images.merged_tokens import (
     split_neighbours,
     unfold_elements,
 )
-from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.training.training_step import (
+    prepare_step,
+    run_step,
+    single_device_plan,
+    step_differences,
+)
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision_language import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config
@@ -89,12 +94,12 @@ def two_stages(tower: str, text: str) -> str:
 
 def assert_same(model: Model, job: TrainingJob, text: str) -> None:
     """A step of a plan and of one device, with all sequences as long as they are."""
-    batch: Batch = made_batch(model, job, seed=1)
+    batch: Batch = random_batch(model, job, seed=1)
     source = seeded(model, seed=1)
-    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, parse_plan(text), batch=batch, source=source)
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-12
 
 
 def test_elements_of_a_token_lie_over_its_patches() -> None:
@@ -122,7 +127,7 @@ def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
     tower: str, text: str
 ) -> None:
     model, job = small_kimi(), job_of(image=64 if "s2" in tower else PATCHES)
-    found = prove(model, job, parse_plan(two_stages(tower, text)))
+    found = prove_plan(model, job, parse_plan(two_stages(tower, text)))
     assert found.equal, (found.loss_difference, found.worst)
 
 
@@ -143,7 +148,7 @@ def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
         f"  stages {'+'.join(first)} on 0\n    all = t4\n"
         f"  stages {'+'.join(behind)} on 4\n    all = b2 t2\norder gpipe(main)\n"
     )
-    found = prove(small_kimi(), job_of(), parse_plan(text))
+    found = prove_plan(small_kimi(), job_of(), parse_plan(text))
     assert found.equal, (found.loss_difference, found.worst)
 
 
@@ -157,7 +162,9 @@ def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
     ],
 )
 def test_a_merging_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
-    found = prove(trained(small_kimi(), asked), job_of(), parse_plan(two_stages(TOWER[0], TEXT[1])))
+    found = prove_plan(
+        trained(small_kimi(), asked), job_of(), parse_plan(two_stages(TOWER[0], TEXT[1]))
+    )
     assert found.equal, (found.loss_difference, found.worst)
 
 
@@ -191,7 +198,7 @@ def test_images_without_rows_and_columns_are_refused_by_name() -> None:
             StrategyError,
             match=f"an image of {patches} patches is no square of whole blocks of 2 x 2",
         ) as caught:
-            prepare(model, job, unsplit(model, job))
+            prepare_step(model, job, single_device_plan(model, job))
         assert caught.value.rule == "execute.grid"
         assert f"of {other} patches" in str(caught.value.hint)
 
@@ -216,14 +223,14 @@ def joined_norm(model: Model) -> Model:
 @pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_a_norm_over_all_patches_of_a_token(tower: str) -> None:
     model = joined_norm(small_kimi())
-    found = prove(
+    found = prove_plan(
         model,
         job_of(image=64 if "s2" in tower else PATCHES),
         parse_plan(two_stages(tower, TEXT[1])),
     )
     assert found.equal, (found.loss_difference, found.worst)
     with pytest.raises(StrategyError) as caught:
-        prove(model, job_of(), parse_plan(two_stages(TOWER[6], TEXT[1])))
+        prove_plan(model, job_of(), parse_plan(two_stages(TOWER[6], TEXT[1])))
     assert caught.value.rule == "execute.width"
 
 
@@ -270,7 +277,7 @@ def folded_norm(model: Model) -> Model:
 @pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_a_norm_of_merged_tokens(tower: str) -> None:
     model = folded_norm(small_kimi())
-    found = prove(
+    found = prove_plan(
         model,
         job_of(image=64 if "s2" in tower else PATCHES),
         parse_plan(two_stages(tower, TEXT[1])),
@@ -282,7 +289,7 @@ def test_a_norm_of_merged_tokens(tower: str) -> None:
 def test_a_text_as_wide_as_no_multiple_of_the_patches_of_a_token(tower: str) -> None:
     model = small_kimi(hidden=66)
     assert next(b for b in model.blocks if b.name == "projector").output_width == 17
-    found = prove(
+    found = prove_plan(
         model,
         job_of(image=64 if "s2" in tower else PATCHES),
         parse_plan(two_stages(tower, TEXT[1])),

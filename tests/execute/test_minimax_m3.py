@@ -15,10 +15,14 @@ safetensors = pytest.importorskip("safetensors.torch")
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.layers.activation_functions import clamped_gate
-from shardwright.execute.proof.prove_plan import made_batch, prove
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_step import differences, run_step, unsplit
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.training.training_step import (
+    run_step,
+    single_device_plan,
+    step_differences,
+)
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -110,12 +114,12 @@ CUTS = (
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """Both products of the merge among them, whose tokens are of four patches each."""
     model, job, plan = small(), job_of(), parse_plan(two_stages(tower, text))
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
-    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
+    whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
-    assert prove(model, job, plan).equal
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-12
+    assert prove_plan(model, job, plan).equal
 
 
 def test_a_clamped_gate_has_a_slope() -> None:
@@ -259,7 +263,7 @@ def test_experts_of_the_language_model_alone_are_one_tensor(tmp_path: Path) -> N
     tensors = safetensors.load_file(tmp_path / "one" / "model.safetensors")
     up, down = (tensors[f"model.layers.2.mlp.experts.{name}_proj"] for name in ("gate_up", "down"))
     assert (tuple(up.shape), tuple(down.shape)) == ((4, 24, 32), (4, 32, 12))
-    keys = {key[3]: key for key, _ in owned(model)}
+    keys = {key[3]: key for key, _ in stored_parameters(model)}
     assert torch.equal(
         up[2],
         torch.cat(
@@ -267,7 +271,7 @@ def test_experts_of_the_language_model_alone_are_one_tensor(tmp_path: Path) -> N
         ).T,
     )
     weights = open_weights(tmp_path / "one", model=model, dtype=torch.float64)
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         torch.testing.assert_close(weights(key), source(key), rtol=0, atol=1e-15)
     box = (((1, 3),), ((5, 9),), ((2, 7),))
     assert torch.equal(

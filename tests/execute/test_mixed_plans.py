@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.mixed_search import plan_mixed
-from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
@@ -68,7 +68,7 @@ def plans(name: str) -> list[Plan]:
 def test_found_plans_train_as_the_unsplit_model(name: str) -> None:
     problem = problem_of(ASKED[name])
     for plan in plans(name):
-        proof = prove(problem.model, problem.job, plan)
+        proof = prove_plan(problem.model, problem.job, plan)
         assert proof.equal, proof.worst
 
 
@@ -84,7 +84,7 @@ def test_found_plans_with_experts_train_as_the_unsplit_model(kind: str) -> None:
         " ep" in one for one in (part.pipelines, *(runner.pipelines for runner in part.runners))
     )
     for plan in (answer.plan, *(runner.plan for runner in part.runners)):
-        proof = prove(problem.model, problem.job, plan)
+        proof = prove_plan(problem.model, problem.job, plan)
         assert proof.equal, proof.worst
 
 
@@ -123,5 +123,5 @@ def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, kind: str)
     ):
         drawn = drawn_plan(pipelines, generator, lanes=generator.choice((1, 2)))
     problem = with_batch(problem, batch_of(pipelines.stage_costs, drawn))
-    proof = prove(problem.model, problem.job, general_plan(pipelines.stage_costs, drawn))
+    proof = prove_plan(problem.model, problem.job, general_plan(pipelines.stage_costs, drawn))
     assert proof.equal, proof.worst

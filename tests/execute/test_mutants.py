@@ -12,7 +12,7 @@ from shardwright.execute.device_state import device_parameters
 from shardwright.execute.device_state import gradient_reduction as gradients
 from shardwright.execute.interpreter import earlier_slices, run_layer
 from shardwright.execute.proof.proof_result import TOLERANCE
-from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.redistribution import edge_layouts
 from shardwright.execute.training import training_step
 from tests.strategy.zoo_plans import zoo_plan
@@ -39,7 +39,7 @@ def one_parameter_is_not_summed(patch: pytest.MonkeyPatch) -> None:
 
 
 def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
-    part = device_parameters.part
+    part = device_parameters.parameter_part
 
     def wrong(source: Any, key: Any, box: Any) -> Any:
         if key[3] != "qkv.weight":
@@ -49,11 +49,11 @@ def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
             sum(b - a for a, b in dim) if dim != ((0, size),) else 0
             for dim, size in zip(box, whole.shape, strict=True)
         ]
-        return device_parameters.sliced(
+        return device_parameters.box_slice(
             whole.roll(starts, dims=list(range(whole.dim()))), box
         ).clone()
 
-    patch.setattr(device_parameters, "part", wrong)
+    patch.setattr(device_parameters, "parameter_part", wrong)
 
 
 def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
 
 
 def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
-    longer = earlier_slices.EarlierSlices.longer
+    longer = earlier_slices.EarlierSlices.with_earlier_positions
 
     def wrong(self: Any, operator: Any, inputs: Any, *, part: int) -> Any:
         if operator.attention is None:
@@ -74,7 +74,7 @@ def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
         ((query, keys, values, *others),) = longer(self, operator, inputs, part=part)
         return ((query, keys.flip(1), values.flip(1), *others),)
 
-    patch.setattr(earlier_slices.EarlierSlices, "longer", wrong)
+    patch.setattr(earlier_slices.EarlierSlices, "with_earlier_positions", wrong)
 
 
 def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -83,17 +83,17 @@ def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
             return backs
         ((query, keys, values, *others), *rest) = backs
         length = self.kept[operator.name].pop()[0].shape[1]
-        self.owed[operator.name].pop()
+        self.pending_grads[operator.name].pop()
         return ((query, keys[:, -length:], values[:, -length:], *others), *rest)
 
-    patch.setattr(earlier_slices.EarlierSlices, "shorter", shorter)
+    patch.setattr(earlier_slices.EarlierSlices, "own_position_grads", shorter)
 
 
 def positions_begin_at_zero(patch: pytest.MonkeyPatch) -> None:
-    rows = run_layer._rows
+    rows = run_layer._own_rows
     patch.setattr(
         run_layer,
-        "_rows",
+        "_own_rows",
         lambda whole, samples, positions: rows(
             whole, samples, ((0, sum(b - a for a, b in positions)),)
         ),
@@ -126,11 +126,11 @@ def test_mutant_is_caught(
 ) -> None:
     plan = zoo_plan(name)
     mutate(monkeypatch)
-    edge_layouts.edges.cache_clear()
+    edge_layouts.input_edges.cache_clear()
     try:
-        found = prove(plan.model, plan.job, plan.plan)
+        found = prove_plan(plan.model, plan.job, plan.plan)
     finally:
-        edge_layouts.edges.cache_clear()
+        edge_layouts.input_edges.cache_clear()
     assert (abs(found.loss_difference) > TOLERANCE) == loss
     assert {key for key, difference in found.gradients.items() if difference > TOLERANCE} == {
         key for key in found.gradients if re.fullmatch(gradients, key)

@@ -16,9 +16,9 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
 from shardwright.execute.launch.run_report import NATIVE, OWN
-from shardwright.execute.native.device_meshes import spreads_experts
+from shardwright.execute.native.device_meshes import has_expert_mesh
 from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.step_trace import ACTIONS, Track
@@ -56,7 +56,7 @@ def _alone(small: Small) -> tuple[tuple[float, float, float], ...]:
     for step in range(STEPS):
         (report,) = train(members, known, [small.batches(step)])
         unlearnt = [
-            run(
+            run_in_process(
                 {
                     d: evaluation_task(own, known, batch=small.batches(n))
                     for d, own in members.items()
@@ -135,7 +135,7 @@ def test_a_trace_has_the_actions_of_the_plan(ranks: list[Any], name: str) -> Non
         for block in case.small.model.blocks
         for o in block.operators
     )
-    replicas, spread = case.grid.dp * case.grid.cp, experts and spreads_experts(case.grid)
+    replicas, spread = case.grid.dp * case.grid.cp, experts and has_expert_mesh(case.grid)
     sharded = replicas > 1 or case.compute is not None or spread
     summed = replicas > 1 or (spread and replicas * case.grid.tp > case.grid.ep * case.grid.etp)
     asked = {(s.kind, s.within) for s in trace.spans if s.track is Track.COLLECTIVES}

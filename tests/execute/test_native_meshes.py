@@ -17,10 +17,14 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shardwright.execute.native.attention_modules import Core
-from shardwright.execute.native.context_parallel_tokens import Context, context_of, tokens_of
-from shardwright.execute.native.device_meshes import Meshes, grid_meshes, owners_of
-from shardwright.execute.native.supported_grids import expressible
+from shardwright.execute.native.attention_modules import NativeAttention
+from shardwright.execute.native.context_parallel_tokens import (
+    ContextParallelism,
+    rank_context,
+    rank_tokens,
+)
+from shardwright.execute.native.device_meshes import GridMeshes, expert_owner_ranks, grid_meshes
+from shardwright.execute.native.supported_grids import why_not_expressible
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Dim
@@ -69,7 +73,7 @@ def _grids() -> list[Grid]:
         g
         for g in found
         if legal(g, model=MODEL, global_batch=SAMPLES, seq_len=LENGTH)
-        and expressible(MODEL, g, job=JOB) is None
+        and why_not_expressible(MODEL, g, job=JOB) is None
     ]
     return random_of("grids of meshes").sample(runs, many(12))
 
@@ -119,7 +123,9 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
             owned += grid.ep > 1 and grid.etp > 1
             _check_experts(meshes, parts, grid)
         if meshes.context is not None:
-            context = context_of(mine, meshes.context, rank=rank, length=LENGTH, gather=grid.gather)
+            context = rank_context(
+                mine, meshes.context, rank=rank, length=LENGTH, gather=grid.gather
+            )
             _check_context(context, mine, grid, rank=rank)
             traded += grid.ulysses > 1
             assert _together(meshes.context, "ring", "ulysses") == _alike(
@@ -130,7 +136,7 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
     assert owned > 1
 
 
-def _check_experts(meshes: Meshes, parts: tuple[StageParts, ...], grid: Grid) -> None:
+def _check_experts(meshes: GridMeshes, parts: tuple[StageParts, ...], grid: Grid) -> None:
     mesh = meshes.experts
     assert mesh is not None
     assert _together(mesh, "expert_replicate", "expert_shard") == _alike(
@@ -140,7 +146,7 @@ def _check_experts(meshes: Meshes, parts: tuple[StageParts, ...], grid: Grid) ->
         parts, OperatorClass.EXPERTS, Dim.EXPERTS
     )
     names = mesh.mesh_dim_names or ()
-    owners = owners_of(meshes)
+    owners = expert_owner_ranks(meshes)
     assert owners is None or sorted(owners.runs) == sorted([*range(grid.ep)] * grid.etp)
     for part in parts:
         for device, cell in part.segments[-1].cells.cells[OperatorClass.EXPERTS].items():
@@ -150,21 +156,21 @@ def _check_experts(meshes: Meshes, parts: tuple[StageParts, ...], grid: Grid) ->
             assert indices(cell.way(Dim.EXPERTS), EXPERTS) == ((own * share, (own + 1) * share),)
 
 
-def _check_context(context: Context, part: StageParts, grid: Grid, *, rank: int) -> None:
+def _check_context(context: ContextParallelism, part: StageParts, grid: Grid, *, rank: int) -> None:
     """Queries are those of the plan's core, keys all, in the order of who gives them."""
     core: Cell = part.segments[-1].cells.cells[OperatorClass.CORE][rank - part.base]
     _, positions = token_box(core, samples=part.samples, length=LENGTH)
     assert _numbers(context.queries) == _numbers(positions)
     assert _numbers(context.keys) == set(range(LENGTH))
     assert _numbers(context.own) <= _numbers(context.queries)
-    assert ((context.givers is not None), (context.ring is not None)) == (
+    assert ((context.key_gather_group is not None), (context.ring is not None)) == (
         grid.ring > 1 and grid.gather,
         grid.ring > 1 and not grid.gather,
     )
     if context.ring is not None:
-        assert context.ring.held(0) == context.queries
+        assert context.ring.key_positions(0) == context.queries
         assert _numbers(
-            tuple(i for step in range(grid.ring) for i in context.ring.held(step))
+            tuple(i for step in range(grid.ring) for i in context.ring.key_positions(step))
         ) == set(range(LENGTH))
 
 
@@ -178,7 +184,9 @@ def test_tokens_of_all_ranks_are_the_batch(rank: int) -> None:
     grid = Grid(cp=4, ulysses=2, gather=True, dp=4, microbatch=2)
     ((part,),) = plan_stages(plan_of(grid, model=MODEL, global_batch=SAMPLES), model=MODEL)
     batch = torch.arange(SAMPLES * LENGTH).view(SAMPLES, LENGTH)
-    own = [tokens_of(part, rank=r, microbatches=2, length=LENGTH).of(batch) for r in range(DEVICES)]
+    own = [
+        rank_tokens(part, rank=r, microbatches=2, length=LENGTH).take(batch) for r in range(DEVICES)
+    ]
     assert {tokens.shape for tokens in own} == {(SAMPLES // 4, LENGTH // 4)}
     assert torch.equal(
         torch.cat([tokens.flatten() for tokens in own]).sort().values, batch.flatten()
@@ -203,9 +211,17 @@ def test_queries_of_some_positions_see_what_they_see_among_all(
         torch.randn(2, heads, 12, 8, generator=made, dtype=torch.float64) for heads in (4, 2, 2)
     )
     part, whole = (
-        Core(replace(operator, attention=shape), settings=Settings(), context=context, again=False)
-        for context in (Context(own=queries, length=12, queries=queries), Context())
+        NativeAttention(
+            replace(operator, attention=shape), settings=Settings(), context=context, again=False
+        )
+        for context in (
+            ContextParallelism(own=queries, length=12, queries=queries),
+            ContextParallelism(),
+        )
     )
     assert torch.allclose(
-        part._seen(q[:, :, own], k, v), whole._seen(q, k, v)[:, :, own], rtol=0, atol=1e-14
+        part._masked_attention(q[:, :, own], k, v),
+        whole._masked_attention(q, k, v)[:, :, own],
+        rtol=0,
+        atol=1e-14,
     )

@@ -17,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwright.errors import StrategyError
-from shardwright.execute.native.torch_private import forward_only, pipeline
+from shardwright.execute.native.torch_private import create_pipeline_runtime, keep_forward_actions
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.schedules.action_letters import format_action
@@ -58,7 +58,7 @@ def _loaded(plan: Plan) -> Any:
     chunks = len(plan.lanes[0].stages)
     mine = [c for c, stage in enumerate(plan.lanes[0].stages) if stage.base == 0]
     stages = [PipelineStage(torch.nn.Linear(1, 1), c, chunks, torch.device("cpu")) for c in mine]
-    return pipeline(
+    return create_pipeline_runtime(
         stages,
         csv=schedule_csv(plan),
         microbatches=plan.lanes[0].microbatches,
@@ -100,7 +100,7 @@ def test_messages_are_received_as_they_are_sent(name: str, forward: bool) -> Non
     With that a pipeline ends if its actions do, which `schedules.entries.slots` has shown before
     there is a text.
     """
-    runtime = forward_only(_loaded(_plan(name))) if forward else _loaded(_plan(name))
+    runtime = keep_forward_actions(_loaded(_plan(name))) if forward else _loaded(_plan(name))
     rank_of = runtime.stage_index_to_group_rank
     sent: dict[tuple[int, int], list[str]] = {}
     received: dict[tuple[int, int], list[str]] = {}

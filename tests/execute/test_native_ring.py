@@ -14,8 +14,8 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from tests.execute.lockstep import alone, place_of
 from tests.execute.ring_ranks import CORES, DEAL, LENGTH, RANKS, core_of, inputs_of, work
 from tests.execute.started import finished, started
@@ -48,7 +48,7 @@ def test_a_ring_finds_what_one_device_does(ranks: list[Any], variant: str) -> No
 
 @pytest.mark.parametrize("variant", CORES)
 def test_messages_are_those_of_the_interpreter(ranks: list[Any], variant: str) -> None:
-    operator, trace = core_of(variant), Trace()
+    operator, trace = core_of(variant), CommunicationRecord()
     more: dict[str, Any] = {
         "groups": {"ring": tuple(range(RANKS))},
         "ring_positions": dict(enumerate(DEAL)),
@@ -59,11 +59,11 @@ def test_messages_are_those_of_the_interpreter(ranks: list[Any], variant: str) -
     }
     numerics, inputs = numerics_of(operator), inputs_of(operator)
     own = {d: [one[:, index_tensor(DEAL[d], like=one)] for one in inputs] for d in places}
-    made = run(
+    made = run_in_process(
         {d: numerics.forward(place, (tuple(own[d][:3]),), {}) for d, place in places.items()},
         trace=trace,
     )
-    run(
+    run_in_process(
         {
             d: numerics.input_grad(place, made[d][1], (own[d][3],), {})
             for d, place in places.items()

@@ -13,10 +13,14 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.native.decoder_module import Stage
-from shardwright.execute.native.supported_grids import expressible, remarks, require_expressible
-from shardwright.execute.native.tensor_parallel_styles import fill
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.native.supported_grids import (
+    differences_from_plan,
+    require_expressible_grid,
+    why_not_expressible,
+)
+from shardwright.execute.native.tensor_parallel_styles import load_rank_parameters
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import Block
@@ -98,7 +102,7 @@ def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> No
     tokens = torch.randint(0, model.vocab, (2, 8), generator=torch.Generator().manual_seed(5))
     labels = tokens[:, 1:].clone()
     labels[0, 2] = -1
-    plan = unsplit(model, job)
+    plan = single_device_plan(model, job)
     expected = run_step(
         model,
         job,
@@ -110,8 +114,8 @@ def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> No
     (store,) = expected.stores.values()
 
     ((part,),) = plan_stages(plan, model=model)
-    stage = Stage(part, model=model, settings=settings)
-    fill(stage, source=source, dtype=torch.float64, device="cpu")
+    stage = NativeStage(part, model=model, settings=settings)
+    load_rank_parameters(stage, source=source, dtype=torch.float64, device="cpu")
     wanted = torch.where(labels < 0, -100, labels).flatten()
     loss = (
         functional.cross_entropy(stage(tokens[:, :-1]).flatten(0, 1), wanted, reduction="sum")
@@ -121,7 +125,7 @@ def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> No
 
     assert abs(float(loss.detach()) - float(expected.loss)) < 1e-12
     found: dict[object, torch.Tensor] = {}
-    for own, key, lying in stage.keyed():
+    for own, key, lying in stage.parameter_keys():
         parameter = stage.get_parameter(own)
         assert torch.equal(parameter.detach(), lying.to_module(source(key)))
         (held,) = store.held[key].values()
@@ -137,7 +141,9 @@ def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> No
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_families_are_refused(name: str) -> None:
-    found = expressible(small_model(name), Grid(), job=training_job(seq_len=7, global_batch=2))
+    found = why_not_expressible(
+        small_model(name), Grid(), job=training_job(seq_len=7, global_batch=2)
+    )
     assert found is not None
     assert found.rule in ("native.model", "native.operator")
 
@@ -160,12 +166,12 @@ def test_every_rule_has_an_example() -> None:
 @pytest.mark.parametrize("rule", REFUSED)
 def test_a_refusal_names_its_rule_and_what_to_do(rule: str) -> None:
     grid, model = REFUSED[rule]
-    found = expressible(model, grid, job=JOB)
+    found = why_not_expressible(model, grid, job=JOB)
     assert found is not None
     assert found.rule == rule
     assert found.hint
     with pytest.raises(StrategyError, match=rf"\[{rule}\].*--backend torch-native"):
-        require_expressible(model, grid, job=JOB)
+        require_expressible_grid(model, grid, job=JOB)
 
 
 def _biased(block: Block) -> Block:
@@ -205,14 +211,14 @@ def _biased(block: Block) -> Block:
     ],
 )
 def test_what_lies_otherwise_is_refused_by_name(grid: Grid, model: Model, part: str) -> None:
-    found = expressible(model, grid, job=training_job(seq_len=16, global_batch=24))
+    found = why_not_expressible(model, grid, job=training_job(seq_len=16, global_batch=24))
     assert found is not None
     assert part in found.message
 
 
 def test_another_optimizer_is_refused() -> None:
     with pytest.raises(StrategyError, match=r"run\.optimizer"):
-        require_expressible(
+        require_expressible_grid(
             dense_model(),
             Grid(),
             job=replace(JOB, optimizer=Optimizer(family=OptimizerFamily.SGD, states=())),
@@ -234,7 +240,7 @@ def test_another_optimizer_is_refused() -> None:
     ],
 )
 def test_what_is_expressed(grid: Grid) -> None:
-    assert expressible(dense_model(), grid, job=JOB) is None
+    assert why_not_expressible(dense_model(), grid, job=JOB) is None
 
 
 @pytest.mark.parametrize(
@@ -246,27 +252,29 @@ def test_what_is_expressed(grid: Grid) -> None:
     ],
 )
 def test_what_is_expressed_with_experts(grid: Grid) -> None:
-    assert expressible(expert_model(), grid, job=JOB) is None
+    assert why_not_expressible(expert_model(), grid, job=JOB) is None
 
 
 def test_norms_over_all_heads_are_refused_only_under_tp() -> None:
     model = model_from_config(NORMED_WIDE, name="wide")
     job = training_job(seq_len=8, global_batch=2)
-    assert expressible(model, Grid(), job=job) is None
-    found = expressible(model, Grid(tp=2), job=job)
+    assert why_not_expressible(model, Grid(), job=job) is None
+    found = why_not_expressible(model, Grid(tp=2), job=job)
     assert found is not None
     assert found.rule == "native.operator"
 
 
 def test_remarks_say_what_differs() -> None:
-    assert remarks(Grid(dp=2)) == ()
-    assert remarks(Grid(dp=2, zero=3)) == ()
-    assert len(remarks(Grid(dp=2, zero=1))) == 1
-    assert len(remarks(Grid(dp=2, pp=2, zero=2))) == 2
-    assert len(remarks(Grid(dp=2, pp=2, zero=3))) == 2
-    assert len(remarks(Grid(cp=2, gather=True, zero=1))) == 2
-    assert remarks(Grid(cp=2)) == ()
-    assert remarks(Grid(cp=2, gather=True, zero=3, recompute=Recompute.SELECTIVE)) == ()
+    assert differences_from_plan(Grid(dp=2)) == ()
+    assert differences_from_plan(Grid(dp=2, zero=3)) == ()
+    assert len(differences_from_plan(Grid(dp=2, zero=1))) == 1
+    assert len(differences_from_plan(Grid(dp=2, pp=2, zero=2))) == 2
+    assert len(differences_from_plan(Grid(dp=2, pp=2, zero=3))) == 2
+    assert len(differences_from_plan(Grid(cp=2, gather=True, zero=1))) == 2
+    assert differences_from_plan(Grid(cp=2)) == ()
+    assert (
+        differences_from_plan(Grid(cp=2, gather=True, zero=3, recompute=Recompute.SELECTIVE)) == ()
+    )
 
 
 def test_a_plan_is_a_grid_with_a_table_of_its_own() -> None:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
-from shardwright.execute.native.step_events import NOBODY, Events, listening
+from shardwright.execute.native.step_events import NO_LISTENER, StreamClock, listener_of_step
 from shardwright.program.step_trace import Track
 from shardwright.program.task_arrays import TaskKind
 
@@ -38,16 +38,16 @@ def test_events_are_read_once_the_step_is_over() -> None:
     def settle() -> None:
         next(settled)
 
-    events = Events(lambda: Mark(ticks), settle, clock=lambda: float(next(hours)))
+    events = StreamClock(lambda: Mark(ticks), settle, clock=lambda: float(next(hours)))
     events.restart()
     recorder = Recorder(
         clock=events.read, seconds=events.seconds, restart=events.restart, held=lambda: 5
     )
     for number in range(2):
-        listener = listening(recorder, device=3)
+        listener = listener_of_step(recorder, device=3)
         before = next(settled)
         listener.tell(TaskKind.F, (0, 1, number, 0))
-        with listener.asking("all_gather", track=Track.COLLECTIVES):
+        with listener.record_request("all_gather", track=Track.COLLECTIVES):
             pass
         listener.tell(TaskKind.STEP, STEP_LEVEL)
         listener.tell(None, STEP_LEVEL)
@@ -64,6 +64,6 @@ def test_events_are_read_once_the_step_is_over() -> None:
 
 
 def test_where_nobody_listens_no_clock_is_read() -> None:
-    assert listening(None, device=0) is NOBODY
-    with NOBODY.asking("send", track=Track.MESSAGES):
-        NOBODY.tell(TaskKind.F, STEP_LEVEL)
+    assert listener_of_step(None, device=0) is NO_LISTENER
+    with NO_LISTENER.record_request("send", track=Track.MESSAGES):
+        NO_LISTENER.tell(TaskKind.F, STEP_LEVEL)

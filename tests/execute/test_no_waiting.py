@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import LLAVA, QWEN3_VL
@@ -75,9 +75,9 @@ def test_where_image_tokens_lie_in_a_text_is_known_before_it_goes_to_the_device(
     model = model_from_config(config, name="small")
     lengths = (SequenceLength(name="text", tokens=12), SequenceLength(name="image", tokens=tokens))
     job = TrainingJob(sequences=lengths, global_batch=2)
-    batch, source = made_batch(model, job, seed=0), seeded(model, seed=0)
+    batch, source = random_batch(model, job, seed=0), seeded(model, seed=0)
     with Asked() as asked:
-        run_step(model, job, unsplit(model, job), batch=batch, source=source)
+        run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     assert asked.found == {}
 
 

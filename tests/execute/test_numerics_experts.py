@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.transport.torch_device import Routed
+from shardwright.execute.transport.torch_device import RoutedTokens
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.operator import ExpertShape
 from shardwright.model.ir.operator_constants import Settings
@@ -77,8 +77,8 @@ def device(
     experts: tuple[int, int],
     ffn: tuple[int, int] = (0, FFN),
     copy: bool = False,
-) -> tuple[Routed, Any]:
-    return Routed(home=home, serves=serves, experts=experts, copy=copy), ffn
+) -> tuple[RoutedTokens, Any]:
+    return RoutedTokens(held_tokens=home, expert_tokens=serves, experts=experts, copy=copy), ffn
 
 
 HALF = (ALL, ((0, 1), (5, 7))), (ALL, ((1, 5),))
@@ -166,14 +166,16 @@ def test_experts_over_devices(case: str) -> None:
         tasks[d] = experts_task(
             places,
             own,
-            box_rows(x, routed.home),
-            tuple(box_rows(v, routed.home) for v in routes),
-            box_rows(grad, routed.home),
+            box_rows(x, routed.held_tokens),
+            tuple(box_rows(v, routed.held_tokens) for v in routes),
+            box_rows(grad, routed.held_tokens),
         )
     results = run(tasks)
     for d, (routed, _) in enumerate(layout):
         for got, expected in zip(results[d][:3], (y, dx, shares), strict=True):
-            torch.testing.assert_close(got, box_rows(expected, routed.home), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(
+                got, box_rows(expected, routed.held_tokens), rtol=1e-12, atol=1e-12
+            )
     for name, expected in found.items():
         got = torch.zeros_like(expected)
         for d, (routed, ffn) in enumerate(layout):

@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.checkpoints.checkpoint import read, resumed
-from shardwright.execute.checkpoints.checkpoint_folders import latest
-from shardwright.execute.device_state.activation_offload import brought, sent
+from shardwright.execute.checkpoints.checkpoint import read_checkpoint, resume_device
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.device_state.activation_offload import offload_tensor, restore_tensor
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import Training, training
+from shardwright.execute.training.training_loop import PreparedTraining, prepare_training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small
@@ -56,15 +56,15 @@ def test_the_device_keeps_as_much_less_as_is_lowered(line: str) -> None:
 @pytest.mark.parametrize("percent", [0, 37, 100])
 def test_a_share_of_the_elements_lies_on_the_host(percent: int) -> None:
     tensor = torch.randn(7, 11).T
-    away = sent(tensor, percent=percent)
+    away = offload_tensor(tensor, percent=percent)
     assert away.host.numel() == 77 * percent // 100
     assert away.host.numel() + away.rest.untyped_storage().nbytes() // 4 == 77
-    assert torch.equal(brought(away), tensor)
+    assert torch.equal(restore_tensor(away), tensor)
 
 
-def _known(zero: str) -> tuple[Small, Training]:
+def _known(zero: str) -> tuple[Small, PreparedTraining]:
     small = replace(PLANS["zero-1"], zero=zero)
-    return small, training(
+    return small, prepare_training(
         small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)
     )
 
@@ -86,12 +86,15 @@ def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(
             for name, tensor in states.tensors.items():
                 assert torch.equal(torch.cat([host.tensors[name], rest.tensors[name]]), tensor)
     save(others, with_host, tmp_path)
-    newest = latest(tmp_path)
+    newest = newest_checkpoint(tmp_path)
     assert newest is not None
-    saved = read(newest, model=plain.model)
-    again = {d: resumed(d, known, saved, source=seeded(plain.model, seed=1)) for d in known.devices}
+    saved = read_checkpoint(newest, model=plain.model)
+    again = {
+        d: resume_device(d, known, saved, source=seeded(plain.model, seed=1)) for d in known.devices
+    }
     back = {
-        d: resumed(d, with_host, saved, source=seeded(plain.model, seed=1)) for d in known.devices
+        d: resume_device(d, with_host, saved, source=seeded(plain.model, seed=1))
+        for d in known.devices
     }
     expected = train(members, known, batches[2:])
     assert train(again, known, batches[2:]) == expected

@@ -22,14 +22,18 @@ from shardwright.execute.numerics.attention.fused_kernel_calls import (
     merge_key_block,
 )
 from shardwright.execute.numerics.attention.mask_rectangles import kernel_calls
-from shardwright.execute.numerics.attention.torch_kernels import Efficient, Flash
+from shardwright.execute.numerics.attention.torch_kernels import CudaEfficient, CudaFlash
 from shardwright.execute.numerics.base.local_tensors import index_tensor
-from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
-from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.training.training_loop import Training, member, training
-from shardwright.execute.training.training_step import unsplit
-from shardwright.execute.transport.requests import Exchange, Reduce, Task
-from shardwright.execute.transport.side_tasks import StreamAsides
+from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
+from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.training_loop import (
+    PreparedTraining,
+    create_device_state,
+    prepare_training,
+)
+from shardwright.execute.training.training_step import single_device_plan
+from shardwright.execute.transport.requests import GroupExchange, Reduce, Task
+from shardwright.execute.transport.side_tasks import StreamSideTasks
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -43,7 +47,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 STEPS, SAMPLES, TOKENS = 2, 2, 8
 CLOSE = 1e-9
 """Of losses in float64: sums are in another order."""
-HALVES = Precision(
+HALVES = RunPrecision(
     compute=torch.bfloat16,
     parameter=torch.bfloat16,
     gradient=torch.float32,
@@ -55,14 +59,16 @@ COARSE = 2e-2
 """Of losses in bfloat16."""
 
 
-def losses(model: Model, job: TrainingJob, *, on: str, precision: Precision) -> list[float]:
-    known = training(model, job, unsplit(model, job), rule=RULE, precision=precision, on=on)
-    members = {0: member(0, known, source=seeded(model, seed=0))}
-    batches = (made_batch(model, job, seed=step) for step in range(STEPS))
+def losses(model: Model, job: TrainingJob, *, on: str, precision: RunPrecision) -> list[float]:
+    known = prepare_training(
+        model, job, single_device_plan(model, job), rule=RULE, precision=precision, on=on
+    )
+    members = {0: create_device_state(0, known, source=seeded(model, seed=0))}
+    batches = (random_batch(model, job, seed=step) for step in range(STEPS))
     return [one.loss for one in train(members, known, batches)]
 
 
-def both(name: str, precision: Precision) -> tuple[list[float], list[float]]:
+def both(name: str, precision: RunPrecision) -> tuple[list[float], list[float]]:
     model = model_from_config(ALL[name], name=name)
     tokens = max(
         TOKENS, 4 * sum(s.tokens for s in sequences_of(model, tokens=TOKENS) if s.name == "image")
@@ -92,7 +98,7 @@ def test_every_small_plan_finds_the_same(name: str) -> None:
     assert there == pytest.approx(here, rel=CLOSE)
 
 
-def _trained(small: Small, known: Training) -> list[float]:
+def _trained(small: Small, known: PreparedTraining) -> list[float]:
     members = small.members(known)
     found = train(members, known, (small.batches(step) for step in range(STEPS)))
     return [x for one in found for x in (one.loss, one.norm)]
@@ -100,13 +106,15 @@ def _trained(small: Small, known: Training) -> list[float]:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
-@pytest.mark.parametrize("kernel", [Flash(), Efficient()], ids=["flash", "efficient"])
+@pytest.mark.parametrize("kernel", [CudaFlash(), CudaEfficient()], ids=["flash", "efficient"])
 @pytest.mark.parametrize(("queries", "width"), [(64, 64), (70, 40), (129, 128)])
 def test_fused_kernels_compute_attention(
     kernel: Any, heads: int, kv_heads: int, queries: int, width: int, causal: bool
 ) -> None:
     """Against autograd through plain attention in float64."""
-    dtype, near = (torch.float32, 1e-4) if isinstance(kernel, Efficient) else (torch.bfloat16, 3e-2)
+    dtype, near = (
+        (torch.float32, 1e-4) if isinstance(kernel, CudaEfficient) else (torch.bfloat16, 3e-2)
+    )
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, queries, count, width) for count in (heads, kv_heads, kv_heads, heads)]
     query, key, value, grad = (
@@ -130,12 +138,12 @@ def test_fused_kernels_compute_attention(
 
 def test_a_task_beside_reads_what_was_asked_before_and_who_ends_it_reads_what_it_made() -> None:
     on, long = torch.device("cuda", torch.cuda.current_device()), 50_000_000
-    asides = StreamAsides(on)
+    asides = StreamSideTasks(on)
 
     def task(tensor: torch.Tensor) -> Task[torch.Tensor]:
         return (yield Reduce(group=(0, 1), tensor=tensor, key="k")) + 1
 
-    def answers(request: Reduce | Exchange) -> torch.Tensor:
+    def answers(request: Reduce | GroupExchange) -> torch.Tensor:
         assert isinstance(request, Reduce)
         torch.cuda._sleep(long)
         return 2 * request.tensor
@@ -151,7 +159,7 @@ def test_a_task_beside_reads_what_was_asked_before_and_who_ends_it_reads_what_it
     asides.close()
 
 
-@pytest.mark.parametrize("kernel", [Flash(), Efficient()], ids=["flash", "efficient"])
+@pytest.mark.parametrize("kernel", [CudaFlash(), CudaEfficient()], ids=["flash", "efficient"])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_calls_of_a_fused_kernel_join(kernel: Any, kv_heads: int) -> None:
     """Queries of two runs against blocks of keys one after another: outputs and gradients of all
@@ -160,7 +168,7 @@ def test_calls_of_a_fused_kernel_join(kernel: Any, kv_heads: int) -> None:
 
 
 def joins(kernel: Any, kv_heads: int, *, on: str) -> None:
-    dtype, near = (torch.bfloat16, 3e-2) if isinstance(kernel, Flash) else (torch.float32, 1e-4)
+    dtype, near = (torch.bfloat16, 3e-2) if isinstance(kernel, CudaFlash) else (torch.float32, 1e-4)
     queries: Indices = ((0, 40), (120, 160))
     blocks: tuple[Indices, ...] = (queries, ((40, 75), (90, 120)), ((75, 90),))
     generator, scale = torch.Generator().manual_seed(0), 0.3

@@ -18,7 +18,7 @@ from shardwright.cost.gradients.plan_synchronisation import (
 )
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.device_state.optimizer_shards import Sharers
+from shardwright.execute.device_state.optimizer_shards import ShardGroup
 from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.training.optimizer import (
     BLOCK,
@@ -29,7 +29,7 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
-from shardwright.execute.training.training_loop import member
+from shardwright.execute.training.training_loop import create_device_state
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings, plan_holdings
 from shardwright.program.zero_sharding import shard_rules
@@ -131,7 +131,7 @@ def test_other_optimizers_are_refused() -> None:
 def test_pieces_are_nested_and_every_run_has_everything_once(
     degrees: tuple[int, int, int], elements: int
 ) -> None:
-    sharers = Sharers(devices=tuple(range(10, 22)), degrees=degrees)
+    sharers = ShardGroup(devices=tuple(range(10, 22)), degrees=degrees)
     for level in (1, 2, 3):
         for start in range(10, 22, degrees[level - 1]):
             run = sharers.run(start, level)
@@ -139,8 +139,8 @@ def test_pieces_are_nested_and_every_run_has_everything_once(
             assert [i for low, high in pieces for i in range(low, high)] == list(range(elements))
             assert max(high - low for low, high in pieces) <= -(-elements // degrees[level - 1]) + 1
         for device in sharers.devices:
-            assert device in sharers.alike(device, level)
-            assert {sharers.piece(d, elements, level) for d in sharers.alike(device, level)} == {
+            assert device in sharers.replicas(device, level)
+            assert {sharers.piece(d, elements, level) for d in sharers.replicas(device, level)} == {
                 sharers.piece(device, elements, level)
             }
             low, high = sharers.piece(device, elements, level)
@@ -179,14 +179,15 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
             for of in (trainable_parameter_cuts, frozen_parameter_cuts)
         )
         expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]
-        own = member(device, known, source=seeded(small.model, seed=0))
+        own = create_device_state(device, known, source=seeded(small.model, seed=0))
         buckets = [b for b in known.buckets if device in b.devices and b.trainable]
         gradients = [b.sharing(device).piece(device, b.elements, 2) for b in buckets]
         unsharded = sum(b.elements for b in buckets if b.number not in own.pieces)
         # Of lanes that shard for themselves pieces need not divide, nor need a layer's: each bucket
         # is rounded by itself.
         uneven = any(
-            b.sharing(device).parties or b.elements % b.sharing(device).degrees[0] for b in buckets
+            b.sharing(device).reduction_groups or b.elements % b.sharing(device).degrees[0]
+            for b in buckets
         )
         close = len(buckets) if uneven else 0
         states = [
@@ -214,7 +215,9 @@ def test_unequal_duplicates_share_states_with_those_who_sum() -> None:
     states."""
     small = PLANS["unequal duplicates"]
     known = small.known()
-    members = [member(d, known, source=seeded(small.model, seed=0)) for d in known.devices]
+    members = [
+        create_device_state(d, known, source=seeded(small.model, seed=0)) for d in known.devices
+    ]
     for bucket in known.buckets:
         assert (bucket.members, bucket.copies) == ((0, 2), ((0, 1),))
         held = [own.states[bucket.number].first.numel() for own in members]
@@ -229,7 +232,7 @@ def test_parameters_that_are_sharded_are_not_held_between_steps(name: str) -> No
     whole = sum(bucket.elements for bucket in known.buckets if bucket.counted)
     kept = 0
     for device in known.devices:
-        own = member(device, known, source=seeded(small.model, seed=0))
+        own = create_device_state(device, known, source=seeded(small.model, seed=0))
         assert (
             sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values()) == 0
         )

@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.checkpoints.checkpoint import SavedSource, read
+from shardwright.execute.checkpoints.checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.device_parameters import seeded, whole_shape
-from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
@@ -73,14 +73,16 @@ def test_tables_after_three_steps_are_those_of_transformers(
     wanted = steps_of(published, batches)
 
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
-    known = training(model, job, parse_plan(SPLITS[cut]), rule=RULE)
-    members = {device: member(device, known, source=source) for device in known.devices}
+    known = prepare_training(model, job, parse_plan(SPLITS[cut]), rule=RULE)
+    members = {
+        device: create_device_state(device, known, source=source) for device in known.devices
+    }
     assert [report.loss for report in train(members, known, batches)] == pytest.approx(
         wanted, abs=1e-6
     )
 
     saved = SavedSource(
-        saved=read(save(members, known, tmp_path / "run"), model=model), frozen=source
+        saved=read_checkpoint(save(members, known, tmp_path / "run"), model=model), frozen=source
     )
     save_weights(saved, model=model, config=config, folder=tmp_path / "last", dtype=torch.float64)
     table = opened(tmp_path / "last", "LlamaForCausalLM").get_input_embeddings().weight

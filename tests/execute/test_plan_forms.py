@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -30,7 +30,7 @@ def assert_equal(
         sequences=tuple(SequenceLength(name=name, tokens=64) for name in ("text", "encoder")),
         global_batch=4,
     )
-    found = prove(model, job, parse_plan(text))
+    found = prove_plan(model, job, parse_plan(text))
     assert found.equal, f"loss {found.loss_difference:+.1e}, {found.worst[0]} {found.worst[1]:.1e}"
 
 

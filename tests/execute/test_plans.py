@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, assume, given, reject
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.proof.prove_plan import Proof, prove
+from shardwright.execute.proof.prove_plan import PlanProof, prove_plan
 from shardwright.execute.proof.shorter_step import num_operators
-from shardwright.execute.training.training_step import prepare, unsplit
+from shardwright.execute.training.training_step import prepare_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.trained_parameters import trained
@@ -69,17 +69,17 @@ def small(plan: ZooPlan) -> bool:
     )
 
 
-def proof_of(plan: ZooPlan) -> Proof:
-    return prove(plan.model, plan.job, plan.plan)
+def proof_of(plan: ZooPlan) -> PlanProof:
+    return prove_plan(plan.model, plan.job, plan.plan)
 
 
-def assert_equal(proof: Proof) -> None:
+def assert_equal(proof: PlanProof) -> None:
     assert proof.equal, f"loss {proof.loss_difference:+.1e}, {proof.worst[0]} {proof.worst[1]:.1e}"
 
 
 @pytest.mark.parametrize("name", ALWAYS)
 def test_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) -> None:
-    assert_equal(prove(*short_zoo_plan(name)))
+    assert_equal(prove_plan(*short_zoo_plan(name)))
 
 
 @pytest.mark.proof
@@ -103,7 +103,7 @@ def test_towers_of_known_sizes_alone_are_refused_by_name(name: str) -> None:
     with pytest.raises(
         StrategyError, match=r"vision_embed\.patch reads features of image"
     ) as error:
-        prepare(model, job, unsplit(model, job))
+        prepare_step(model, job, single_device_plan(model, job))
     assert error.value.rule == "execute.operator"
 
 
@@ -142,7 +142,7 @@ def test_image_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
         f"  stages vision_embed+vision:4+projector on 0\n    {tower}\n"
         f"  stages embed+layers:6+head on 4\n    {language}\norder 1f1b(main)\n"
     )
-    assert_equal(prove(zoo_one.model, zoo_one.job, parse_plan(text)))
+    assert_equal(prove_plan(zoo_one.model, zoo_one.job, parse_plan(text)))
 
 
 @pytest.mark.parametrize("split", [f"s2\n    {GATHER}", "t2"])
@@ -154,7 +154,7 @@ def test_a_tower_and_its_text_in_one_stage_train_alike(split: str) -> None:
         f" samples 8 in 2\n  stages {items} on 0\n    all = {split}\n    recompute 0-: full\norder"
         " gpipe(main)\n"
     )
-    assert_equal(prove(one.model, one.job, parse_plan(text)))
+    assert_equal(prove_plan(one.model, one.job, parse_plan(text)))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_tower_and_its_text_in_one_stage_train_alike(split: str) -> None:
 )
 def test_a_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
     one = zoo_plan("59-vision")
-    assert_equal(prove(trained(one.model, asked), one.job, one.plan))
+    assert_equal(prove_plan(trained(one.model, asked), one.job, one.plan))
 
 
 @examples(25, 1000, suppress_health_check=list(HealthCheck))
@@ -177,7 +177,7 @@ def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
     )
     assume(num_operators(question) <= LARGEST)
     try:
-        found = prove(*question)
+        found = prove_plan(*question)
     except StrategyError as error:
         if error.rule != ILLEGAL:
             raise
@@ -196,7 +196,7 @@ def test_generated_plans_are_refused_only_where_gradients_overlap() -> None:
             SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder")
         )
         try:
-            prepare(
+            prepare_step(
                 case.model,
                 TrainingJob(sequences=sequences, global_batch=case.global_batch),
                 case.plan,

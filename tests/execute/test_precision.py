@@ -14,12 +14,17 @@ torch = pytest.importorskip("torch")
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device_walk import device_task
-from shardwright.execute.numerics.base.run_precision import Precision, precision_of
+from shardwright.execute.numerics.base.run_precision import RunPrecision, precision_of
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import Member, StepReport, Training, training
-from shardwright.execute.training.training_step import unsplit
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    StepReport,
+    prepare_training,
+)
+from shardwright.execute.training.training_step import single_device_plan
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import Optimizer
 from shardwright.model.ir.model_graph import Model
@@ -36,7 +41,7 @@ SMOOTH = AdamW(rate=3e-2, eps=3e-2, clip=1.0)
 """An eps above roundings of gradients: a step does not turn their signs into steps of the rate."""
 
 
-def formats(small: Small, kind: Dtype) -> Precision:
+def formats(small: Small, kind: Dtype) -> RunPrecision:
     """What a job of one format, with AdamW in float32, runs in."""
     master = None if kind is Dtype.FP32 else Dtype.FP32
     return precision_of(
@@ -51,15 +56,19 @@ def formats(small: Small, kind: Dtype) -> Precision:
 
 
 def steps(
-    small: Small, known: Training, *, count: int = STEPS, trace: Trace | None = None
-) -> tuple[list[StepReport], dict[int, Member]]:
+    small: Small,
+    known: PreparedTraining,
+    *,
+    count: int = STEPS,
+    trace: CommunicationRecord | None = None,
+) -> tuple[list[StepReport], dict[int, DeviceState]]:
     members = small.members(known)
     return train(members, known, [small.batches(0)] * count, trace=trace), members
 
 
-def known_in(small: Small, precision: Precision, *, alone: bool = False) -> Training:
-    plan = unsplit(small.model, small.job) if alone else small.plan
-    return training(small.model, small.job, plan, rule=SMOOTH, precision=precision)
+def known_in(small: Small, precision: RunPrecision, *, alone: bool = False) -> PreparedTraining:
+    plan = single_device_plan(small.model, small.job) if alone else small.plan
+    return prepare_training(small.model, small.job, plan, rule=SMOOTH, precision=precision)
 
 
 @lru_cache(maxsize=4)
@@ -119,7 +128,7 @@ def test_a_device_holds_the_bytes_that_are_lowered(name: str, kind: Dtype) -> No
         for device in program.classes[memory.rank].devices
     }
     members = small.members(known)
-    run(
+    run_in_process(
         {
             d: device_task(d, known.work, batch=small.batches(0), store=own.store)
             for d, own in members.items()
@@ -142,7 +151,7 @@ def test_what_moves_has_the_format_of_its_kind() -> None:
     """Activations two bytes, statistics of norms and losses four, gradients as the job says."""
     small = PLANS["vocabulary"]
     for wire in (None, Dtype.BF16):
-        trace = Trace()
+        trace = CommunicationRecord()
         precision = precision_of(replace(small.job, gradient_wire=wire))
         steps(small, known_in(small, precision), count=1, trace=trace)
         seen: dict[str, set[int]] = {}

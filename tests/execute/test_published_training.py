@@ -14,12 +14,12 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 from torch.nn import functional
 
-from shardwright.execute.checkpoints.checkpoint import SavedSource, read
-from shardwright.execute.device_state.device_parameters import seeded, sliced
+from shardwright.execute.checkpoints.checkpoint import SavedSource, read_checkpoint
+from shardwright.execute.device_state.device_parameters import box_slice, seeded
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
 from shardwright.execute.training.weight_decay_exemptions import VECTORS
-from shardwright.execute.weights.parameter_names import FAMILIES
+from shardwright.execute.weights.parameter_names import FAMILY_NAMES
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import TrainingJob
@@ -41,7 +41,7 @@ from tests.execute.trained import train
 from tests.tiers import in_both
 
 STEPS, SAMPLES, TOKENS = 5, 4, 8
-RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, spared=(VECTORS,))
+RULE = AdamW(rate=3e-3, eps=1e-4, clip=0.5, no_decay=(VECTORS,))
 """Epsilon keeps what has no gradient but roundings (biases of keys) where it is."""
 TOLERANCE = 1e-6
 """Of losses, and of parameters after the last step: Transformers turns by angles in float32."""
@@ -139,7 +139,7 @@ def tried() -> list[Any]:
 
 def test_forty_families_are_tried() -> None:
     assert {published_name(ALL[name]["architectures"][0]) for name in first_of_each()} == set(
-        FAMILIES
+        FAMILY_NAMES
     )
     assert len(first_of_each()) >= 40
 
@@ -162,15 +162,17 @@ def test_in_single_precision_they_are_close(tmp_path: Path, name: str) -> None:
     wanted = steps_of(published, batches)
 
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
-    known = training(model, job, split(model), rule=RULE, dtype=torch.float32)
+    known = prepare_training(model, job, split(model), rule=RULE, dtype=torch.float32)
     weights = open_weights(tmp_path / "first", model=model, dtype=torch.float32)
-    members = {device: member(device, known, source=weights) for device in known.devices}
+    members = {
+        device: create_device_state(device, known, source=weights) for device in known.devices
+    }
     found = [report.loss for report in train(members, known, batches)]
     assert found[0] == pytest.approx(wanted[0], abs=FIRST_IN_SINGLE)
     assert found == pytest.approx(wanted, abs=IN_SINGLE)
 
     frozen = SavedSource(
-        saved=read(save(members, known, tmp_path / "run"), model=model), frozen=weights
+        saved=read_checkpoint(save(members, known, tmp_path / "run"), model=model), frozen=weights
     )
     save_weights(frozen, model=model, config=config, folder=tmp_path / "last", dtype=torch.float32)
     trained = opened(tmp_path / "last", architecture, dtype=torch.float32)
@@ -198,8 +200,10 @@ def test_five_steps_of_a_split_plan_are_those_of_transformers(tmp_path: Path, na
         wanted = steps_of(published, batches)
 
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
-    known = training(model, job, split(model), rule=RULE)
-    members = {device: member(device, known, source=source) for device in known.devices}
+    known = prepare_training(model, job, split(model), rule=RULE)
+    members = {
+        device: create_device_state(device, known, source=source) for device in known.devices
+    }
     assert [report.loss for report in train(members, known, batches)] == pytest.approx(
         wanted, abs=TOLERANCE
     )
@@ -208,12 +212,14 @@ def test_five_steps_of_a_split_plan_are_those_of_transformers(tmp_path: Path, na
     # From the files a device has what it began with from scratch, so its steps are the same.
     weights = open_weights(tmp_path / "first", model=model, dtype=torch.float64)
     for device in known.devices:
-        for key, boxes in member(device, known, source=weights).store.held.items():
+        for key, boxes in create_device_state(device, known, source=weights).store.held.items():
             for box, held in boxes.items():
-                torch.testing.assert_close(held.value, sliced(source(key), box), rtol=0, atol=1e-15)
+                torch.testing.assert_close(
+                    held.value, box_slice(source(key), box), rtol=0, atol=1e-15
+                )
 
     frozen = SavedSource(
-        saved=read(save(members, known, tmp_path / "run"), model=model), frozen=source
+        saved=read_checkpoint(save(members, known, tmp_path / "run"), model=model), frozen=source
     )
     save_weights(frozen, model=model, config=config, folder=tmp_path / "last", dtype=torch.float64)
     trained = dict(opened(tmp_path / "last", architecture).named_parameters())

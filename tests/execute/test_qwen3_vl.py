@@ -15,11 +15,15 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.training.image_files import patches_of
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.training.image_files import image_patches
 from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_step import differences, run_step, unsplit
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.training.training_step import (
+    run_step,
+    single_device_plan,
+    step_differences,
+)
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -95,27 +99,27 @@ CUTS = (
 def test_a_split_step_is_that_of_one_device(tower: str, text: str) -> None:
     """The first layer that adds features lies before a border of stages, the second behind it."""
     model, job, plan = model_of(), job_of(), parse_plan(two_stages(tower, text))
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     places = batch["text"] == TOKEN
     assert places.sum(1).tolist() == [16] * 8
     assert len({int(row) for row in places.int().argmax(1)}) > 2
-    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
-    assert prove(model, job, plan).equal
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-12
+    assert prove_plan(model, job, plan).equal
 
 
 def test_a_text_without_an_image_turns_by_its_places() -> None:
     """As where nothing is known of rows and columns."""
     model, job = model_of(), job_of(samples=2)
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     plain = {**batch, "text": batch["text"].masked_fill(batch["text"] == TOKEN, TOKEN + 1)}
     by_time = model_of(rope_parameters={"rope_theta": 100.0, "mrope_section": [6, 0, 0]})
     assert by_time.settings.turns == TextRotary(rows=0, columns=0)
     losses = [
         [
-            float(run_step(one, job, unsplit(one, job), batch=given, source=source).loss)
+            float(run_step(one, job, single_device_plan(one, job), batch=given, source=source).loss)
             for one in (model, by_time)
         ]
         for given in (plain, batch)
@@ -163,7 +167,7 @@ def test_pixels_are_patches_of_equal_frames_block_by_block(tmp_path: Path) -> No
         patch = pixels[2, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3]
         wanted = np.stack([patch, patch], axis=1).reshape(-1)
         assert np.array_equal(batch["image"][0, number].numpy(), wanted)
-    patches = patches_of(pixels, model=model)
+    patches = image_patches(pixels, model=model)
     again = open_tokens(files_of(tmp_path, patches), model=model, job=job)
     assert torch.equal(again.batch(1)["image"], batch["image"])
 
@@ -188,9 +192,9 @@ def test_experts_are_read_in_either_order_of_their_dims(tmp_path: Path) -> None:
     assert {tuple(tensors[name].shape) for name in experts} == {(4, 32, 24), (4, 12, 32)}
     safetensors.save_file(tensors | {name: tensors[name].mT.contiguous() for name in experts}, path)
     weights = open_weights(tmp_path / "one", model=model, dtype=torch.float64)
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         assert torch.equal(weights(key), source(key)), key
-    key = next(key for key, _ in owned(model) if key[3] == "experts.up.weight.1")
+    key = next(key for key, _ in stored_parameters(model) if key[3] == "experts.up.weight.1")
     assert torch.equal(
         weights.part(key, (((1, 3),), ((5, 9),), ((2, 7),))), source(key)[1:3, 5:9, 2:7]
     )

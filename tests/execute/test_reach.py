@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.proof_result import Proof
-from shardwright.execute.proof.prove_plan import prove
-from shardwright.execute.proof.short_windows import ShortReach, reach_of, short_reach
+from shardwright.execute.proof.proof_result import PlanProof
+from shardwright.execute.proof.prove_plan import prove_plan
+from shardwright.execute.proof.short_windows import ShortReach, reach_of, with_short_windows
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -51,9 +51,11 @@ def windowed(window: int | None) -> Model:
     return model_from_config({**WINDOWED, "sliding_window": window}, name="windowed")
 
 
-def proven(model: Model, grid: str) -> Proof:
+def proven(model: Model, grid: str) -> PlanProof:
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LONG),), global_batch=2)
-    return prove(model, job, plan_of(parse_grid(grid), model=model, global_batch=job.global_batch))
+    return prove_plan(
+        model, job, plan_of(parse_grid(grid), model=model, global_batch=job.global_batch)
+    )
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -84,11 +86,11 @@ def test_a_scan_crosses_its_chunks(grid: str) -> None:
 
 def test_what_keeps_nothing_out_stays() -> None:
     model = windowed(1000)
-    assert short_reach(model, {"text": reach_of(8, whole=1000)}) == model
-    assert short_reach(model, {"image": ShortReach(window=3, chunk=3)}) == model
+    assert with_short_windows(model, {"text": reach_of(8, whole=1000)}) == model
+    assert with_short_windows(model, {"image": ShortReach(window=3, chunk=3)}) == model
     (shape,) = {
         o.attention
-        for b in short_reach(model, {"text": reach_of(16, whole=1001)}).blocks
+        for b in with_short_windows(model, {"text": reach_of(16, whole=1001)}).blocks
         for o in b.operators
         if o.attention
     }

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.interpreter.recorder import Recorder, gather_trace
 from shardwright.program.step_trace import StepTrace, Track, merged_trace
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.traces import check_measured
@@ -90,7 +90,7 @@ def parts_of(trace: StepTrace) -> list[StepTrace]:
 def test_parts_become_the_whole() -> None:
     trace = recorded(PLANS["1f1b"], Recorder())
     assert merged_trace(parts_of(trace)) == trace
-    assert collected(trace) == trace
+    assert gather_trace(trace) == trace
 
 
 def test_clocks_that_contradict_each_other_are_set_by_the_last_reduction() -> None:

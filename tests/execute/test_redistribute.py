@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.box_overlaps import overlap
 from shardwright.execute.redistribution.redistribute import redistribute
-from shardwright.execute.redistribution.transition_steps import moves
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.redistribution.transition_steps import device_moves
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.program.layout.tensor_layout import Holding, Layout
 from shardwright.program.transition.find_transition import best_acts, transition
 from shardwright.program.transition.transition_steps import StepKind
@@ -44,7 +44,7 @@ def test_devices_get_the_wanted_boxes_of_the_global_tensor(case: Case) -> None:
     source, wanted, keywords, random = case
     tensors, values = held(source, random)
     before = {device: [one.clone() for one in own] for device, own in tensors.items()}
-    found = run(whole_tasks(tensors, source, wanted, keywords))
+    found = run_in_process(whole_tasks(tensors, source, wanted, keywords))
     assert same(found, expected(wanted, values))
     assert all(
         torch.equal(a, b) for d in before for a, b in zip(before[d], tensors[d], strict=True)
@@ -62,7 +62,7 @@ def test_a_senders_side_then_a_receivers_side_is_the_whole(case: Case) -> None:
         d: two_sided(tensors, source, wanted, keywords, device=d)
         for d in devices_of(source, wanted)
     }
-    assert same(run(tasks), expected(wanted, values))
+    assert same(run_in_process(tasks), expected(wanted, values))
 
 
 @examples(25, 1000)
@@ -72,8 +72,8 @@ def test_what_moved_is_what_the_transition_says(case: Case) -> None:
     buffers that lowering counts."""
     source, wanted, keywords, random = case
     tensors, _ = held(source, random)
-    trace = Trace()
-    run(whole_tasks(tensors, source, wanted, keywords), trace=trace)
+    trace = CommunicationRecord()
+    run_in_process(whole_tasks(tensors, source, wanted, keywords), trace=trace)
     messages: dict[tuple[int, int], int] = {}
     collectives: dict[tuple[int, str, tuple[int, ...]], int] = {}
     for one, _ in flows(transition(source, wanted, **keywords)):  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_backward_is_the_adjoint(seed: int) -> None:
     source = tuple(tree(random, devices, EVERYTHING, sums=False))
     wanted = tuple(tree(random, devices, EVERYTHING, sums=False))
     tensors, values = held(source, random)
-    made = run(whole_tasks(tensors, source, wanted, {}))
+    made = run_in_process(whole_tasks(tensors, source, wanted, {}))
     cotangent = tuple(Holding(device=h.device, box=h.box, part=i) for i, h in enumerate(wanted))
     readers: dict[int, list[torch.Tensor]] = {}
     for h in cotangent:
@@ -124,7 +124,7 @@ def test_backward_is_the_adjoint(seed: int) -> None:
             .double()
             .reshape(shape)
         )
-    back = run(whole_tasks(readers, cotangent, source, {}))
+    back = run_in_process(whole_tasks(readers, cotangent, source, {}))
     left = sum(float((a * b).sum()) for d in made for a, b in zip(made[d], readers[d], strict=True))
     gradient: dict[tuple[int, ...], float] = {}
     own: dict[int, int] = {}
@@ -140,8 +140,8 @@ def test_backward_is_the_adjoint(seed: int) -> None:
 def test_textbook_patterns(name: str) -> None:
     source, wanted, kinds = TEXTBOOK[name]
     tensors, values = held(source, Random(1))
-    trace = Trace()
-    found = run(whole_tasks(tensors, source, wanted, {}), trace=trace)
+    trace = CommunicationRecord()
+    found = run_in_process(whole_tasks(tensors, source, wanted, {}), trace=trace)
     assert same(found, expected(wanted, values))
     asked = {"send": StepKind.SEND, "receive": StepKind.SEND}
     assert {asked.get(one.kind, one.kind) for one in trace.records} == {
@@ -152,11 +152,14 @@ def test_textbook_patterns(name: str) -> None:
 def test_a_step_that_runs_again_costs_no_geometry() -> None:
     source, wanted, _ = TEXTBOOK["zigzag all_gather"]
     tensors, _ = held(source, Random(2))
-    run(whole_tasks(tensors, source, wanted, {}))
-    before = moves.cache_info().misses, overlap.cache_info().misses + overlap.cache_info().hits
-    run(whole_tasks(tensors, source, wanted, {}, key="again"))
+    run_in_process(whole_tasks(tensors, source, wanted, {}))
+    before = (
+        device_moves.cache_info().misses,
+        overlap.cache_info().misses + overlap.cache_info().hits,
+    )
+    run_in_process(whole_tasks(tensors, source, wanted, {}, key="again"))
     assert (
-        moves.cache_info().misses,
+        device_moves.cache_info().misses,
         overlap.cache_info().misses + overlap.cache_info().hits,
     ) == before
 
@@ -168,7 +171,10 @@ def test_nothing_to_do_gives_the_same_tensor() -> None:
     with pytest.raises(StopIteration) as end:
         next(task)
     assert end.value.value[0] is tensor
-    assert moves(layout, layout, device=0, across=False, collectives=True, islands=None).turns == ()
+    assert (
+        device_moves(layout, layout, device=0, across=False, collectives=True, islands=None).steps
+        == ()
+    )
 
 
 def test_three_dims_and_zigzag_to_contiguous_and_back() -> None:
@@ -187,11 +193,13 @@ def test_three_dims_and_zigzag_to_contiguous_and_back() -> None:
     shares = {
         2 * i + j: [x[:, positions[i], 3 * j : 3 * j + 3]] for i, j in product(range(2), range(2))
     }
-    made = run(
+    made = run_in_process(
         {d: redistribute(shares[d], source, wanted, device=d, key="there") for d in range(4)}
     )
     assert all(torch.equal(made[d][0], x[:, 2 * d : 2 * d + 2]) for d in range(4))
-    back = run({d: redistribute(made[d], wanted, source, device=d, key="back") for d in range(4)})
+    back = run_in_process(
+        {d: redistribute(made[d], wanted, source, device=d, key="back") for d in range(4)}
+    )
     assert all(torch.equal(back[d][0], shares[d][0]) for d in range(4))
 
 
@@ -201,7 +209,9 @@ def test_sums_do_not_depend_on_who_asks() -> None:
     source = tuple(Holding(device=d, box=EVERYTHING, part=d) for d in range(5))
     wanted = tuple(Holding(device=d, box=EVERYTHING) for d in range(5))
     noise = torch.randn(5, 6, 6, generator=torch.Generator().manual_seed(3))
-    made = run({d: redistribute([noise[d]], source, wanted, device=d, key="x") for d in range(5)})
+    made = run_in_process(
+        {d: redistribute([noise[d]], source, wanted, device=d, key="x") for d in range(5)}
+    )
     total = noise[0]
     for d in range(1, 5):
         total = total + noise[d]
@@ -221,7 +231,7 @@ def test_parts_of_one_device_are_added_where_they_lie() -> None:
         torch.tensor(one, dtype=torch.float64)
         for one in ([1, 2, 3, 4], [10, 20, 30, 40], [5, 6], [50, 60])
     ]
-    made = run(
+    made = run_in_process(
         {
             0: redistribute(tensors, source, wanted, device=0, key="x"),
             1: redistribute([], source, wanted, device=1, key="x", dtype=torch.float64),

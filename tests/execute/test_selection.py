@@ -11,15 +11,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import ModelError, StrategyError
-from shardwright.execute.checkpoints.model_computation import computed
+from shardwright.execute.checkpoints.model_computation import model_computation
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.attention.selected_key_blocks import (
     select_key_blocks,
     selected_mask,
 )
-from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.proof.short_windows import reach_of, short_reach
-from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.proof.short_windows import reach_of, with_short_windows
+from shardwright.execute.training.training_step import (
+    prepare_step,
+    run_step,
+    single_device_plan,
+    step_differences,
+)
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.backward_reach import without_gradient
@@ -172,19 +177,21 @@ CUTS = (
 @pytest.mark.parametrize(("first", "last"), cases(CUTS, 2))
 def test_a_split_step_is_that_of_one_device(first: str, last: str) -> None:
     model, job, plan = small(), job_of(), parse_plan(two_stages(first, last))
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
-    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
+    whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
-    assert prove(model, job, plan).equal
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-12
+    assert prove_plan(model, job, plan).equal
     everything = replace(
         model,
         blocks=tuple(
             replace(b, operators=tuple(map(seeing_all, b.operators))) for b in model.blocks
         ),
     )
-    other = run_step(everything, job, unsplit(everything, job), batch=batch, source=source)
+    other = run_step(
+        everything, job, single_device_plan(everything, job), batch=batch, source=source
+    )
     assert abs(float(other.loss - whole.loss)) > 1e-6
 
 
@@ -220,17 +227,17 @@ def test_what_moves_is_what_is_lowered(cut: tuple[str, str], more: Config) -> No
 )
 def test_what_was_selected_is_selected_again(line: str) -> None:
     model, job = small(), job_of()
-    batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
+    batch, source = random_batch(model, job, seed=1), seeded(model, seed=1)
     plan = parse_plan(two_stages("all = t2", "all = b2", more=f"    {line}\n"))
-    whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)
+    whole = run_step(model, job, single_device_plan(model, job), batch=batch, source=source)
     parts = run_step(model, job, plan, batch=batch, source=source)
-    assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
+    assert max(difference for *_, difference in step_differences(parts, whole)) < 1e-12
 
 
 @pytest.mark.parametrize("asked", ["lora:r4:attn,mlp", "frozen:embed", "frozen:moe_indexed,embed"])
 def test_a_model_that_selects_may_be_frozen_or_have_adapters(asked: str) -> None:
     """Adapters of an indexer have gradients of zero."""
-    found = prove(trained(small(), asked), job_of(), parse_plan(two_stages(*CUTS[0])))
+    found = prove_plan(trained(small(), asked), job_of(), parse_plan(two_stages(*CUTS[0])))
     assert found.equal, (found.loss_difference, found.worst)
 
 
@@ -252,7 +259,7 @@ def test_cuts_through_what_an_indexer_scores_are_refused_before_a_step(
 ) -> None:
     model, job = small(), job_of()
     with pytest.raises(StrategyError, match=said) as error:
-        prepare(model, job, parse_plan(two_stages(first, last)))
+        prepare_step(model, job, parse_plan(two_stages(first, last)))
     assert error.value.rule == "execute.selected"
 
 
@@ -268,7 +275,7 @@ def test_a_cut_between_an_indexer_and_its_core_is_refused(cut: str) -> None:
         "   all = .\norder gpipe(main)\n"
     )
     with pytest.raises(StrategyError, match="an indexer of another stage selects") as error:
-        prepare(model, job_of(), parse_plan(text))
+        prepare_step(model, job_of(), parse_plan(text))
     assert error.value.rule == "execute.selected"
 
 
@@ -276,7 +283,7 @@ def test_single_keys_are_refused() -> None:
     """DeepSeek-V3.2's scorer sums its heads, and selects keys one by one."""
     model = load_model("deepseek-v3.2")
     with pytest.raises(StrategyError, match="single keys that an indexer selects") as error:
-        prepare(model, job_of(samples=1), unsplit(model, job_of(samples=1)))
+        prepare_step(model, job_of(samples=1), single_device_plan(model, job_of(samples=1)))
     assert error.value.rule == "execute.selected"
 
 
@@ -306,7 +313,7 @@ def test_sizes_of_an_indexer_that_do_not_fit_are_refused() -> None:
 
 def test_a_proof_selects_some_of_its_short_sequence() -> None:
     """As the long one: 32 of 64 keys become 6 of 16."""
-    model = short_reach(model_of(index_block_size=16), {"text": reach_of(16, whole=64)})
+    model = with_short_windows(model_of(index_block_size=16), {"text": reach_of(16, whole=64)})
     choices = {o.name: o.choice for b in model.blocks for o in b.operators if o.choice is not None}
     assert {(name, one.size, one.count) for name, one in choices.items()} == {
         ("index", 3, 2),
@@ -316,6 +323,6 @@ def test_a_proof_selects_some_of_its_short_sequence() -> None:
 
 def test_a_checkpoint_says_how_keys_are_selected() -> None:
     model = model_of()
-    found = computed(model, model.settings)
+    found = model_computation(model, model.settings)
     assert found["moe_indexed.core.choice.size"] == 2
     assert found["moe_indexed.index.choice.local"] == 1

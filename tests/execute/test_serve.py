@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.serve.cache_blocks import BlockTables, Reach
-from shardwright.execute.serve.cached_operators import Absorb
-from shardwright.execute.serve.iteration_batch import Part, rows_of
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
+from shardwright.execute.serve.cached_operators import LatentReads
+from shardwright.execute.serve.iteration_batch import RequestPart, padded_rows
 from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.serve.unsplit_logits import whole_logits
+from shardwright.execute.serve.unsplit_logits import unsplit_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.operator_constants import DynamicRotary, Longer, LongRotary
@@ -53,8 +53,8 @@ SOME: dict[str, tuple[str, tuple[Degrees, ...]]] = {
 LONG = LongRotary(short=(1.0, 1.2), long=(1.0, 2.0), trained=6.0, scale=1.1)
 
 
-def _part(request: int, tokens: int, past: int) -> Part:
-    return Part(request=request, tokens=tokens, past=past)
+def _part(request: int, tokens: int, past: int) -> RequestPart:
+    return RequestPart(request=request, tokens=tokens, past=past)
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -73,8 +73,8 @@ def test_every_family_under_every_degree_gives_the_logits_of_the_unsplit_model(
     random_case(name, degrees, random_of(f"{case} {seed}"))
 
 
-@pytest.mark.parametrize("absorb", Absorb)
-def test_latents_absorbed_or_expanded_give_the_same(absorb: Absorb) -> None:
+@pytest.mark.parametrize("absorb", LatentReads)
+def test_latents_absorbed_or_expanded_give_the_same(absorb: LatentReads) -> None:
     model = family("latent")
     served = tiny(model, ({"tp": 2},), texts(model, lengths=(9,)), absorb=absorb)
     for part in (_part(0, 4, 0), _part(0, 1, 4), _part(0, 3, 5), _part(0, 1, 8)):
@@ -87,7 +87,7 @@ def test_greedy_answers_are_the_most_likely_tokens_of_the_unsplit_model() -> Non
     assert [len(tokens) for tokens in served.tokens.values()] == [9, 6]
     for request, prompt in ((0, 5), (1, 4)):
         tokens = served.tokens[request]
-        whole = whole_logits(
+        whole = unsplit_logits(
             served.workers[0].model, tokens, source=seeded(served.workers[0].model, seed=SEED)
         )
         assert tokens[prompt:] == whole[prompt - 1 : -1].argmax(-1).tolist()
@@ -223,8 +223,10 @@ def test_models_that_are_not_served_are_refused_by_name(name: str) -> None:
 
 def test_tables_hand_out_each_block_once() -> None:
     random = random_of("tables")
-    tables = BlockTables(
-        reaches=(Reach(), Reach(window=5), Reach(window=4, chunked=True)), blocks=40, block_tokens=3
+    tables = CacheBlockTables(
+        reaches=(KeyReach(), KeyReach(window=5), KeyReach(window=4, chunked=True)),
+        blocks=40,
+        block_tokens=3,
     )
     for _ in range(400):
         request = random.randrange(4)
@@ -250,7 +252,7 @@ def test_tables_hand_out_each_block_once() -> None:
 
 def test_ranks_are_padded_to_the_busiest_one_and_to_captured_sizes() -> None:
     parts = [[_part(0, 3, 0)], [_part(1, 1, 4), _part(2, 1, 0)]]
-    assert [row for row, _ in rows_of(parts).parts] == [0, 3, 4]
-    assert rows_of(parts).count == 6
-    assert rows_of(parts, sizes=(1, 2, 4, 8)).count == 8
-    assert rows_of(parts, sizes=(1, 2)).count == 6
+    assert [row for row, _ in padded_rows(parts).parts] == [0, 3, 4]
+    assert padded_rows(parts).count == 6
+    assert padded_rows(parts, sizes=(1, 2, 4, 8)).count == 8
+    assert padded_rows(parts, sizes=(1, 2)).count == 6

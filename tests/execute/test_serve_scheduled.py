@@ -14,10 +14,14 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.serve.cache_blocks import BlockTables, Reach
-from shardwright.execute.serve.iteration_batch import Part
-from shardwright.execute.serve.scheduled_serving import Scheduled, Serves, run
-from shardwright.execute.serve.server import server
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
+from shardwright.execute.serve.iteration_batch import RequestPart
+from shardwright.execute.serve.scheduled_serving import (
+    IterationRunner,
+    ScheduledWorker,
+    serve_requests,
+)
+from shardwright.execute.serve.server import create_server
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.runtime.engines.automatic_settings import Estimate
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction
@@ -109,9 +113,9 @@ class Case:
         slots = self.stages if self.stages > 1 else 1 + self.scheduler.asynchronous
         return new_state(self.requests, self.scheduler, ranks=self.ranks, slots=slots)
 
-    def on(self, serves: Serves) -> Scheduled:
+    def on(self, serves: IterationRunner) -> ScheduledWorker:
         """A worker that expects it."""
-        scheduled = Scheduled(server=serves, state=self.state, stages=self.stages)
+        scheduled = ScheduledWorker(server=serves, state=self.state, stages=self.stages)
         for request, turn in enumerate(self.arrivals):
             scheduled.expect(turn, request)
         return scheduled
@@ -186,9 +190,9 @@ class Counted:
     """Serves nothing but keeps block tables as a server does, and sees that every part goes on
     where the cache ends."""
 
-    tables: tuple[BlockTables, ...]
+    tables: tuple[CacheBlockTables, ...]
 
-    def iterate(self, worker: int, ranks: Sequence[Sequence[Part]]) -> None:
+    def iterate(self, worker: int, ranks: Sequence[Sequence[RequestPart]]) -> None:
         for tables, parts in zip(self.tables, ranks, strict=True):
             for part in parts:
                 tables.extend(part.request, past=part.past, end=part.end)
@@ -209,7 +213,9 @@ def counted(case: Case) -> Counted:
     size = case.scheduler
     return Counted(
         tuple(
-            BlockTables(reaches=(Reach(),), blocks=size.blocks, block_tokens=size.block_tokens)
+            CacheBlockTables(
+                reaches=(KeyReach(),), blocks=size.blocks, block_tokens=size.block_tokens
+            )
             for _ in range(case.ranks)
         )
     )
@@ -222,7 +228,7 @@ def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: 
         case = case_of(name, random)
         tables = counted(case)
         scheduled = case.on(tables)
-        run(scheduled)
+        serve_requests(scheduled)
         log, lost = case.simulated()
         assert scheduled.log == log
         assert scheduled.state.requests[:, PREEMPTED].tolist() == lost
@@ -274,7 +280,7 @@ def test_under_a_policy_answers_are_the_unsplit_models(
     model = family(name)
     size = CacheSize(blocks=case.scheduler.blocks, block_tokens=case.scheduler.block_tokens)
     prompts = texts(model, lengths=case.inputs)
-    served = server(
+    served = create_server(
         model,
         [plan(model, degrees)],
         prompts=prompts,
@@ -283,7 +289,7 @@ def test_under_a_policy_answers_are_the_unsplit_models(
         sizes=(4, 8),
     )
     scheduled = case.on(served)
-    run(scheduled)
+    serve_requests(scheduled)
     assert scheduled.log == case.simulated()[0]
     refused = set(scheduled.refused)
     lengths = {r: len(tokens) for r, tokens in served.tokens.items() if r not in refused}

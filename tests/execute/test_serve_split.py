@@ -14,10 +14,14 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.serve.cache_blocks import BlockTables, Reach
-from shardwright.execute.serve.iteration_batch import Part
-from shardwright.execute.serve.scheduled_serving import Scheduled, Serves, run_split
-from shardwright.execute.serve.server import server
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
+from shardwright.execute.serve.iteration_batch import RequestPart
+from shardwright.execute.serve.scheduled_serving import (
+    IterationRunner,
+    ScheduledWorker,
+    serve_prefill_and_decode,
+)
+from shardwright.execute.serve.server import create_server
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.runtime.engines.engine import Batching
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
@@ -33,9 +37,9 @@ class SplitCase:
     decode: Case
     turns: int
 
-    def on(self, serves: Serves) -> tuple[Scheduled, Scheduled]:
+    def on(self, serves: IterationRunner) -> tuple[ScheduledWorker, ScheduledWorker]:
         """Both workers; the first one expects the traffic."""
-        return self.prefill.on(serves), Scheduled(
+        return self.prefill.on(serves), ScheduledWorker(
             server=serves, state=self.decode.state, worker=1, stages=self.decode.stages
         )
 
@@ -83,10 +87,10 @@ def split_case(name: str, random: Random, *, requests: int = 8) -> SplitCase:
 class CountedWorkers:
     """Two workers' block tables."""
 
-    tables: tuple[tuple[BlockTables, ...], ...]
+    tables: tuple[tuple[CacheBlockTables, ...], ...]
     under_way: dict[int, int] = field(default_factory=dict)
 
-    def iterate(self, worker: int, ranks: Sequence[Sequence[Part]]) -> None:
+    def iterate(self, worker: int, ranks: Sequence[Sequence[RequestPart]]) -> None:
         for tables, parts in zip(self.tables[worker], ranks, strict=True):
             for part in parts:
                 tables.extend(part.request, past=part.past, end=part.end)
@@ -107,10 +111,10 @@ class CountedWorkers:
         self.tables[worker][rank].receive(request, first=end, end=end)
 
 
-def tables_of(case: Case) -> tuple[BlockTables, ...]:
+def tables_of(case: Case) -> tuple[CacheBlockTables, ...]:
     size = case.scheduler
     return tuple(
-        BlockTables(reaches=(Reach(),), blocks=size.blocks, block_tokens=size.block_tokens)
+        CacheBlockTables(reaches=(KeyReach(),), blocks=size.blocks, block_tokens=size.block_tokens)
         for _ in range(case.ranks)
     )
 
@@ -122,7 +126,7 @@ def test_logs_of_both_workers_are_the_simulators(name: str) -> None:
         case = split_case(name, random)
         workers = CountedWorkers((tables_of(case.prefill), tables_of(case.decode)))
         prefill, decode = case.on(workers)
-        run_split(prefill, decode, turns=case.turns)
+        serve_prefill_and_decode(prefill, decode, turns=case.turns)
         log, more, _ = case.simulated()
         assert prefill.log == log
         assert decode.log == more
@@ -184,11 +188,11 @@ def test_answers_of_both_workers_are_the_unsplit_models(
     size = CacheSize(blocks=most, block_tokens=case.prefill.scheduler.block_tokens)
     prompts = texts(model, lengths=case.prefill.inputs)
     plans = [plan(model, each) for each in degrees]
-    served = server(
+    served = create_server(
         model, plans, prompts=prompts, source=seeded(model, seed=SEED), size=size, sizes=(4, 8)
     )
     prefill, decode = case.on(served)
-    run_split(prefill, decode, turns=case.turns)
+    serve_prefill_and_decode(prefill, decode, turns=case.turns)
     assert (prefill.log, decode.log) == case.simulated()[:2]
     refused = {*prefill.refused, *decode.refused}
     served.tokens = {r: tokens for r, tokens in served.tokens.items() if r not in refused}
@@ -204,13 +208,13 @@ def test_answers_of_both_workers_are_the_unsplit_models(
 
 def test_a_state_does_not_go_back() -> None:
     model = family("mamba-2")
-    served = server(
+    served = create_server(
         model,
         [plan(model, {}), plan(model, {})],
         prompts=texts(model, lengths=(5,)),
         source=seeded(model, seed=SEED),
     )
-    served.iterate(0, [[Part(request=0, tokens=5, past=0)]])
+    served.iterate(0, [[RequestPart(request=0, tokens=5, past=0)]])
     served.send(0, source=0, target=1)
     with pytest.raises(StrategyError) as error:
         served.land(1, 0, end=4)

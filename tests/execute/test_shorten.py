@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.prove_plan import prove
-from shardwright.execute.proof.shorter_step import num_operators, shortened
+from shardwright.execute.proof.prove_plan import prove_plan
+from shardwright.execute.proof.shorter_step import num_operators, shorter_step
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -25,10 +25,10 @@ def test_what_is_left_is_a_plan_of_the_same_form(name: str, grid: str, batch: in
     model, job = load_model(name), training_job(seq_len=2048, global_batch=batch)
     plan = plan_of(parse_grid(grid), model=model, global_batch=batch)
     asked = model, job, plan
-    assert shortened(*asked, most=num_operators(asked)) == asked
+    assert shorter_step(*asked, most=num_operators(asked)) == asked
     fewest = num_operators(asked)
     for most in (num_operators(asked) // 2, num_operators(asked) // 8, 1):
-        small, short, found = shortened(*asked, most=most)
+        small, short, found = shorter_step(*asked, most=most)
         require_valid(found, model=small, global_batch=short.global_batch)
         count = num_operators((small, short, found))
         assert count <= fewest
@@ -52,7 +52,7 @@ def test_a_shortened_plan_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(parse_grid("tp2 sp pp2 mbs1 zero1"), model=model, global_batch=64)
     assert num_operators((model, job, plan)) > 500
     told: list[str] = []
-    found = prove(model, job, plan, progress=lambda phase, done, total: told.append(phase))
+    found = prove_plan(model, job, plan, progress=lambda phase, done, total: told.append(phase))
     assert found.equal
     assert found.devices == 4
     assert len(told) == 2

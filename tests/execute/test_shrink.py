@@ -4,7 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.narrower_model import largest_divisor, shrink, shrink_for
+from shardwright.execute.proof.narrower_model import (
+    largest_divisor,
+    narrower_model,
+    narrowest_model,
+)
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.text.parse_plan import parse_plan
@@ -25,7 +29,7 @@ order 1f1b(main)
 )
 def test_counts_stay_and_widths_are_divided(name: str) -> None:
     model = load_model(name)
-    small, divisor = shrink(model), largest_divisor(model)
+    small, divisor = narrower_model(model), largest_divisor(model)
     assert divisor > 1
     assert small.hidden * divisor == model.hidden
     assert [run.count for run in small.runs] == [run.count for run in model.runs]
@@ -52,7 +56,7 @@ def test_counts_stay_and_widths_are_divided(name: str) -> None:
 
 def test_widths_and_vocabulary_have_a_run_for_every_part() -> None:
     model = dense(layers=4)
-    small = shrink_for(parse_plan(WIDE, model=model), model=model)
+    small = narrowest_model(parse_plan(WIDE, model=model), model=model)
     ffn = max(
         e.size
         for b in small.blocks
@@ -62,4 +66,4 @@ def test_widths_and_vocabulary_have_a_run_for_every_part() -> None:
     )
     assert ffn >= 64
     assert small.vocab == 128
-    assert shrink(model).vocab == 64
+    assert narrower_model(model).vocab == 64

@@ -9,9 +9,13 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.device_parameters import parameter_of, seeded
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import Training, member, training
-from shardwright.execute.training.training_step import run_step, unsplit
-from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS, is_spared
+from shardwright.execute.training.training_loop import (
+    PreparedTraining,
+    create_device_state,
+    prepare_training,
+)
+from shardwright.execute.training.training_step import run_step, single_device_plan
+from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS, is_exempt
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
@@ -21,7 +25,7 @@ from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.trained import train
 
 TOKENS, STEPS = 8, 3
-RULE = AdamW(rate=0.01, decay=0.5, spared=(VECTORS, EMBEDDINGS))
+RULE = AdamW(rate=0.01, decay=0.5, no_decay=(VECTORS, EMBEDDINGS))
 GRIDS = ("tp2 sp1 mbs1", "dp2 zero3 mbs1", "pp2 dp2 zero1 mbs1 schedule=1f1b", "dp4 zero2 mbs1")
 
 
@@ -39,9 +43,12 @@ def batches(model: Model) -> list[dict[str, torch.Tensor]]:
 JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=4)
 
 
-def trained(known: Training, model: Model) -> tuple[list[float], dict[object, torch.Tensor]]:
+def trained(
+    known: PreparedTraining, model: Model
+) -> tuple[list[float], dict[object, torch.Tensor]]:
     members = {
-        device: member(device, known, source=seeded(model, seed=2)) for device in known.devices
+        device: create_device_state(device, known, source=seeded(model, seed=2))
+        for device in known.devices
     }
     losses = [report.loss for report in train(members, known, batches(model))]
     held = {
@@ -55,18 +62,18 @@ def trained(known: Training, model: Model) -> tuple[list[float], dict[object, to
 @pytest.mark.parametrize("spared", [(), (VECTORS,), (VECTORS, EMBEDDINGS)])
 def test_an_update_is_pytorchs_with_two_groups(name: str, spared: tuple[str, ...]) -> None:
     """Of the gradients of the same step: every parameter of the unsplit model after one."""
-    model, rule = model_called(name), AdamW(rate=0.01, decay=0.5, clip=0.0, spared=spared)
-    source, plan = seeded(model, seed=2), unsplit(model, JOB)
+    model, rule = model_called(name), AdamW(rate=0.01, decay=0.5, clip=0.0, no_decay=spared)
+    source, plan = seeded(model, seed=2), single_device_plan(model, JOB)
     (store,) = run_step(model, JOB, plan, batch=batches(model)[0], source=source).stores.values()
-    known = training(model, JOB, plan, rule=rule)
-    own = member(0, known, source=source)
+    known = prepare_training(model, JOB, plan, rule=rule)
+    own = create_device_state(0, known, source=source)
     train({0: own}, known, batches(model)[:1])
     seen = set()
     for key, boxes in store.held.items():
         (before,) = boxes.values()
         if before.gradient is None:
             continue
-        kept = is_spared(parameter_of(model, key), spared)
+        kept = is_exempt(parameter_of(model, key), spared)
         seen.add(kept)
         value = torch.nn.Parameter(source(key).clone())
         value.grad = before.gradient
@@ -83,13 +90,19 @@ def test_an_update_is_pytorchs_with_two_groups(name: str, spared: tuple[str, ...
 def test_plans_spare_the_same(grid: str) -> None:
     """Pieces of flat buckets have parameters of both kinds."""
     model = model_called("llama")
-    alone, _ = trained(training(model, JOB, unsplit(model, JOB), rule=RULE), model)
+    alone, _ = trained(
+        prepare_training(model, JOB, single_device_plan(model, JOB), rule=RULE), model
+    )
     every, _ = trained(
-        training(model, JOB, unsplit(model, JOB), rule=AdamW(rate=RULE.rate, decay=RULE.decay)),
+        prepare_training(
+            model, JOB, single_device_plan(model, JOB), rule=AdamW(rate=RULE.rate, decay=RULE.decay)
+        ),
         model,
     )
     split, _ = trained(
-        training(model, JOB, plan_of(parse_grid(grid), model=model, global_batch=4), rule=RULE),
+        prepare_training(
+            model, JOB, plan_of(parse_grid(grid), model=model, global_batch=4), rule=RULE
+        ),
         model,
     )
     assert split == pytest.approx(alone, abs=1e-10)
@@ -100,9 +113,9 @@ def test_what_is_spared() -> None:
     """A router's row for each expert is a matrix; it has one dimension only of an expert's own."""
     model = model_called("qwen2 moe")
     parameters = {p.name: p for b in model.blocks for o in b.operators for p in o.parameters}
-    vectors = {name for name, p in parameters.items() if is_spared(p, (VECTORS,))}
-    tables = {name for name, p in parameters.items() if is_spared(p, (EMBEDDINGS,))}
+    vectors = {name for name, p in parameters.items() if is_exempt(p, (VECTORS,))}
+    tables = {name for name, p in parameters.items() if is_exempt(p, (EMBEDDINGS,))}
     assert vectors
     assert all("norm" in name or "bias" in name for name in vectors)
     assert len(tables) == 1
-    assert not any(is_spared(p, ()) for p in parameters.values())
+    assert not any(is_exempt(p, ()) for p in parameters.values())

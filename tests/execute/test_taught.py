@@ -17,9 +17,9 @@ from shardwright.cost.step.model_flops import model_flops
 from shardwright.errors import DataError
 from shardwright.execute.device_state.device_parameters import Key, seeded
 from shardwright.execute.numerics.losses.teacher_divergence import TeacherDivergence
-from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.proof.shorter_step import num_operators, shortened
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.proof.shorter_step import num_operators, shorter_step
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
@@ -69,7 +69,7 @@ def planned(grid: str, *, model: Model = BESIDE) -> Plan:
 )
 def test_plans_train_like_the_unsplit_models_and_as_counted(grid: str) -> None:
     job, plan = training_job(seq_len=TOKENS, global_batch=BATCH), planned(grid)
-    assert_equal(prove(BESIDE, job, plan))
+    assert_equal(prove_plan(BESIDE, job, plan))
     same(problem_of(plan, model=BESIDE, job=job))
 
 
@@ -79,7 +79,7 @@ def test_a_teacher_of_experts() -> None:
         training_job(seq_len=64, global_batch=BATCH),
         planned("tp2 sp dp2 ep4 mbs1", model=OF_EXPERTS),
     )
-    assert_equal(prove(OF_EXPERTS, job, plan))
+    assert_equal(prove_plan(OF_EXPERTS, job, plan))
     same(problem_of(plan, model=OF_EXPERTS, job=job))
 
 
@@ -125,8 +125,8 @@ def test_the_teacher_alone_keeps_nothing_and_has_no_gradient() -> None:
     step = run_step(
         BESIDE,
         job,
-        unsplit(BESIDE, job),
-        batch=made_batch(BESIDE, job, seed=0),
+        single_device_plan(BESIDE, job),
+        batch=random_batch(BESIDE, job, seed=0),
         source=seeded(BESIDE, seed=0),
     )
     (store,) = step.stores.values()
@@ -237,7 +237,7 @@ def test_a_step_beside_a_teacher_is_shortened() -> None:
     model = with_teacher(dense(layers=8), dense(layers=12))
     job = training_job(seq_len=TOKENS, global_batch=BATCH)
     plan = plan_of(parse_grid("tp2 dp2 mbs1 recompute=full"), model=model, global_batch=BATCH)
-    small, short, found = shortened(model, job, plan, most=100)
+    small, short, found = shorter_step(model, job, plan, most=100)
     assert num_operators((small, short, found)) < num_operators((model, job, plan)) / 2
     assert {run.name: run.count for run in small.runs}["teacher_layers"] == 1
     assert found.lanes[0].stages[0].keeps

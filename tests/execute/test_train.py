@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import Key, seeded, sliced
-from shardwright.execute.training.training_loop import member
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.device_state.device_parameters import Key, box_slice, seeded
+from shardwright.execute.training.training_loop import create_device_state
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from tests.execute.small_plans import PLANS, RULE, Small, run_here
 from tests.execute.trained import train
 
@@ -20,7 +20,7 @@ def _by_torch(
     """Losses, norms and parameters of the unsplit model, whose gradients torch.optim.AdamW and
     clip_grad_norm_ use."""
     model, job = small.model, small.job
-    plan, source = unsplit(model, job), seeded(model, seed=0)
+    plan, source = single_device_plan(model, job), seeded(model, seed=0)
     (store,) = run_step(model, job, plan, batch=small.batches(0), source=source).stores.values()
     parameters = {key: torch.nn.Parameter(source(key)) for key in store.held}
     optimizer = torch.optim.AdamW(
@@ -60,7 +60,7 @@ def test_parameters_change_as_torch_changes_them(name: str) -> None:
             for held in boxes.values():
                 if held.value.numel():
                     torch.testing.assert_close(
-                        held.value, sliced(expected[key], held.box), rtol=0, atol=1e-10
+                        held.value, box_slice(expected[key], held.box), rtol=0, atol=1e-10
                     )
                     compared += 1
     sharded = sum(piece.numel() for own in members.values() for piece in own.pieces.values())
@@ -70,7 +70,9 @@ def test_parameters_change_as_torch_changes_them(name: str) -> None:
 def test_a_batch_again_and_again_is_learnt() -> None:
     small = PLANS["zero-2"]
     known = small.known()
-    members = {d: member(d, known, source=seeded(small.model, seed=0)) for d in known.devices}
+    members = {
+        d: create_device_state(d, known, source=seeded(small.model, seed=0)) for d in known.devices
+    }
     losses = [r.loss for r in train(members, known, [small.batches(0)] * 6)]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.5 * losses[0]

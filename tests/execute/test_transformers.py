@@ -13,7 +13,7 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 from torch.nn import functional
 
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config
@@ -83,7 +83,7 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str)
 
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=2)
     weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
-    result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
+    result = run_step(model, job, single_device_plan(model, job), batch=batch, source=weights)
     assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=TOLERANCE)
 
     for key, difference, largest in gradient_differences(

@@ -17,14 +17,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.device_parameters import seeded, sliced, whole_shape
+from shardwright.execute.device_state.device_parameters import box_slice, seeded, whole_shape
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, single_device_plan
 from shardwright.execute.weights import read_weights
-from shardwright.execute.weights.parameter_layout import adapters, owned
-from shardwright.execute.weights.parameter_names import FAMILIES
+from shardwright.execute.weights.parameter_layout import adapter_keys, stored_parameters
+from shardwright.execute.weights.parameter_names import FAMILY_NAMES
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
-from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.stored_settings import stored_settings
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
@@ -54,7 +54,7 @@ def test_every_family_with_a_table_is_tried() -> None:
     assert {
         published_name(config["architectures"][0])
         for config in (*LAYOUTS.values(), *PUBLISHED.values())
-    } == set(FAMILIES)
+    } == set(FAMILY_NAMES)
 
 
 FIRST = {config["architectures"][0]: name for name, config in reversed(CONFIGS.items())}
@@ -72,13 +72,13 @@ FIRST = {config["architectures"][0]: name for name, config in reversed(CONFIGS.i
 def test_losses_are_those_of_the_published_model(tmp_path: Path, name: str) -> None:
     """Against plain torch over the tensors by their published names."""
     model, tensors, weights = _opened(name, tmp_path / "weights")
-    settings = settings_of(tmp_path / "weights", model=model)
+    settings = stored_settings(tmp_path / "weights", model=model)
     assert settings == model.settings, "from its configuration alone a model computes the same"
     ids = torch.randint(0, model.vocab, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
     batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
     result = run_step(
-        model, job, unsplit(model, job), batch=batch, source=weights, settings=settings
+        model, job, single_device_plan(model, job), batch=batch, source=weights, settings=settings
     )
     assert float(result.loss) == pytest.approx(float(loss(name, tensors, ids)), abs=1e-10)
     # A norm far from 1 and a rotation of the wrong base would both be seen.
@@ -93,7 +93,7 @@ def test_losses_are_those_of_the_published_model(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_is_read_is_written_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     model, tensors, weights = _opened(name, tmp_path / "weights", files=3)
-    assert {key for key, _ in owned(model)}, "the model has parameters"
+    assert {key for key, _ in stored_parameters(model)}, "the model has parameters"
     files = save_weights(
         weights,
         model=model,
@@ -119,7 +119,8 @@ def test_what_is_read_is_written_back_bit_for_bit(tmp_path: Path, name: str) -> 
         assert tensor in load_file(tmp_path / "out" / listed[tensor])
     again = open_weights(tmp_path / "out", model=model, dtype=torch.float64)
     assert all(
-        torch.allclose(again(key), weights(key), rtol=0, atol=1e-15) for key, _ in owned(model)
+        torch.allclose(again(key), weights(key), rtol=0, atol=1e-15)
+        for key, _ in stored_parameters(model)
     )
 
 
@@ -130,35 +131,35 @@ def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(
     """Boxes with gaps in every dim; elements that are fetched, against those that are asked for."""
     model, _, weights = _opened(name, tmp_path / "weights", dtype=torch.float32)
     fetched = []
-    original = read_weights._ours
+    original = read_weights._to_our_dims
 
     def counted(values: torch.Tensor, *others: Any) -> torch.Tensor:
         fetched.append(values.numel())
         return original(values, *others)
 
-    for key, _ in owned(model):
+    for key, _ in stored_parameters(model):
         whole = weights(key)
         shape = whole_shape(model, key)
         assert tuple(whole.shape) == shape
         box = tuple(((0, n // 4), (n // 2, n)) if n >= 4 else ((0, n),) for n in shape)
         with monkeypatch.context() as patch:
-            patch.setattr(read_weights, "_ours", counted)
+            patch.setattr(read_weights, "_to_our_dims", counted)
             fetched.clear()
             part = weights.part(key, box)
-        assert torch.equal(part, sliced(whole, box))
+        assert torch.equal(part, box_slice(whole, box))
         assert sum(fetched) == part.numel()
 
 
 def test_gains_of_gemma_are_stored_less_one(tmp_path: Path) -> None:
     model, tensors, weights = _opened("gemma2", tmp_path)
-    key = next(key for key, _ in owned(model) if key[3] == "post_norm1.weight")
+    key = next(key for key, _ in stored_parameters(model) if key[3] == "post_norm1.weight")
     assert torch.equal(weights(key), tensors["model.layers.0.post_attention_layernorm.weight"] + 1)
 
 
 def test_values_are_read_in_the_dtype_of_the_run(tmp_path: Path) -> None:
     model, tensors, _ = _opened("llama", tmp_path, dtype=torch.bfloat16)
     weights = open_weights(tmp_path, model=model, dtype=torch.float32)
-    key = next(key for key, _ in owned(model) if key[3] == "down.weight")
+    key = next(key for key, _ in stored_parameters(model) if key[3] == "down.weight")
     assert weights(key).dtype == torch.float32
     assert torch.equal(weights(key), tensors["model.layers.0.mlp.down_proj.weight"].float().T)
 
@@ -172,7 +173,7 @@ def test_names_without_the_base_are_found(tmp_path: Path) -> None:
         tmp_path / "old" / "model.safetensors",
     )
     again = open_weights(tmp_path / "old", model=model, dtype=torch.float64)
-    assert all(torch.equal(again(key), weights(key)) for key, _ in owned(model))
+    assert all(torch.equal(again(key), weights(key)) for key, _ in stored_parameters(model))
 
 
 def _refused(folder: Path, model: Model) -> str:
@@ -189,10 +190,10 @@ def test_unusable_weights_are_refused_with_file_and_tensor(tmp_path: Path) -> No
     path.write_bytes(whole[:-10])
     assert f"{path} is no whole safetensors file" in _refused(tmp_path, model)
     path.unlink()
-    assert f"{path} lacks" in _refused(tmp_path, model)
+    assert f"{path} is missing" in _refused(tmp_path, model)
     name = "model.layers.1.mlp.up_proj.weight"
     save_file({n: v for n, v in tensors.items() if n != name}, path)
-    assert f"{path}: tensor {name} lacks" in _refused(tmp_path, model)
+    assert f"{path}: tensor {name} is missing" in _refused(tmp_path, model)
     save_file({**tensors, name: tensors[name][1:]}, path)
     assert f"{path}: tensor {name} has shape [19, 32], not [20, 32]" in _refused(tmp_path, model)
     save_file({**tensors, name: tensors[name].to(torch.float8_e4m3fn)}, path)
@@ -249,7 +250,7 @@ def test_files_without_prediction_modules_are_of_the_model_without(tmp_path: Pat
     # too.
     lost = "model.layers.2.eh_proj.weight"
     save_file({n: v for n, v in tensors.items() if n != lost}, path)
-    assert f"tensor {lost} lacks" in _refused(tmp_path / "in", model)
+    assert f"tensor {lost} is missing" in _refused(tmp_path / "in", model)
     save_file(tensors, path)
     (said,) = open_weights(tmp_path / "in", model=without, dtype=torch.float64).remarks
     assert said.endswith("config.json names, which is not trained")
@@ -267,7 +268,7 @@ def test_shards_and_their_index_are_checked(tmp_path: Path) -> None:
     with safe_open(shard, framework="pt") as file:
         lost, *_ = file.keys()
     save_file({n: v for n, v in load_file(shard).items() if n != lost}, shard)
-    assert f"{shard}: tensor {lost} lacks" in _refused(tmp_path, model)
+    assert f"{shard}: tensor {lost} is missing" in _refused(tmp_path, model)
     index.write_text(good[:-20])
     assert f"{index} is not an index" in _refused(tmp_path, model)
     index.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "../elsewhere")}))
@@ -371,9 +372,9 @@ def test_what_we_do_not_compute_is_said(
     model = load_config(tmp_path / "config.json")
     assert any(said in one for one in differences(config, model=model))
     with pytest.raises(DataError) as caught:
-        settings_of(tmp_path, model=model)
+        stored_settings(tmp_path, model=model)
     assert said in str(caught.value)
-    assert settings_of(tmp_path, model=model, strict=False).eps > 0
+    assert stored_settings(tmp_path, model=model, strict=False).eps > 0
 
 
 def test_settings_are_read_in_both_spellings(tmp_path: Path) -> None:
@@ -382,11 +383,11 @@ def test_settings_are_read_in_both_spellings(tmp_path: Path) -> None:
         {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     ):
         (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], **spelled}))
-        settings = settings_of(tmp_path, model=load_config_of("llama"))
+        settings = stored_settings(tmp_path, model=load_config_of("llama"))
         assert (settings.rope_base, settings.eps) == (500.0, 1e-6)
     (tmp_path / "config.json").unlink()
     with pytest.raises(DataError, match="No such file"):
-        settings_of(tmp_path, model=load_config_of("llama"))
+        stored_settings(tmp_path, model=load_config_of("llama"))
 
 
 LONGER = {
@@ -402,7 +403,7 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
     (tmp_path / "config.json").write_text(
         json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": LONGER})
     )
-    settings = settings_of(tmp_path, model=load_config_of("llama"))
+    settings = stored_settings(tmp_path, model=load_config_of("llama"))
     found = rotary_rates(settings, 16, device=torch.device("cpu"))
     kinds = set()
     for i, rate in enumerate(found.tolist()):
@@ -424,7 +425,7 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
         )
     )
     linear = rotary_rates(
-        settings_of(tmp_path, model=load_config_of("llama")), 16, device=torch.device("cpu")
+        stored_settings(tmp_path, model=load_config_of("llama")), 16, device=torch.device("cpu")
     )
     assert torch.equal(
         linear, rotary_rates(Settings(rope_base=1e4), 16, device=torch.device("cpu")) / 4
@@ -446,7 +447,7 @@ def test_a_rule_of_longer_positions_that_lacks_a_number_is_refused(
         json.dumps({**LAYOUTS["llama"], "rope_scaling": {**LONGER, **change}})
     )
     with pytest.raises(DataError, match=said):
-        settings_of(tmp_path, model=load_config_of("llama"))
+        stored_settings(tmp_path, model=load_config_of("llama"))
 
 
 @pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.proof)])
@@ -459,9 +460,9 @@ def test_adapters_begin_as_the_published_model(tmp_path: Path, name: str) -> Non
     ids = torch.randint(0, model.vocab, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
     batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
-    settings = settings_of(tmp_path / "weights", model=model)
+    settings = stored_settings(tmp_path / "weights", model=model)
     result = run_step(
-        model, job, unsplit(model, job), batch=batch, source=weights, settings=settings
+        model, job, single_device_plan(model, job), batch=batch, source=weights, settings=settings
     )
     assert float(result.loss) == pytest.approx(float(loss(name, tensors, ids)), abs=1e-10)
     (store,) = result.stores.values()
@@ -469,4 +470,4 @@ def test_adapters_begin_as_the_published_model(tmp_path: Path, name: str) -> Non
         key
         for key, boxes in store.held.items()
         if any(held.gradient is not None for held in boxes.values())
-    } == adapters(model)
+    } == adapter_keys(model)

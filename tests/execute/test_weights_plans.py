@@ -11,14 +11,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.checkpoints.checkpoint import SavedSource, read
+from shardwright.execute.checkpoints.checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.device_state.device_parameters import whole_shape
-from shardwright.execute.training.training_loop import Training, member, training
-from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.training.training_loop import (
+    PreparedTraining,
+    create_device_state,
+    prepare_training,
+)
+from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.weights import read_weights
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.stored_settings import stored_settings
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config
@@ -69,21 +73,23 @@ def test_devices_read_what_they_hold_and_train_as_one(
     ids = torch.randint(0, model.vocab, (2, 4, 9), generator=torch.Generator().manual_seed(1))
     batches = [{"text": one[:, :-1], "labels": one[:, 1:]} for one in ids]
     source = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
-    settings = settings_of(tmp_path / "weights", model=model)
+    settings = stored_settings(tmp_path / "weights", model=model)
     fetched: list[int] = []
-    original = read_weights._ours
+    original = read_weights._to_our_dims
 
     def counted(values: torch.Tensor, *others: Any) -> torch.Tensor:
         fetched.append(values.numel())
         return original(values, *others)
 
-    monkeypatch.setattr(read_weights, "_ours", counted)
+    monkeypatch.setattr(read_weights, "_to_our_dims", counted)
 
-    def trained(known: Training) -> tuple[list[float], dict[int, Any], list[tuple[int, int]]]:
+    def trained(
+        known: PreparedTraining,
+    ) -> tuple[list[float], dict[int, Any], list[tuple[int, int]]]:
         members, amounts = {}, []
         for device in known.devices:
             fetched.clear()
-            members[device] = member(device, known, source=source)
+            members[device] = create_device_state(device, known, source=source)
             held = sum(
                 h.value.numel()
                 for boxes in members[device].store.held.values()
@@ -92,21 +98,23 @@ def test_devices_read_what_they_hold_and_train_as_one(
             amounts.append((sum(fetched), held))
         return [r.loss for r in train(members, known, batches)], members, amounts
 
-    alone, whole, _ = trained(training(model, job, unsplit(model, job), settings=settings))
-    known = training(model, job, parse_plan(PLANS[name]), settings=settings)
+    alone, whole, _ = trained(
+        prepare_training(model, job, single_device_plan(model, job), settings=settings)
+    )
+    known = prepare_training(model, job, parse_plan(PLANS[name]), settings=settings)
     losses, members, amounts = trained(known)
     assert losses == pytest.approx(alone, abs=1e-10)
     assert alone[0] != pytest.approx(alone[1], abs=1e-6)
     everything = sum(
         torch.Size(whole_shape(model, key)).numel()
-        for key, parameter in owned(model)
+        for key, parameter in stored_parameters(model)
         if parameter.trainable
     )
     for read_elements, held in amounts:
         assert read_elements == held
         assert held < 0.8 * everything
 
-    saved = read(save(members, known, tmp_path / "run"), model=model)
+    saved = read_checkpoint(save(members, known, tmp_path / "run"), model=model)
     files = save_weights(
         SavedSource(saved=saved, frozen=source),
         model=model,
@@ -117,7 +125,7 @@ def test_devices_read_what_they_hold_and_train_as_one(
     assert len(files) == 1
     again = open_weights(tmp_path / "trained", model=model, dtype=torch.float64)
     (one,) = whole.values()
-    for key, parameter in owned(model):
+    for key, parameter in stored_parameters(model):
         if parameter.trainable:
             (held,) = one.store.held[key].values()
             torch.testing.assert_close(again(key), held.value, rtol=0, atol=1e-10)

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.training.training_loop import member, training
-from shardwright.execute.weights.checkpoint_to_weights import written_weights
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.weights.checkpoint_to_weights import write_checkpoint_weights
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.requested_model import requested_model
@@ -45,15 +45,17 @@ def test_it_trains_as_in_transformers_and_is_opened_again(tmp_path: Path) -> Non
     batches = [batch_of(published, one) for one in ids]
     wanted = steps_of(published, batches)
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
-    known = training(model, job, split(model), rule=RULE)
-    members = {device: member(device, known, source=weights) for device in known.devices}
+    known = prepare_training(model, job, split(model), rule=RULE)
+    members = {
+        device: create_device_state(device, known, source=weights) for device in known.devices
+    }
     assert [report.loss for report in train(members, known, batches)] == pytest.approx(
         wanted, abs=TOLERANCE
     )
 
     kept = save(members, known, tmp_path / "run")
     full = requested_model(str(config))
-    written_weights(
+    write_checkpoint_weights(
         kept, model=full, config=config, folder=tmp_path / "last", dtype="", base=tmp_path / "first"
     )
     trained = dict(opened(tmp_path / "last", "DeepseekV3ForCausalLM").named_parameters())

@@ -6,17 +6,22 @@ from collections.abc import Iterable, Mapping
 
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.interpreter.recorder import Recorder
-from shardwright.execute.training.training_loop import Member, StepReport, Training, step_task
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    StepReport,
+    step_task,
+)
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 
 
 def train(
-    members: Mapping[int, Member],
-    known: Training,
+    members: Mapping[int, DeviceState],
+    known: PreparedTraining,
     batches: Iterable[Batch],
     *,
-    trace: Trace | None = None,
+    trace: CommunicationRecord | None = None,
     recorder: Recorder | None = None,
 ) -> list[StepReport]:
     """One step for every batch, all devices in this process; `recorder` has the last one then."""
@@ -26,6 +31,8 @@ def train(
             d: step_task(own, known, batch=batch, stop=None, recorder=recorder)
             for d, own in members.items()
         }
-        found = run(tasks if recorder is None else recorder.watched(tasks), trace=trace)
+        found = run_in_process(
+            tasks if recorder is None else recorder.record_tasks(tasks), trace=trace
+        )
         reports.append(next(iter(found.values())))
     return reports

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.execute.weights.parameter_names import FAMILIES
+from shardwright.execute.weights.parameter_names import FAMILY_NAMES
 from shardwright.model.families.family_registry import REGISTRY
 from shardwright.model.families.fields.class_defaults import CLASSES
 from shardwright.model.families.huggingface_config import model_from_config
@@ -173,7 +173,7 @@ REGISTRY_KINDS = {
 
 
 def test_every_family_whose_weights_are_read_has_its_classes_numbers() -> None:
-    assert set(FAMILIES) <= set(CLASSES)
+    assert set(FAMILY_NAMES) <= set(CLASSES)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardwright.errors import DataError, UsageError, nearest
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, latest
+from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface_config import load_config
 
@@ -49,18 +49,20 @@ def write_weights(
         raise UsageError(f"unknown dtype {dtype[:40]!r}", hint=nearest(dtype, DTYPES))
     try:
         from shardwright.execute.weights.checkpoint_to_weights import (
-            written_weights,  # PyTorch is an extra
+            write_checkpoint_weights,  # PyTorch is an extra
         )
     except ImportError as error:
         raise UsageError("weights needs PyTorch", hint="pip install 'shardwright[run]'") from error
-    checkpoint = checkpoints if (checkpoints / MANIFEST).is_file() else latest(checkpoints)
+    checkpoint = (
+        checkpoints if (checkpoints / MANIFEST).is_file() else newest_checkpoint(checkpoints)
+    )
     if checkpoint is None:
         raise DataError(
             f"{checkpoints}: no checkpoint",
             hint="give the folder that `shardwright run --checkpoints` was given",
         )
     model, word = load_config(config), DTYPES.get(dtype, "")
-    files, step, word = written_weights(
+    files, step, word = write_checkpoint_weights(
         checkpoint, model=model, config=config, folder=folder, dtype=word, base=base
     )
     return WrittenWeights(

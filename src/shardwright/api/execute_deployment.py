@@ -68,7 +68,7 @@ def prove_deployment(request: ServingRequest, *, progress: Progress | None = Non
         Others as `serve_simulate`.
     """
     try:
-        from shardwright.execute.serve.prove_serving import prove_served  # PyTorch is an extra
+        from shardwright.execute.serve.prove_serving import prove_serving  # PyTorch is an extra
         from shardwright.execute.serve.tiny_deployment import tiny_workers
     except ImportError as error:
         raise UsageError(
@@ -100,7 +100,7 @@ def prove_deployment(request: ServingRequest, *, progress: Progress | None = Non
         0,
         0,
     )
-    proof = prove_served(
+    proof = prove_serving(
         model,
         plans,
         [side.state(requests) for side in sides],

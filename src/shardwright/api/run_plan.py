@@ -19,7 +19,7 @@ from shardwright.execute.launch.run_report import (
     RunReport,
     RunStep,
 )
-from shardwright.execute.proof.proof_result import Proof
+from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.files.profile_file import read_profile
 from shardwright.files.stored_documents import StoredSimulation
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
@@ -32,7 +32,7 @@ from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 
-def prove_execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
+def prove_execution(saved: StoredSimulation, *, progress: Progress | None = None) -> PlanProof:
     """Run a small model under a stored plan and compare loss and gradients with the unsplit model.
 
     The model has the same structure; devices are virtual.
@@ -43,13 +43,13 @@ def prove_execution(saved: StoredSimulation, *, progress: Progress | None = None
         DataError: loss or a gradient differs.
     """
     try:
-        from shardwright.execute.proof.prove_plan import prove  # PyTorch is an extra
+        from shardwright.execute.proof.prove_plan import prove_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError(
             "--execute needs PyTorch", hint="pip install 'shardwright[run]'"
         ) from error
     stored = stored_plan(saved)
-    proof = prove(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
+    proof = prove_plan(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
     if not proof.equal:
         name, difference = proof.worst
         raise DataError(

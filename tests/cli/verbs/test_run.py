@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
-from shardwright.execute.checkpoints.folder_lock import held
+from shardwright.execute.checkpoints.folder_lock import locked_folder
 from tests.cli import ranks
 
 CONFIG = {
@@ -315,7 +315,7 @@ def test_the_end_of_a_terminal_ends_a_run_with_a_checkpoint(folder: Path, tmp_pa
 def test_a_folder_of_checkpoints_has_one_run_at_a_time(
     folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with held(tmp_path):
+    with locked_folder(tmp_path):
         assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path)]) == 2
         assert run([*words(folder, "two.plan"), "--checkpoints", str(tmp_path)]) == 2
     assert said.readouterr().err.count("another run writes its checkpoints there") == 2

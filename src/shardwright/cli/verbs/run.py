@@ -18,22 +18,22 @@ from shardwright.cli.parsing.parse_command import verb
 from shardwright.cli.terminal import screen
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError, UsageError
-from shardwright.execute.checkpoints.checkpoint_folders import latest
-from shardwright.execute.checkpoints.folder_lock import held
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.folder_lock import locked_folder
 from shardwright.execute.checkpoints.remembered_options import (
-    changed,
-    recalled,
-    remember,
-    remembered,
+    changed_options,
+    merge_stored_options,
+    store_options,
+    stored_options,
 )
 from shardwright.execute.launch.end_with_launcher import end_with_launcher
-from shardwright.execute.launch.metrics_file import add_line, line_of
+from shardwright.execute.launch.metrics_file import add_line, metrics_line
 from shardwright.execute.launch.resumed_run_facts import (
     WORDS,
-    compared,
+    compare_facts,
     facts_of,
-    known_facts,
     require_words,
+    stored_facts,
 )
 from shardwright.execute.launch.run_checks import require_runnable
 from shardwright.execute.launch.run_report import (
@@ -49,8 +49,14 @@ from shardwright.execute.launch.run_report import (
     RunOptions,
     RunStep,
 )
-from shardwright.execute.launch.start_ranks import FOLDER, INTERRUPTED, is_rank, launch, write_error
-from shardwright.execute.launch.tensorboard import Write, writer
+from shardwright.execute.launch.start_ranks import (
+    FOLDER,
+    INTERRUPTED,
+    is_rank,
+    start_ranks,
+    write_error,
+)
+from shardwright.execute.launch.tensorboard import Write, tensorboard_writer
 from shardwright.execute.training.learning_rate import CURVES
 from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.files.plan_file import read_saved
@@ -312,16 +318,16 @@ def run(
         "profile": _absolute(execution_flags.profile),
         "eval-data": [_absolute_file(word) for word in evaluation.eval_data or ()],
     }
-    is_resumed = checkpoints is not None and latest(checkpoints) is not None
-    before = remembered(checkpoints) if is_resumed else {}
-    options = recalled(given, before, given=_on_the_command_line(context, given))
+    is_resumed = checkpoints is not None and newest_checkpoint(checkpoints) is not None
+    before = stored_options(checkpoints) if is_resumed else {}
+    options = merge_stored_options(given, before, given=_on_the_command_line(context, given))
     run_options = _run_options(options, data=data)
     facts = _resumed_facts(
         stored,
         run_options,
         before=before,
         accepted=read_kinds(accept),
-        lines=changed(options, before),
+        lines=changed_options(options, before),
         quiet=form.quiet or form.as_json,
     )
     ranks = run_plan.num_ranks(stored)
@@ -333,10 +339,10 @@ def run(
             *_words(options),
             *_words({"json": form.as_json, "quiet": form.quiet, "debug": form.debug}),
         ]
-        with held(checkpoints) if checkpoints is not None else nullcontext():
+        with locked_folder(checkpoints) if checkpoints is not None else nullcontext():
             if checkpoints is not None:
-                remember(checkpoints, options, facts=facts)
-            return launch(words, ranks=ranks)
+                store_options(checkpoints, options, facts=facts)
+            return start_ranks(words, ranks=ranks)
     if FOLDER in os.environ:
         end_with_launcher(os.environ)
     try:
@@ -411,13 +417,13 @@ def _watcher(
 
     def watch(record: RunStep | RunEvaluation) -> None:
         """Write a step or an evaluation to the metrics files and the screen."""
-        line = line_of(
+        line = metrics_line(
             record, tokens=tokens, rate=run_options.rate * run_options.rates.share(record.step)
         )
         if run_options.metrics is not None:
             add_line(run_options.metrics, line)
         if run_options.tensorboard is not None:
-            events[:] = events or [writer(run_options.tensorboard)]
+            events[:] = events or [tensorboard_writer(run_options.tensorboard)]
             events[0](line)
         if not form.quiet and not form.as_json:
             screen.note(
@@ -507,7 +513,7 @@ def _store_options(
     Nothing is stored if the process that started this rank has stored them.
     """
     if checkpoints is not None and FOLDER not in os.environ and os.environ.get("RANK", "0") == "0":
-        remember(checkpoints, options, facts=facts)
+        store_options(checkpoints, options, facts=facts)
 
 
 def _resumed_facts(
@@ -536,12 +542,12 @@ def _resumed_facts(
         return {}
     facts, newest = (
         facts_of(stored.problem, stored.plan, run_options),
-        latest(run_options.checkpoints),
+        newest_checkpoint(run_options.checkpoints),
     )
     if newest is None:
         return facts
-    differences = compared(
-        known_facts(run_options.checkpoints),
+    differences = compare_facts(
+        stored_facts(run_options.checkpoints),
         facts,
         accepted=accepted,
         folder=run_options.checkpoints,

@@ -1,9 +1,11 @@
-"""Checkpoints that any plan can resume: boxes of whole parameters and optimizer states, written by
-torch.distributed.checkpoint.
+"""Checkpoints that a run under any plan can resume from: parameters and optimizer states.
+
+Boxes of full tensors are written with torch.distributed.checkpoint.
 
 A checkpoint is a folder ``step-N`` that any reader of torch.distributed.checkpoint opens, and
-``manifest.json``: the step, the keys of the parameters, and a digest of every file. It is made
-beside its place and renamed once all files are on disk, so that what has its name is whole.
+``manifest.json``: the step, the keys of the parameters, and a digest of every file. It is written
+under a temporary name and renamed once all files are on disk, so that a folder with the final name
+is complete.
 """
 
 from __future__ import annotations
@@ -24,24 +26,31 @@ from torch.distributed.checkpoint.metadata import Metadata
 from shardwright.errors import DataError
 from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST
 from shardwright.execute.checkpoints.checkpoint_planners import (
-    Piece,
-    Written,
+    CheckpointPiece,
+    WrittenPieces,
     read_pieces,
-    volumes,
     write_metadata,
     write_pieces,
+    written_elements,
 )
-from shardwright.execute.checkpoints.model_computation import computed, require_same
+from shardwright.execute.checkpoints.model_computation import (
+    model_computation,
+    require_same_computation,
+)
 from shardwright.execute.device_state.device_parameters import (
     Key,
     Source,
     parameter_of,
-    part,
+    parameter_part,
     whole_shape,
 )
 from shardwright.execute.device_state.flat_views import box_views
 from shardwright.execute.device_state.optimizer_shards import Bucket
-from shardwright.execute.training.training_loop import Member, Training, member
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    create_device_state,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
@@ -54,8 +63,9 @@ EARLIER = "remove its folder to resume from the checkpoint before"
 
 
 def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
-    """The name of a parameter, or of a state of it, in a checkpoint: ``model.layers.0.qkv.weight``,
-    ``optimizer.first.layers.0...``.
+    """The name of a parameter, or of its optimizer state, in a checkpoint.
+
+    Examples: ``model.layers.0.qkv.weight``, ``optimizer.first.layers.0...``.
     """
     run, layer, _, name = key
     return (
@@ -66,78 +76,79 @@ def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFiles:
-    """One device's written tensors, and (name, bytes, digest) of its files."""
+    """The tensors that one device has written, and (name, bytes, digest) of its files."""
 
-    written: Written
+    written: WrittenPieces
     files: tuple[tuple[str, int, str], ...]
 
 
-def write_device(own: Member, known: Training, folder: Path) -> DeviceFiles:
-    """Write the pieces that a device answers for.
+def write_device(state: DeviceState, training: PreparedTraining, folder: Path) -> DeviceFiles:
+    """Write the pieces of a checkpoint that count on this device.
 
     Args:
-        folder: exists. Of copies of the same elements one device writes them.
+        folder: an existing folder. One device writes elements of which several have copies.
     """
     pieces = [
         piece
-        for bucket in known.buckets
-        if own.device in bucket.devices and bucket.answers(own.device)
-        for piece in _pieces(own, known, bucket)
+        for bucket in training.buckets
+        if state.device in bucket.devices and bucket.counts_piece(state.device)
+        for piece in _bucket_pieces(state, training, bucket)
     ]
-    return write_files([*pieces, *_biases(own, known)], folder, device=own.device)
+    return write_files([*pieces, *_bias_pieces(state, training)], folder, device=state.device)
 
 
-def _biases(own: Member, known: Training) -> Iterator[Piece]:
-    """Biases of routers' choices of which the device is the first that has them."""
-    for key in (key for key in known.biases if known.bias_holders(key)[0] == own.device):
-        name, shape = tensor_name(known.work.model, key), whole_shape(known.work.model, key)
-        (held,) = own.store.held[key].values()
-        yield Piece(name=name, shape=shape, box=((0, shape[0]),), values=held.value)
+def _bias_pieces(state: DeviceState, training: PreparedTraining) -> Iterator[CheckpointPiece]:
+    """Iterate over the router biases that this device writes as their first holder."""
+    for key in (key for key in training.biases if training.bias_holders(key)[0] == state.device):
+        name, shape = tensor_name(training.work.model, key), whole_shape(training.work.model, key)
+        (stored,) = state.store.held[key].values()
+        yield CheckpointPiece(name=name, shape=shape, box=((0, shape[0]),), values=stored.value)
 
 
-def write_files(pieces: list[Piece], folder: Path, *, device: int) -> DeviceFiles:
-    """Write a device's pieces to files that are named after it."""
+def write_files(pieces: list[CheckpointPiece], folder: Path, *, device: int) -> DeviceFiles:
+    """Write a device's pieces to files that are named after the device."""
     written = write_pieces(pieces, folder, device=device)
     return DeviceFiles(
-        written=written, files=tuple(_described(folder / name) for name in written.files)
+        written=written, files=tuple(_file_description(folder / name) for name in written.files)
     )
 
 
-def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
-    """A device's share of a bucket: values and states."""
-    low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
-    yield from _of_bucket(known.work.model, bucket, low, own.owned(bucket), VALUE)
-    for start, _, states in own.shares(bucket):
-        for state, tensor in states.tensors.items():
-            yield from _of_bucket(known.work.model, bucket, start, tensor, state)
+def _bucket_pieces(
+    state: DeviceState, training: PreparedTraining, bucket: Bucket
+) -> Iterator[CheckpointPiece]:
+    """Iterate over a device's share of a bucket: values and optimizer states, as named pieces."""
+    low, _ = bucket.sharing(state.device).piece(state.device, bucket.elements, 1)
+    yield from _pieces_of_flat(training.work.model, bucket, low, state.owned(bucket), VALUE)
+    for start, _, states in state.shares(bucket):
+        for state_name, tensor in states.tensors.items():
+            yield from _pieces_of_flat(training.work.model, bucket, start, tensor, state_name)
 
 
-def _of_bucket(
+def _pieces_of_flat(
     model: Model, bucket: Bucket, low: int, flat: torch.Tensor, state: str
-) -> Iterator[Piece]:
-    """Pieces that are views of `flat`, elements of a bucket from `low` on."""
+) -> Iterator[CheckpointPiece]:
+    """Iterate over named pieces, views of `flat`: the elements of a bucket from `low` on."""
     begin = 0
     for (key, boxes), size in zip(bucket.boxes, bucket.sizes, strict=True):
         a, b = max(low, begin), min(low + flat.numel(), begin + size)
         if a < b:
             name, shape = tensor_name(model, key, state), whole_shape(model, key)
             for box, view in box_views(flat[a - low : b - low], boxes, low=a - begin):
-                yield Piece(name=name, shape=shape, box=box, values=view)
+                yield CheckpointPiece(name=name, shape=shape, box=box, values=view)
         begin += size
 
 
-def _described(path: Path) -> tuple[str, int, str]:
-    found = blake2b(digest_size=16)
+def _file_description(path: Path) -> tuple[str, int, str]:
+    """(name, bytes, BLAKE2 digest) of a file."""
+    digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while chunk := file.read(1 << 24):
-            found.update(chunk)
-        return path.name, file.tell(), found.hexdigest()
+            digest.update(chunk)
+        return path.name, file.tell(), digest.hexdigest()
 
 
-def begin(root: Path, step: int) -> Path:
-    """An empty folder for a checkpoint that is being made; what is left of one that was not
-    finished is removed.
-    """
+def begin_checkpoint(root: Path, step: int) -> Path:
+    """Create an empty folder for a new checkpoint, and remove what an unfinished one left."""
     folder = root / f".step-{step:08d}.unfinished"
     if folder.exists():
         shutil.rmtree(folder)
@@ -145,25 +156,28 @@ def begin(root: Path, step: int) -> Path:
     return folder
 
 
-def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: int) -> Path:
-    """Write metadata and manifest, and give the checkpoint its name. A checkpoint of that name is
-    replaced.
+def finish_checkpoint(
+    folder: Path, written: list[DeviceFiles], training: PreparedTraining, *, step: int
+) -> Path:
+    """Write metadata and manifest, and rename the folder to the checkpoint's final name.
+
+    An existing checkpoint of that name is replaced.
 
     Args:
-        folder: of `begin`.
-        written: by `write_device`, of all devices.
+        folder: the folder of `begin_checkpoint`.
+        written: results of `write_device` of all devices.
     """
-    model = known.work.model
+    model = training.work.model
     write_metadata([w.written for w in written], folder)
-    files = [*(file for w in written for file in w.files), _described(folder / METADATA)]
+    files = [*(file for w in written for file in w.files), _file_description(folder / METADATA)]
     manifest = {
         "format": FORMAT,
         "step": step,
         "files": [{"file": name, "bytes": size, "digest": digest} for name, size, digest in files],
-        "computed": computed(model, known.settings),
+        "computed": model_computation(model, training.settings),
         "parameters": [
             [list(key), list(whole_shape(model, key))]
-            for key in sorted((*_keys(known), *known.biases))
+            for key in sorted((*_trained_keys(training), *training.biases))
         ],
     }
     text = json.dumps(manifest)
@@ -171,20 +185,20 @@ def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: i
         json.dump({"digest": _digest(text), "manifest": text}, file)
         file.flush()
         os.fsync(file.fileno())
-    _synced(folder)
+    _sync_folder(folder)
     target = folder.parent / f"step-{step:08d}"
-    before = folder.parent / f".step-{step:08d}.before"
+    replaced = folder.parent / f".step-{step:08d}.before"
     if target.exists():
-        shutil.rmtree(before, ignore_errors=True)
-        target.rename(before)
+        shutil.rmtree(replaced, ignore_errors=True)
+        target.rename(replaced)
     folder.rename(target)
-    _synced(folder.parent)
-    shutil.rmtree(before, ignore_errors=True)
+    _sync_folder(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
     return target
 
 
-def _synced(folder: Path) -> None:
-    """Put the names in a folder on disk."""
+def _sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -192,17 +206,21 @@ def _synced(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _keys(known: Training) -> list[Key]:
-    return sorted({key for bucket in known.buckets if bucket.trainable for key, _ in bucket.boxes})
+def _trained_keys(training: PreparedTraining) -> list[Key]:
+    """Sorted keys of all trained parameters."""
+    return sorted(
+        {key for bucket in training.buckets if bucket.trainable for key, _ in bucket.boxes}
+    )
 
 
 def _digest(text: str) -> str:
+    """BLAKE2 digest of a text, in hexadecimal."""
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A checkpoint whose files have been verified. Only what is asked for is read."""
+class SavedCheckpoint:
+    """A checkpoint whose files have been verified; tensors are read on request."""
 
     folder: Path
     step: int
@@ -211,91 +229,93 @@ class Saved:
     metadata: Metadata
 
     def has(self, key: Key, state: str) -> bool:
-        """A parameter has the state."""
+        """True if the checkpoint has the state of a parameter."""
         return tensor_name(self.model, key, state) in self.metadata.state_dict_metadata
 
     def part(self, key: Key, box: Box, state: str = VALUE) -> torch.Tensor:
-        """The part of a parameter, or of a state of it, in a box, dims in the parameter's own
-        order.
-        """
+        """Read a parameter, or its state, in a box, with dims in the parameter's own order."""
         name = tensor_name(self.model, key, state)
-        found = torch.empty(
+        values = torch.empty(
             [count(i) for i in box], dtype=self.metadata.state_dict_metadata[name].properties.dtype
         )
         self.fill(
             [
-                Piece(name=name, shape=self.shapes[key], box=own, values=view)
-                for own, view in box_views(found.view(-1), (box,))
+                CheckpointPiece(name=name, shape=self.shapes[key], box=sub_box, values=view)
+                for sub_box, view in box_views(values.view(-1), (box,))
             ]
         )
-        return found
+        return values
 
     def whole(self, key: Key, state: str = VALUE) -> torch.Tensor:
-        """A whole parameter, or a state of it in the parameter's shape."""
+        """Read a full parameter, or its state in the parameter's shape."""
         return self.part(key, tuple(((0, n),) for n in self.shapes[key]), state)
 
-    def fill(self, pieces: list[Piece]) -> None:
-        """Read pieces, in place."""
+    def fill(self, pieces: list[CheckpointPiece]) -> None:
+        """Read the checkpoint's values into pieces, in place."""
         read_pieces(pieces, FileSystemReader(self.folder), self.metadata)
 
 
-def read(
+def read_checkpoint(
     folder: Path, *, model: Model, settings: Settings | None = None, share: tuple[int, int] = (0, 1)
-) -> Saved:
-    """A checkpoint with its files verified.
+) -> SavedCheckpoint:
+    """Open a checkpoint after verifying its files and its model.
 
     Args:
-        model: that it must be of.
-        settings: that it must compute with; None = the model's own.
+        model: the model that the checkpoint must have.
+        settings: the settings that its model must have; None = the model's own.
         share: (i, n): verify every n-th file from the i-th on, where n processes divide the work.
 
     Raises:
-        DataError: a file lacks, is truncated or altered, or the checkpoint is of another model; the
-        file is named.
+        DataError: a file is missing, truncated or altered, or the checkpoint is of another model;
+        the error names the file.
     """
-    manifest = _manifest(folder)
+    manifest = _read_manifest(folder)
     entries = {entry["file"]: entry for entry in manifest["files"]}
     for name in sorted({*list(entries)[share[0] :: share[1]], METADATA}):
-        _verify(folder / name, entries.get(name))
+        _verify_file(folder / name, entries.get(name))
     for name in entries:
         if not (folder / name).is_file():
-            raise DataError(f"{folder / name} lacks", hint=EARLIER)
-    shapes = {_key(key): tuple(shape) for key, shape in manifest["parameters"]}
+            raise DataError(f"{folder / name} is missing", hint=EARLIER)
+    shapes = {_parse_key(key): tuple(shape) for key, shape in manifest["parameters"]}
     for key, shape in shapes.items():
-        _same(folder, model, key, shape)
+        _require_parameter(folder, model, key, shape)
     if "computed" in manifest:  # earlier versions did not write it
-        require_same(manifest["computed"], model, settings or model.settings, folder=folder)
-    # The metadata is a pickle: it is read only once it is known to be what was written.
+        require_same_computation(
+            manifest["computed"], model, settings or model.settings, folder=folder
+        )
+    # The metadata is a pickle: it is read only after its digest has been verified.
     metadata = FileSystemReader(folder).read_metadata()
-    for name, shape, elements in volumes(metadata):
+    for name, shape, elements in written_elements(metadata):
         if elements != prod(shape):
-            raise DataError(f"{folder / METADATA}: elements of {name} lack", hint=EARLIER)
-    found = Saved(
+            raise DataError(f"{folder / METADATA}: elements of {name} are missing", hint=EARLIER)
+    checkpoint = SavedCheckpoint(
         folder=folder, step=manifest["step"], shapes=shapes, model=model, metadata=metadata
     )
-    missing = next((key for key in shapes if not found.has(key, VALUE)), None)
+    missing = next((key for key in shapes if not checkpoint.has(key, VALUE)), None)
     if missing is not None:
-        raise DataError(f"{folder / METADATA}: {tensor_name(model, missing)} lacks", hint=EARLIER)
-    return found
+        raise DataError(
+            f"{folder / METADATA}: {tensor_name(model, missing)} is missing", hint=EARLIER
+        )
+    return checkpoint
 
 
 def has_block(folder: Path, name: str) -> bool:
-    """True if a checkpoint's model has a block of that name, or if the checkpoint does not list its
-    blocks.
+    """True if a checkpoint's model has a block of that name, or the checkpoint lists no blocks.
 
     Raises:
-        DataError: the manifest is not whole.
+        DataError: the manifest is damaged.
     """
-    named = _manifest(folder).get("computed", {f"{name}.": 0})
+    named = _read_manifest(folder).get("computed", {f"{name}.": 0})
     return any(key.startswith(f"{name}.") for key in named)
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and verify the manifest of a checkpoint."""
     path = folder / MANIFEST
     try:
         outer = json.loads(path.read_text())
         if _digest(outer["manifest"]) != outer["digest"]:
-            raise ValueError("its digest is another")
+            raise ValueError("its digest differs")
         manifest = json.loads(outer["manifest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a whole manifest: {error}", hint=EARLIER) from None
@@ -307,24 +327,27 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return cast(dict[str, Any], manifest)
 
 
-def _verify(path: Path, entry: Mapping[str, Any] | None) -> None:
+def _verify_file(path: Path, entry: Mapping[str, Any] | None) -> None:
+    """Raise `DataError` unless a file has the size and digest of its manifest entry."""
     if entry is None or not path.is_file():
-        raise DataError(f"{path} lacks", hint=EARLIER)
+        raise DataError(f"{path} is missing", hint=EARLIER)
     if path.stat().st_size != entry["bytes"]:
         raise DataError(
             f"{path} has {path.stat().st_size} bytes, not {entry['bytes']}",
             hint=f"it is truncated; {EARLIER}",
         )
-    if _described(path)[2] != entry["digest"]:
+    if _file_description(path)[2] != entry["digest"]:
         raise DataError(f"{path} has been altered: its digest is another", hint=EARLIER)
 
 
-def _key(parts: list[Any]) -> Key:
+def _parse_key(parts: list[Any]) -> Key:
+    """Parameter key from its list in a manifest."""
     run, layer, operator, name = parts
     return int(run), int(layer), str(operator), str(name)
 
 
-def _same(folder: Path, model: Model, key: Key, shape: tuple[int, ...]) -> None:
+def _require_parameter(folder: Path, model: Model, key: Key, shape: tuple[int, ...]) -> None:
+    """Raise `DataError` unless the model has a parameter with this key and shape."""
     try:
         same = key[1] < model.runs[key[0]].count and whole_shape(model, key) == shape
     except (IndexError, StopIteration):
@@ -338,48 +361,48 @@ def _same(folder: Path, model: Model, key: Key, shape: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSource:
-    """Values of a checkpoint; of frozen parameters, which it does not have, another source's.
+    """Parameter source that reads a checkpoint, and another source for frozen parameters.
 
     Args:
-        state: that is read in place of the value where there is it: ``master`` gives values before
-            they were rounded.
+        state: the state that is read instead of the value, where it exists: ``master`` gives values
+            before rounding.
     """
 
-    saved: Saved
+    saved: SavedCheckpoint
     frozen: Source
     state: str = VALUE
 
-    def _state(self, key: Key) -> str:
+    def _state_name(self, key: Key) -> str:
+        """Name of the state to read for a parameter: the wanted one if stored, else the value."""
         return self.state if self.saved.has(key, self.state) else VALUE
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """A whole parameter."""
+        """Read a full parameter."""
         return (
-            self.saved.whole(key, self._state(key))
+            self.saved.whole(key, self._state_name(key))
             if key in self.saved.shapes
             else self.frozen(key)
         )
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """The part of a parameter in a box."""
+        """Read the part of a parameter in a box."""
         return (
-            self.saved.part(key, box, self._state(key))
+            self.saved.part(key, box, self._state_name(key))
             if key in self.saved.shapes
-            else part(self.frozen, key, box)
+            else parameter_part(self.frozen, key, box)
         )
 
 
-def require_biases_kept(saved: Saved, known: Training) -> None:
-    """Raise where a checkpoint has biases of routers' choices, which a run that does not keep them
-    would begin anew the next time.
+def require_biases_kept(saved: SavedCheckpoint, training: PreparedTraining) -> None:
+    """Raise if a checkpoint has updated router biases and the run would drop them.
 
     Raises:
-        DataError: it has.
+        DataError: the checkpoint has such biases, and the run has no bias rate.
     """
     frozen = next(
         (key for key in saved.shapes if not parameter_of(saved.model, key).trainable), None
     )
-    if frozen is not None and known.bias_rate is None:
+    if frozen is not None and training.bias_rate is None:
         raise DataError(
             f"{saved.folder} has biases of routers that its run moved"
             f" ({tensor_name(saved.model, frozen)})",
@@ -387,36 +410,40 @@ def require_biases_kept(saved: Saved, known: Training) -> None:
         )
 
 
-def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Member:
-    """A device as the checkpoint has it, under any plan of the same model: it reads what it holds.
+def resume_device(
+    device: int, training: PreparedTraining, saved: SavedCheckpoint, *, source: Source
+) -> DeviceState:
+    """Create a device's state from a checkpoint, under any plan of the same model.
+
+    It reads only the parts that the device holds.
 
     Args:
-        source: of frozen parameters, which a checkpoint does not have.
+        source: source of frozen parameters, which a checkpoint does not have.
 
     Raises:
         DataError: the checkpoint lacks a parameter, or has biases of routers that the run would
         drop.
     """
-    require_biases_kept(saved, known)
-    missing = [key for key in _keys(known) if key not in saved.shapes]
+    require_biases_kept(saved, training)
+    missing = [key for key in _trained_keys(training) if key not in saved.shapes]
     if missing:
         raise DataError(
-            f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks",
+            f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} is missing",
             hint="resume with the model that was saved",
         )
-    own = member(device, known, source=SavedSource(saved=saved, frozen=source))
-    for bucket in (b for b in known.buckets if device in b.devices):
-        for low, _, states in own.shares(bucket):
+    resumed = create_device_state(device, training, source=SavedSource(saved=saved, frozen=source))
+    for bucket in (b for b in training.buckets if device in b.devices):
+        for low, _, states in resumed.shares(bucket):
             for state, tensor in states.tensors.items():
                 # A run that kept no master copy updated the parameter itself.
-                wanted = (
+                state_to_read = (
                     VALUE
                     if state == "master" and not saved.has(bucket.boxes[0][0], state)
                     else state
                 )
-                pieces = _of_bucket(known.work.model, bucket, low, tensor, wanted)
+                pieces = _pieces_of_flat(training.work.model, bucket, low, tensor, state_to_read)
                 saved.fill(
                     [piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata]
                 )
-    own.steps = saved.step
-    return own
+    resumed.steps = saved.step
+    return resumed

@@ -1,5 +1,6 @@
-"""Folders of checkpoints: which is the newest. Needs no PyTorch, whose checkpoints take a second to
-load.
+"""Checkpoint folders of a run, and the newest of them.
+
+Needs no PyTorch, whose checkpoint module takes a second to load.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ MANIFEST = "manifest.json"
 _NAMED: Final = re.compile(r"step-\d+")
 
 
-def latest(root: Path) -> Path | None:
-    """The newest finished checkpoint; None if there is none.
+def newest_checkpoint(root: Path) -> Path | None:
+    """The folder of the newest finished checkpoint; None if there is none.
 
-    A process that died while it replaced a checkpoint by one of the same step may have left only
-    the one that was to be replaced.
+    A process that died while it replaced a checkpoint by a new one of the same step may have left
+    only the old one.
     """
-    found = {p.name: p for p in finished(root)}
+    folder_by_name = {p.name: p for p in finished_checkpoints(root)}
     for path in root.glob(".step-*.before"):
         if _NAMED.fullmatch(name := path.name[1 : -len(".before")]):
-            found.setdefault(name, path)
-    return found[max(found, key=step_of)] if found else None
+            folder_by_name.setdefault(name, path)
+    return folder_by_name[max(folder_by_name, key=step_of)] if folder_by_name else None
 
 
-def finished(root: Path) -> tuple[Path, ...]:
-    """All finished checkpoints under their own names, oldest first."""
+def finished_checkpoints(root: Path) -> tuple[Path, ...]:
+    """All finished checkpoints with their final names, oldest first."""
     return tuple(
         sorted(
             (
@@ -40,7 +41,5 @@ def finished(root: Path) -> tuple[Path, ...]:
 
 
 def step_of(name: str) -> int:
-    """The step of a checkpoint by its folder's name, ``step-00000012`` or
-    ``.step-00000012.before``.
-    """
+    """The step in a checkpoint folder's name, ``step-00000012`` or ``.step-00000012.before``."""
     return int(name.removesuffix(".before").rpartition("-")[2])

@@ -1,5 +1,6 @@
-"""Planners of torch.distributed.checkpoint that write and read boxes of named tensors, without a
-plan or a process group.
+"""Planners of torch.distributed.checkpoint that write and read boxes of named tensors.
+
+They need neither a plan nor a process group.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from shardwright.program.layout.tensor_layout import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A box of a named tensor, and its values: what is written, or where what is read goes.
+class CheckpointPiece:
+    """A box of a named tensor, with its values to write or the memory to read into.
 
     Args:
-        shape: of the whole tensor.
-        box: an interval of each dim.
-        values: in the shape of the box.
+        shape: shape of the whole tensor.
+        box: interval of each dim.
+        values: values, in the shape of the box.
     """
 
     name: str
@@ -50,32 +51,33 @@ class Piece:
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
-        """The box's place in its tensor."""
+        """The box's place in its tensor, as torch's chunk metadata."""
         return ChunkStorageMetadata(
             offsets=torch.Size(a for a, _ in self.box), sizes=torch.Size(b - a for a, b in self.box)
         )
 
     @property
     def index(self) -> MetadataIndex:
-        """By which the box is found: pieces of one tensor do not overlap."""
+        """Metadata index of the box: pieces of one tensor do not overlap."""
         return MetadataIndex(self.name, [a for a, _ in self.box])
 
 
 class PieceWriter(SavePlanner):  # type: ignore[misc]
-    """Plans to write pieces. The plans of all devices are written as they are: no element is in two
-    of them.
+    """Save planner that writes pieces.
+
+    The plans of all devices are written unchanged, since no element is in two of them.
     """
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    def __init__(self, pieces: list[CheckpointPiece]) -> None:
         self._pieces = {piece.index: piece for piece in pieces}
 
     def set_up_planner(
         self, state_dict: object, storage_meta: object = None, is_coordinator: bool = False
     ) -> None:
-        """Nothing: the pieces are known."""
+        """Do nothing: the pieces are known."""
 
     def create_local_plan(self) -> SavePlan:
-        """An item for every piece."""
+        """Plan a write item for every piece."""
         return SavePlan(
             [
                 WriteItem(
@@ -92,17 +94,18 @@ class PieceWriter(SavePlanner):  # type: ignore[misc]
         )
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """The plans, and the metadata of all."""
+        """The plans of all devices unchanged, and their common metadata."""
         plans, metadata = create_default_global_save_plan(all_plans)
         return plans, metadata
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        """The plan as it is."""
+        """Return the plan unchanged."""
         return new_plan
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
-        """The values of a piece, in their own storage (a view would be written with all that it is
-        a view of).
+        """Values of a piece in contiguous CPU memory of their own.
+
+        A view would be written with its whole storage.
         """
         return (
             self._pieces[write_item.index]
@@ -113,19 +116,19 @@ class PieceWriter(SavePlanner):  # type: ignore[misc]
 
 
 class PieceReader(LoadPlanner):  # type: ignore[misc]
-    """Plans to fill pieces, whatever boxes the checkpoint was written in."""
+    """Load planner that fills pieces from any boxes in which the checkpoint was written."""
 
-    def __init__(self, pieces: list[Piece], metadata: Metadata) -> None:
+    def __init__(self, pieces: list[CheckpointPiece], metadata: Metadata) -> None:
         self._pieces = {piece.index: piece for piece in pieces}
         self._metadata = metadata
 
     def set_up_planner(
         self, state_dict: object, metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
-        """Nothing: the pieces are known."""
+        """Do nothing: the pieces are known."""
 
     def create_local_plan(self) -> LoadPlan:
-        """An item for every overlap of a piece with what was written."""
+        """Plan a read item for every overlap of a piece with a written box."""
         by_name: dict[str, list[ChunkStorageMetadata]] = {}
         for piece in self._pieces.values():
             by_name.setdefault(piece.name, []).append(piece.chunk)
@@ -139,19 +142,19 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
         )
 
     def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        """The plans as they are."""
+        """Return the plans unchanged."""
         return global_plan
 
     def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        """The plan as it is."""
+        """Return the plan unchanged."""
         return central_plan
 
     def load_bytes(self, read_item: ReadItem, value: object) -> None:
-        """Never: pieces are tensors."""
+        """Never called: pieces are tensors."""
         raise AssertionError(read_item)
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        """The part of a piece that an item fills."""
+        """The part of a piece that a read item fills, as a view."""
         values = self._pieces[read_item.dest_index].values
         return values[
             tuple(
@@ -161,56 +164,56 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
         ]
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """Nothing: it was filled in place."""
+        """Do nothing: the tensor was filled in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """One device's output: names of its files, and its part of the metadata."""
+class WrittenPieces:
+    """Names of the files that one device wrote, and its part of the metadata."""
 
     files: tuple[str, ...]
     plan: SavePlan
     results: list[WriteResult]
 
 
-def write_pieces(pieces: list[Piece], folder: Path, *, device: int) -> Written:
-    """Write pieces to one file of a device, on disk when this returns; no file where there are
-    none.
-    """
+def write_pieces(pieces: list[CheckpointPiece], folder: Path, *, device: int) -> WrittenPieces:
+    """Write pieces to one file of a device, on disk on return; no file if there are no pieces."""
     planner = PieceWriter(pieces)
     plan = planner.create_local_plan()
     if not pieces:
-        return Written(files=(), plan=plan, results=[])
+        return WrittenPieces(files=(), plan=plan, results=[])
     writer = FileSystemWriter(folder)
-    # Without collectives a writer names its files after its rank; ours is a device, and the
-    # metadata is written for all at the end.
+    # Without collectives a writer names its files after its rank, here the device; the
+    # metadata of all devices is written at the end.
     writer.set_up_storage_writer(True, rank=device, use_collectives=False)
     plan = writer.prepare_local_plan(plan)
     results = writer.write_data(plan, planner).wait()
-    return Written(
+    return WrittenPieces(
         files=tuple(sorted({r.storage_data.relative_path for r in results})),
         plan=plan,
         results=results,
     )
 
 
-def write_metadata(written: list[Written], folder: Path) -> None:
-    """Write the metadata of all devices' pieces."""
+def write_metadata(written: list[WrittenPieces], folder: Path) -> None:
+    """Write the common metadata of all devices' pieces."""
     _, metadata = PieceWriter([]).create_global_plan([w.plan for w in written])
     writer = FileSystemWriter(folder)
     writer.set_up_storage_writer(True)
     writer.finish(metadata, [w.results for w in written])
 
 
-def read_pieces(pieces: list[Piece], reader: FileSystemReader, metadata: Metadata) -> None:
-    """Fill pieces from a checkpoint."""
+def read_pieces(
+    pieces: list[CheckpointPiece], reader: FileSystemReader, metadata: Metadata
+) -> None:
+    """Fill pieces with values from a checkpoint."""
     planner = PieceReader(pieces, metadata)
     reader.set_up_storage_reader(metadata, True)
     reader.read_data(planner.create_local_plan(), planner).wait()
 
 
-def volumes(metadata: Metadata) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """(name, shape, elements that were written) of every tensor."""
+def written_elements(metadata: Metadata) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Iterate over (name, shape, number of written elements) of every tensor."""
     for name, entry in metadata.state_dict_metadata.items():
         yield (
             name,

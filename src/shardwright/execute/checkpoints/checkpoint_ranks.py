@@ -1,6 +1,4 @@
-"""Checkpoints of a run of several ranks: every step is taken by all, and what fails on one rank is
-told to all.
-"""
+"""Checkpoints of a run with several ranks: all ranks take part, and an error reaches all."""
 
 from __future__ import annotations
 
@@ -13,63 +11,69 @@ import torch.distributed as dist
 from shardwright.errors import DataError
 from shardwright.execute.checkpoints.checkpoint import (
     DeviceFiles,
-    Saved,
-    begin,
-    finish,
-    read,
-    resumed,
+    SavedCheckpoint,
+    begin_checkpoint,
+    finish_checkpoint,
+    read_checkpoint,
+    resume_device,
     write_device,
 )
-from shardwright.execute.checkpoints.checkpoint_folders import latest
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.training.training_loop import Member, Training, member
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    create_device_state,
+)
 
 T = TypeVar("T")
 
 
-def together(make: Callable[[], T]) -> list[T]:
-    """The result of `make` on every rank, by rank. All ranks call it, and none continues before all
-    have their results.
+def gather_results(make: Callable[[], T]) -> list[T]:
+    """Call `make` on every rank, and return all results by rank; all ranks must call it.
+
+    No rank continues before all have their results.
 
     Raises:
-        DataError: `make` raised one, or could not read or write, on any rank: the same on all
-        ranks, of the first rank that failed.
+        DataError: `make` raised it, or could not read or write, on some rank: the error of the
+        first rank that failed, on all ranks.
     """
-    mine: Any
+    outcome: Any
     try:
-        mine = (True, make())
+        outcome = (True, make())
     except DataError as error:
-        mine = (False, (error.message, error.hint))
+        outcome = (False, (error.message, error.hint))
     except (
         OSError,
         RuntimeError,
     ) as error:  # torch's writer of archives raises the latter where a disk is full
         where = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
-        mine = (
+        outcome = (
             False,
             (f"{where}{error}", "see that the folder of checkpoints has room and can be written"),
         )
-    found: list[Any] = [mine]
+    outcomes: list[Any] = [outcome]
     if dist.is_initialized():
-        found = [None] * dist.get_world_size()
-        dist.all_gather_object(found, mine)
-    for good, what in found:
-        if not good:
-            raise DataError(what[0], hint=what[1])
-    return [cast(T, what) for _, what in found]
+        outcomes = [None] * dist.get_world_size()
+        dist.all_gather_object(outcomes, outcome)
+    for succeeded, result in outcomes:
+        if not succeeded:
+            raise DataError(result[0], hint=result[1])
+    return [cast(T, result) for _, result in outcomes]
 
 
-def save_rank(members: Mapping[int, Member], known: Training, root: Path, *, rank: int) -> Path:
-    """Save a checkpoint from all ranks: each its devices, then rank 0 the manifest once all files
-    are on disk.
+def save_rank(
+    members: Mapping[int, DeviceState], training: PreparedTraining, root: Path, *, rank: int
+) -> Path:
+    """Save a checkpoint from all ranks: files of each rank's devices, then the manifest by rank 0.
 
     Raises:
         DataError: a file could not be written, on any rank.
     """
     step = next(iter(members.values())).steps
     return save_files(
-        lambda folder: [write_device(own, known, folder) for own in members.values()],
-        known,
+        lambda folder: [write_device(state, training, folder) for state in members.values()],
+        training,
         root,
         step=step,
         rank=rank,
@@ -77,39 +81,56 @@ def save_rank(members: Mapping[int, Member], known: Training, root: Path, *, ran
 
 
 def save_files(
-    write: Callable[[Path], list[DeviceFiles]], known: Training, root: Path, *, step: int, rank: int
+    write: Callable[[Path], list[DeviceFiles]],
+    training: PreparedTraining,
+    root: Path,
+    *,
+    step: int,
+    rank: int,
 ) -> Path:
-    """Save a checkpoint of a step from all ranks, each of which does `write` into the folder that
-    it is given.
+    """Save a checkpoint from all ranks, each of which writes files into the given folder.
 
     Raises:
         DataError: a file could not be written, on any rank.
     """
-    folder = cast(Path, together(lambda: begin(root, step) if rank == 0 else None)[0])
-    written = together(lambda: write(folder))
-    everything = [one for own in written for one in own]
+    folder = cast(
+        Path, gather_results(lambda: begin_checkpoint(root, step) if rank == 0 else None)[0]
+    )
+    written = gather_results(lambda: write(folder))
+    all_files = [device_files for of_rank in written for device_files in of_rank]
     return cast(
         Path,
-        together(lambda: finish(folder, everything, known, step=step) if rank == 0 else None)[0],
+        gather_results(
+            lambda: finish_checkpoint(folder, all_files, training, step=step) if rank == 0 else None
+        )[0],
     )
 
 
-def begun_rank(
-    devices: tuple[int, ...], known: Training, root: Path, *, source: Source, rank: int, ranks: int
-) -> dict[int, Member]:
-    """The devices of a rank, from the newest checkpoint if there is one. Ranks divide the
-    verification of its files.
+def resume_or_begin(
+    devices: tuple[int, ...],
+    training: PreparedTraining,
+    root: Path,
+    *,
+    source: Source,
+    rank: int,
+    ranks: int,
+) -> dict[int, DeviceState]:
+    """Create the states of a rank's devices, from the newest checkpoint if there is one.
+
+    Ranks divide the verification of its files.
 
     Raises:
-        DataError: the newest checkpoint is not usable: on all ranks, if one finds it.
+        DataError: the newest checkpoint is not usable; raised on all ranks.
     """
-    newest = together(lambda: latest(root) if rank == 0 else None)[0]
+    newest = gather_results(lambda: newest_checkpoint(root) if rank == 0 else None)[0]
     if newest is None:
-        return {d: member(d, known, source=source) for d in devices}
-    own: list[Saved] = []
-    together(
-        lambda: own.append(
-            read(newest, model=known.work.model, settings=known.settings, share=(rank, ranks))
+        return {d: create_device_state(d, training, source=source) for d in devices}
+    verified: list[SavedCheckpoint] = []
+    gather_results(
+        lambda: verified.append(
+            read_checkpoint(
+                newest, model=training.work.model, settings=training.settings, share=(rank, ranks)
+            )
         )
     )
-    return {d: resumed(d, known, own[0], source=source) for d in devices}
+    return {d: resume_device(d, training, verified[0], source=source) for d in devices}

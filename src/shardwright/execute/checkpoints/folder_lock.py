@@ -1,5 +1,6 @@
-"""A folder of checkpoints is one run's at a time, and is tried before anything is trained. Needs no
-PyTorch.
+"""Lock that gives a folder of checkpoints to one run at a time.
+
+Needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ LOCK = ".lock"
 
 
 @contextmanager
-def held(root: Path) -> Iterator[None]:
-    """Make the folder if need be, and keep other runs out of it; the lock ends with the process,
-    however it ends.
+def locked_folder(root: Path) -> Iterator[None]:
+    """Context manager that creates a checkpoint folder and locks it against other runs.
+
+    The lock ends with the process in any case.
 
     Raises:
-        OutputError: it cannot be made or written to. UsageError: another run has it.
+        OutputError: the folder cannot be created or written to. UsageError: another run has locked
+        it.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -37,6 +40,7 @@ def held(root: Path) -> Iterator[None]:
 
 
 def _lock(file: int, root: Path) -> None:
+    """Lock an open file without waiting; do nothing on systems without file locks."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system

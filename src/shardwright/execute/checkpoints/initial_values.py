@@ -1,6 +1,4 @@
-"""First values of parameters for training from scratch: each element drawn by its own number,
-whoever holds it.
-"""
+"""Initial parameter values for training from scratch, drawn by element number under any plan."""
 
 from __future__ import annotations
 
@@ -21,30 +19,32 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.tensor_layout import Box, count
 
 AT_ONCE = 1 << 15
-"""Elements that are made at a time, which stay in a processor's cache."""
+"""Number of elements that are drawn at a time, which stay in a processor's cache."""
 STEPS = (1e-3, 0.1)
-"""Smallest and largest step of a state-space model when it begins."""
+"""Smallest and largest initial time step of a state-space model."""
 RATES = (1.0, 16.0)
-"""Smallest and largest rate of decay of a head of a state-space model."""
+"""Smallest and largest initial decay rate of a state-space model's head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialValues:
-    """A source of parameters. A device makes what it holds, and the same element is the same number
-    under every plan.
+    """Parameter source of initial values, equal for each element under every plan.
 
-    Weights: normal with standard deviation `std`, those that end a residual branch over the square
-    root of the number of branches (Radford et al. 2019, Language models are unsupervised multitask
-    learners, section 2.3). Gains 1, biases 0, second factors of adapters 0 (Hu et al. 2021, arXiv
-    2106.09685). A padding row is zeros. State-space models: convolutions as torch has them, steps
-    log-uniform in `STEPS`, rates uniform in `RATES` or 1, 2, .. by state (Gu and Dao 2023, arXiv
-    2312.00752, section 3.6; Dao and Gu 2024, arXiv 2405.21060). The generator is SplitMix64
-    (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators, figure 19).
+    A device draws only the elements that it holds.
+
+    Weights: normal with standard deviation `std`, divided by the square root of the number of
+        branches where they end a residual branch (Radford et al. 2019, Language models are
+        unsupervised multitask learners, section 2.3). Gains 1, biases 0, second factors of adapters
+        0 (Hu et al. 2021, arXiv 2106.09685). A padding row is zeros. State-space models:
+        convolutions as in torch, time steps log-uniform in `STEPS`, rates uniform in `RATES` or 1,
+        2, .. by state (Gu and Dao 2023, arXiv 2312.00752, section 3.6; Dao and Gu 2024, arXiv
+        2405.21060). The generator is SplitMix64 (Steele, Lea and Flood 2014, Fast splittable
+        pseudorandom number generators, figure 19).
 
     Args:
-        seed: of all numbers.
-        std: of weights.
-        dtype: of what is made.
+        seed: seed of all numbers.
+        std: standard deviation of weights.
+        dtype: format of the values.
     """
 
     model: Model
@@ -53,17 +53,17 @@ class InitialValues:
     std: float = 0.02
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """A whole parameter."""
+        """Draw a full parameter."""
         return self.part(key, tuple(((0, n),) for n in whole_shape(self.model, key)))
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """The part of a parameter in a box."""
+        """Draw the part of a parameter in a box."""
         run, _, name, parameter = key
         operator = next(
             o for o in self.model.blocks[self.model.runs[run].block].operators if o.name == name
         )
         result = torch.empty([count(i) for i in box], dtype=self.dtype)
-        first, inner = _numbers(whole_shape(self.model, key), box)
+        first, inner = _element_numbers(whole_shape(self.model, key), box)
         rows, step, threads = (
             result.view(len(first), len(inner)),
             max(1, AT_ONCE // max(1, len(inner))),
@@ -71,9 +71,10 @@ class InitialValues:
         )
 
         def make(start: int) -> None:
+            """Draw the rows from `start` on."""
             numbers = first[start : start + step, None] + inner
             rows[start : start + step] = torch.from_numpy(
-                self._made(key, operator, parameter, numbers)
+                self._draw(key, operator, parameter, numbers)
             )
 
         starts = range(0, len(first), step)
@@ -84,20 +85,21 @@ class InitialValues:
                 deque(pool.map(make, starts), maxlen=0)
         return result
 
-    def _made(
+    def _draw(
         self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray
     ) -> np.ndarray:
-        word = parameter.split(".", 1)[1] if "." in parameter else parameter
-        stepped = parameter.rpartition(".")[2] == "dt_bias" or (
-            operator.name.endswith("dt_proj") and "bias" in word
+        """Draw the elements `numbers` of a parameter by the rule of its operator."""
+        leaf_name = parameter.split(".", 1)[1] if "." in parameter else parameter
+        is_time_step = parameter.rpartition(".")[2] == "dt_bias" or (
+            operator.name.endswith("dt_proj") and "bias" in leaf_name
         )
         if operator.kind in (OperatorKind.NORM, OperatorKind.RESIDUAL, OperatorKind.ACTIVATION):
-            return np.full(numbers.shape, 0.0 if word.endswith(("bias", "shift")) else 1.0)
-        if stepped:
+            return np.full(numbers.shape, 0.0 if leaf_name.endswith(("bias", "shift")) else 1.0)
+        if is_time_step:
             steps = np.exp(log(STEPS[0]) + self._uniform(key, numbers) * log(STEPS[1] / STEPS[0]))
             return np.asarray(steps + np.log(-np.expm1(-steps)))
         if operator.kind is OperatorKind.SCAN:
-            return self._scan(key, parameter.rpartition(".")[2], numbers)
+            return self._draw_scan_parameter(key, parameter.rpartition(".")[2], numbers)
         if operator.kind is OperatorKind.CONV:
             taps = operator.parameters[0].extents[-1].size
             return np.asarray((2 * self._uniform(key, numbers) - 1) * taps**-0.5)
@@ -105,7 +107,9 @@ class InitialValues:
             return np.full(numbers.shape, 1.0 if parameter.endswith("expert_scale") else 0.0)
         if ".bias" in parameter or parameter in {p.name for p in operator.adapters[1:]}:
             return np.zeros(numbers.shape)
-        drawn = np.asarray(self._normal(key, numbers) * (self.std * self._branch(operator)))
+        drawn = np.asarray(
+            self._normal(key, numbers) * (self.std * self._residual_factor(operator))
+        )
         row = self.model.settings.padding_row
         if (
             operator.kind is not OperatorKind.EMBEDDING
@@ -116,7 +120,8 @@ class InitialValues:
         width = whole_shape(self.model, key)[1]
         return np.where(numbers // width == row, 0.0, drawn)
 
-    def _scan(self, key: Key, word: str, numbers: np.ndarray) -> np.ndarray:
+    def _draw_scan_parameter(self, key: Key, word: str, numbers: np.ndarray) -> np.ndarray:
+        """Draw elements of a state-space parameter: decay rates for ``a_log``, else ones."""
         if word != "a_log":
             return np.ones(numbers.shape)
         shape = whole_shape(self.model, key)
@@ -124,29 +129,28 @@ class InitialValues:
             return np.asarray(np.log1p(numbers % shape[1]))
         return np.asarray(np.log(RATES[0] + self._uniform(key, numbers) * (RATES[1] - RATES[0])))
 
-    def _branch(self, operator: Operator) -> float:
-        """Factor of a projection that ends a residual branch: 1 / sqrt(branches); 1 of others."""
+    def _residual_factor(self, operator: Operator) -> float:
+        """Factor of a projection that ends a residual branch: 1 / sqrt(branches); else 1."""
         ends = (
             operator.kind in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
             and [(e.dim, e.size) for e in operator.writes] == [(Dim.HIDDEN, self.model.hidden)]
             and operator.reads[0].dim in (Dim.HEADS, Dim.FFN)
         )
-        return branches(self.model) ** -0.5 if ends else 1.0
+        return residual_branches(self.model) ** -0.5 if ends else 1.0
 
     def _uniform(self, key: Key, numbers: np.ndarray) -> np.ndarray:
-        """In (0, 1), of 32 bits."""
-        return self._bits(key, numbers)[0]
+        """Uniform numbers in (0, 1) with 32 bits, one for each element number."""
+        return self._uniform_pairs(key, numbers)[0]
 
     def _normal(self, key: Key, numbers: np.ndarray) -> np.ndarray:
-        """Box and Muller (1958): two uniform numbers give a normal one, here of at most 6.8
-        standard deviations.
-        """
-        radius, angle = self._bits(key, numbers)
+        """Normal numbers by Box and Muller (1958), at most 6.8 standard deviations."""
+        radius, angle = self._uniform_pairs(key, numbers)
         return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2 * pi * angle))
 
-    def _bits(self, key: Key, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Two uniform numbers of the stream of SplitMix64 that seed and parameter begin, at the
-        number of the element.
+    def _uniform_pairs(self, key: Key, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Two uniform numbers for each element number, from a SplitMix64 stream.
+
+        Seed and parameter begin the stream.
         """
         begin = int.from_bytes(
             blake2b(repr((self.seed, key)).encode(), digest_size=8).digest(), "little"
@@ -161,9 +165,10 @@ class InitialValues:
         return (high.astype(np.float64) + 0.5) * 2.0**-32, (low.astype(np.float64) + 0.5) * 2.0**-32
 
 
-def branches(model: Model) -> int:
-    """Residual branches that are added to the stream: two of a usual layer. What combines experts
-    is within a branch.
+def residual_branches(model: Model) -> int:
+    """Number of residual branches that are added to the stream: two in a usual layer.
+
+    The sum over a token's experts is within a branch.
     """
     return max(
         1,
@@ -176,11 +181,12 @@ def branches(model: Model) -> int:
     )
 
 
-def _numbers(shape: tuple[int, ...], box: Box) -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays that add up to the number of every element of a box in the whole parameter: one
-    over its leading dims, and one over its inner dims, at most `AT_ONCE` long.
+def _element_numbers(shape: tuple[int, ...], box: Box) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays whose sums are the element numbers of a box: leading dims, and inner dims.
 
-    Example: of rows 1 and 3 and columns 0 and 1 of a 4 x 2 parameter, 2 and 6, and 0 and 1.
+    The array of inner dims has at most `AT_ONCE` elements.
+
+    Example: for rows 1 and 3 and columns 0 and 1 of a 4 x 2 parameter: (2, 6) and (0, 1).
     """
     dims = [
         np.concatenate([np.arange(a, b) for a, b in indices]) * prod(shape[dim + 1 :])

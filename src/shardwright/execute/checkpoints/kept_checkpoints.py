@@ -1,30 +1,31 @@
-"""Checkpoints of a run that are kept. Needs no PyTorch."""
+"""Rules for when a run saves a checkpoint, and for the removal of old ones.
+
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from shardwright.execute.checkpoints.checkpoint_folders import finished
+from shardwright.execute.checkpoints.checkpoint_folders import finished_checkpoints
 
 
 def keep_last(root: Path, count: int) -> tuple[Path, ...]:
-    """Remove all finished checkpoints but the newest `count` (0 = keep all); those that were
-    removed, oldest first.
+    """Remove all finished checkpoints but the newest `count` (0 = keep all); returns the removed.
 
-    A folder is renamed before its files go, so that what has a checkpoint's name is whole.
+    A folder is renamed before its files are removed, so that a folder with a checkpoint's name is
+    complete.
     """
-    gone = finished(root)[:-count] if count else ()
-    for folder in gone:
-        going = folder.with_name(f".{folder.name}.removed")
-        shutil.rmtree(going, ignore_errors=True)
-        folder.rename(going)
-        shutil.rmtree(going, ignore_errors=True)
-    return gone
+    removed = finished_checkpoints(root)[:-count] if count else ()
+    for folder in removed:
+        renamed = folder.with_name(f".{folder.name}.removed")
+        shutil.rmtree(renamed, ignore_errors=True)
+        folder.rename(renamed)
+        shutil.rmtree(renamed, ignore_errors=True)
+    return removed
 
 
 def is_due(step: int, *, steps: int, every: int, stopped: bool) -> bool:
-    """True after the last step, after a step at which the run is stopped, and after every `every`
-    steps (0: after no others).
-    """
+    """True after the last step, after every `every` steps (0: never), or if the run stops."""
     return stopped or step == steps or bool(every and step % every == 0)

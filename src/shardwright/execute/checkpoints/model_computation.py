@@ -1,5 +1,6 @@
-"""Computation of a checkpoint's model beyond its parameter shapes: heads, routing, scans, numbers.
-Kept with the checkpoint, and compared.
+"""Record of a model's computation beyond parameter shapes: heads, routing, scans and settings.
+
+A checkpoint keeps the record, and a resumed run compares it.
 """
 
 from __future__ import annotations
@@ -14,91 +15,107 @@ from shardwright.errors import DataError
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
 
-OF_TRAINING: Final = ("padding_row", "load_balancing", "router_noise", "dropout", "other_losses")
-"""Settings that training alone computes with: a checkpoint may go on with others."""
+TRAINING_SETTINGS: Final = (
+    "padding_row",
+    "load_balancing",
+    "router_noise",
+    "dropout",
+    "other_losses",
+)
+"""Settings that only training uses; a resumed run may change them."""
 FLAGS: Final = ("tempered", "weighed", "biased", "adds", "sees_images")
-"""Of operators, kept where they are set."""
+"""Flags of operators, recorded where they are set."""
 
 
-def computed(model: Model, settings: Settings) -> dict[str, Any]:
-    """Names and values, ``layer.core.attention.heads`` = 6: of settings, and of the shapes of each
-    block's operators.
+def model_computation(model: Model, settings: Settings) -> dict[str, Any]:
+    """Names and values of a model's settings and operator shapes.
+
+    Example: ``layer.core.attention.heads`` = 6.
     """
-    found = dict(_leaves("settings", _forward(settings)))
+    values = dict(_leaves("settings", _without_training_settings(settings)))
     for block in model.blocks:
         for operator in block.operators:
             for name in ("attention", "experts", "scan"):
-                found |= dict(
+                values |= dict(
                     _leaves(f"{block.name}.{operator.name}.{name}", getattr(operator, name))
                 )
-            found[f"{block.name}.{operator.name}.groups"] = operator.groups
-            found |= {
+            values[f"{block.name}.{operator.name}.groups"] = operator.groups
+            values |= {
                 f"{block.name}.{operator.name}.{name}": True
                 for name in FLAGS
                 if getattr(operator, name)
             }
-            found |= (
+            values |= (
                 dict(_leaves(f"{block.name}.{operator.name}.choice", operator.choice))
                 if operator.choice
                 else {}
             )
-            found |= (
+            values |= (
                 {f"{block.name}.{operator.name}.factors": repr(operator.factors)}
                 if operator.factors
                 else {}
             )
             merged = {"joins": operator.joins, "folds": operator.folds}
-            found |= {
+            values |= {
                 f"{block.name}.{operator.name}.{name}": count
                 for name, count in merged.items()
                 if count > 1
             }
-    return found
+    return values
 
 
-def require_same(
+def require_same_computation(
     saved: Mapping[str, Any], model: Model, settings: Settings, *, folder: Path
 ) -> None:
-    """Raise where a checkpoint was made by a model that computes something else.
+    """Raise if a checkpoint's model computes differently from this model.
 
     Raises:
         DataError: the first name whose value differs, with both.
     """
-    own = computed(model, settings)
-    # A checkpoint from before a setting was there computed with its first value.
-    saved = {**dict(_leaves("settings", _forward(_first_values(settings)))), **saved}
-    for name in sorted({*saved, *own}):
-        if saved.get(name) != own.get(name):
+    computation = model_computation(model, settings)
+    # A checkpoint without a setting is older than the setting, and computed with its default.
+    saved = {
+        **dict(_leaves("settings", _without_training_settings(_default_settings(settings)))),
+        **saved,
+    }
+    for name in sorted({*saved, *computation}):
+        if saved.get(name) != computation.get(name):
             raise DataError(
-                f"{folder}: its model computes with {name} = {_said(saved.get(name))}, this one"
-                f" with {_said(own.get(name))}",
+                f"{folder}: its model computes with {name} ="
+                f" {_value_text(saved.get(name))}, this one with"
+                f" {_value_text(computation.get(name))}",
                 hint="resume with the model, or the weights, that it was begun with",
             )
 
 
-def _forward(settings: Settings) -> Settings:
-    """Settings without those of training."""
-    return replace(settings, **{name: getattr(Settings(), name) for name in OF_TRAINING})
+def _without_training_settings(settings: Settings) -> Settings:
+    """The settings with training-only settings at their defaults."""
+    return replace(settings, **{name: getattr(Settings(), name) for name in TRAINING_SETTINGS})
 
 
-def _first_values(settings: Settings) -> Settings:
-    """Settings of the same blocks and operators, before anything is set."""
-    return Settings(own=tuple((name, _first_values(one)) for name, one in settings.own))
+def _default_settings(settings: Settings) -> Settings:
+    """Default settings for the same blocks and operators."""
+    return Settings(
+        own=tuple(
+            (name, _default_settings(block_settings)) for name, block_settings in settings.own
+        )
+    )
 
 
 def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
+    """(dotted path, plain value) of every leaf of nested dataclasses."""
     if is_dataclass(value) and not isinstance(value, type):
         return [
             leaf
-            for one in fields(value)
-            for leaf in _leaves(f"{path}.{one.name}", getattr(value, one.name))
+            for item in fields(value)
+            for leaf in _leaves(f"{path}.{item.name}", getattr(value, item.name))
         ]
     if (
         isinstance(value, tuple)
         and value
-        and all(isinstance(one, tuple) and is_dataclass(one[-1]) for one in value)
+        and all(isinstance(item, tuple) and is_dataclass(item[-1]) for item in value)
     ):
-        return [leaf for name, one in value for leaf in _leaves(f"{path}.{name}", one)]
+        return [leaf for name, item in value for leaf in _leaves(f"{path}.{name}", item)]
     if isinstance(value, Enum):
         return [(path, value.value)]
     return [
@@ -109,7 +126,8 @@ def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
+    """A value as text for errors."""
     return (
         "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:60]
     )

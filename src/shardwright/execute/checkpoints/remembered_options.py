@@ -1,5 +1,6 @@
-"""Options of a run, kept beside its checkpoints: a resumed run uses them where no others are given.
-Needs no PyTorch.
+"""Options of a run, stored with its checkpoints and used by a resumed run.
+
+Options that are given again replace them. Needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from shardwright.errors import OutputError
 
 FILE: Final = "run.json"
 FACTS: Final = "facts"
-"""Where a run's facts stand in the file (`launch.resumed`)."""
+"""Key of a run's facts in the file (`launch.resumed_run_facts`)."""
 KEPT: Final = (
     *(
         "weights",
@@ -44,47 +45,48 @@ KEPT: Final = (
         "profile",
     ),
 )
-"""Options that are remembered, by their names in the command line; files by their whole paths."""
+"""Options that are stored, by their command-line names; files by their full paths."""
 
 
-def remembered(folder: Path | None) -> dict[str, Any]:
-    """Options of the run whose checkpoints a folder has, of `KEPT`; empty where none are known (a
-    folder of an earlier version).
-    """
+def stored_options(folder: Path | None) -> dict[str, Any]:
+    """Options of the run whose checkpoints are in a folder; empty if none are stored."""
     if folder is None:
         return {}
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        document = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {name: found[name] for name in KEPT if name in found} if isinstance(found, dict) else {}
+    return (
+        {name: document[name] for name in KEPT if name in document}
+        if isinstance(document, dict)
+        else {}
+    )
 
 
-def recalled(
-    options: Mapping[str, Any], before: Mapping[str, Any], *, given: Collection[str]
+def merge_stored_options(
+    options: Mapping[str, Any], stored: Mapping[str, Any], *, given: Collection[str]
 ) -> dict[str, Any]:
-    """The options with those of before in the place of what was not `given`."""
+    """The options, with stored values where an option was not `given`."""
     return {
-        name: before[name] if name in before and name not in given else value
+        name: stored[name] if name in stored and name not in given else value
         for name, value in options.items()
     }
 
 
-def changed(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, ...]:
-    """Options that differ from the earlier ones: ``--rate 0.1 (was 0.001)``."""
+def changed_options(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str, ...]:
+    """Text of each option that differs from its earlier value: ``--rate 0.1 (was 0.001)``."""
     return tuple(
-        f"--{name} {_shown(options[name])} (was {_shown(before[name])})"
-        for name in before
-        if options[name] != before[name]
+        f"--{name} {_option_text(options[name])} (was {_option_text(earlier[name])})"
+        for name in earlier
+        if options[name] != earlier[name]
     )
 
 
-def remember(folder: Path, options: Mapping[str, Any], *, facts: Mapping[str, Any]) -> None:
-    """Write the options of `KEPT`, and what else the loss depends on, beside the checkpoints, whole
-    or not at all.
+def store_options(folder: Path, options: Mapping[str, Any], *, facts: Mapping[str, Any]) -> None:
+    """Write options and facts of a run beside its checkpoints, atomically.
 
     Args:
-        facts: of `launch.resumed.facts_of`.
+        facts: the facts of `launch.resumed_run_facts.facts_of`.
 
     Raises:
         OutputError: the folder cannot be written to.
@@ -102,5 +104,6 @@ def remember(folder: Path, options: Mapping[str, Any], *, facts: Mapping[str, An
         ) from None
 
 
-def _shown(value: Any) -> str:
+def _option_text(value: Any) -> str:
+    """An option's value as text; lists are joined by spaces."""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

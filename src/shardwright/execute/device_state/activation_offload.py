@@ -1,6 +1,4 @@
-"""Tensors that wait in host memory between forward and backward: a share of their elements, copied
-out and back.
-"""
+"""Offload of activations to host memory between forward and backward, in part or whole."""
 
 from __future__ import annotations
 
@@ -11,18 +9,18 @@ import torch
 
 from shardwright.lazy_dataclass import dataclass
 
-SHARE = 100
-"""Percent that are all."""
+WHOLE_PERCENT = 100
+"""Percent of the whole tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Away:
-    """A tensor of which the first elements lie on the host.
+class OffloadedTensor:
+    """A tensor whose first elements lie in host memory and the rest on the device.
 
     Args:
-        host: those, flat; pinned, where the device is an accelerator.
-        rest: the others, flat, on the device.
-        shape: of the tensor.
+        host: the first elements, flat; pinned if the device is an accelerator.
+        rest: the other elements, flat, on the device.
+        shape: shape of the tensor.
     """
 
     host: torch.Tensor
@@ -30,50 +28,55 @@ class Away:
     shape: torch.Size
 
 
-def sent(tensor: torch.Tensor, *, percent: int) -> Away:
-    """Copy so much of a tensor to the host; the caller drops the tensor. On CUDA the copy runs
-    beside the kernels that follow.
+def offload_tensor(tensor: torch.Tensor, *, percent: int) -> OffloadedTensor:
+    """Copy `percent` of a tensor's elements to the host; the caller drops the tensor.
+
+    On CUDA, the copy overlaps with the kernels that follow.
     """
     flat = tensor.reshape(-1)
-    count = flat.numel() * percent // SHARE
+    count = flat.numel() * percent // WHOLE_PERCENT
     host = host_like(flat[:count])
-    _beside(tensor.device, lambda: host.copy_(flat[:count], non_blocking=True), then=False)
+    _copy_on_stream(tensor.device, lambda: host.copy_(flat[:count], non_blocking=True), then=False)
     if tensor.is_cuda:
         flat.record_stream(_stream(tensor.device))
-    return Away(host=host, rest=flat[count:].clone(), shape=tensor.shape)
+    return OffloadedTensor(host=host, rest=flat[count:].clone(), shape=tensor.shape)
 
 
-def brought(away: Away) -> torch.Tensor:
-    """The tensor, on its device again."""
-    count = away.host.numel()
-    flat = away.rest.new_empty(count + away.rest.numel())
-    _beside(flat.device, lambda: flat[:count].copy_(away.host, non_blocking=True), then=True)
-    flat[count:] = away.rest
-    return flat.view(away.shape)
+def restore_tensor(offloaded: OffloadedTensor) -> torch.Tensor:
+    """Copy an offloaded tensor back to its device."""
+    count = offloaded.host.numel()
+    flat = offloaded.rest.new_empty(count + offloaded.rest.numel())
+    _copy_on_stream(
+        flat.device, lambda: flat[:count].copy_(offloaded.host, non_blocking=True), then=True
+    )
+    flat[count:] = offloaded.rest
+    return flat.view(offloaded.shape)
 
 
 def host_like(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """An empty tensor of the shape, in host memory."""
+    """An empty tensor of the same shape in host memory, pinned for a CUDA tensor."""
     return torch.empty(
         tensor.shape, dtype=dtype or tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
     )
 
 
-def _beside(device: torch.device, copy: Callable[[], object], *, then: bool) -> None:
-    """Copy on a stream of its own, after what has been launched; `then`: what is launched later
-    waits for it.
+def _copy_on_stream(device: torch.device, copy: Callable[[], object], *, then: bool) -> None:
+    """Copy on a separate CUDA stream after all launched work.
+
+    `then`: work launched later waits for the copy. Without CUDA, the copy runs at once.
     """
     if device.type != "cuda":
         copy()
         return
-    here, beside = torch.cuda.current_stream(device), _stream(device)
-    beside.wait_stream(here)
-    with torch.cuda.stream(beside):
+    current_stream, copy_stream = torch.cuda.current_stream(device), _stream(device)
+    copy_stream.wait_stream(current_stream)
+    with torch.cuda.stream(copy_stream):
         copy()
     if then:
-        here.wait_stream(beside)
+        current_stream.wait_stream(copy_stream)
 
 
 @lru_cache(maxsize=64)
 def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The copy stream of a CUDA device, created once."""
     return torch.cuda.Stream(device)

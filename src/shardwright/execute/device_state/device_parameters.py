@@ -1,6 +1,4 @@
-"""Parameters of a plan's devices: which part of which each holds, made from a seed or sliced from
-whole ones.
-"""
+"""A device's stored parts of parameters, drawn from a seed or cut from full tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from shardwright.execute.numerics.base.run_precision import EXACT, Precision
+from shardwright.execute.numerics.base.run_precision import EXACT, RunPrecision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
@@ -21,43 +19,46 @@ from shardwright.model.ir.tensor_dims import Parameter
 from shardwright.program.layout.tensor_layout import Box
 
 Key = tuple[int, int, str, str]
-"""(run, layer, operator, parameter) of a parameter's owner."""
+"""(run, layer, operator, parameter) of the operator that owns a parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """The owner of a parameter, and whether its dims stand in the owner's order (tied weights may
-    be transposed).
+class ParameterOrigin:
+    """The owner of a parameter, and the order of its dims.
+
+    Tied weights may be transposed.
     """
 
     key: Key
     order: tuple[int, ...]
 
 
-def origin(model: Model, run: int, layer: int, operator: Operator, parameter: Parameter) -> Origin:
-    """Whose elements `parameter` of a layer is; `order`: its dims in the order of the owner's."""
+def origin(
+    model: Model, run: int, layer: int, operator: Operator, parameter: Parameter
+) -> ParameterOrigin:
+    """The owner of a layer's parameter (another operator if tied), and the order of its dims."""
     if not parameter.tied_to:
-        return Origin(
+        return ParameterOrigin(
             key=(run, layer, operator.name, parameter.name),
             order=tuple(range(len(parameter.extents))),
         )
-    for number, other in enumerate(model.runs):
-        for one in model.blocks[other.block].operators:
-            for own in one.parameters:
+    for number, other_run in enumerate(model.runs):
+        for operator_of_run in model.blocks[other_run.block].operators:
+            for candidate in operator_of_run.parameters:
                 if (
-                    f"{model.blocks[other.block].name}.{own.name}" == parameter.tied_to
-                    and not own.tied_to
+                    f"{model.blocks[other_run.block].name}.{candidate.name}" == parameter.tied_to
+                    and not candidate.tied_to
                 ):
                     dims = [e.dim for e in parameter.extents]
-                    return Origin(
-                        key=(number, 0, one.name, own.name),
-                        order=tuple(dims.index(e.dim) for e in own.extents),
+                    return ParameterOrigin(
+                        key=(number, 0, operator_of_run.name, candidate.name),
+                        order=tuple(dims.index(e.dim) for e in candidate.extents),
                     )
     raise KeyError(parameter.tied_to)
 
 
 def parameter_of(model: Model, key: Key) -> Parameter:
-    """The parameter that a key names."""
+    """The parameter of the model that a key names."""
     run, _, operator, name = key
     block = model.blocks[model.runs[run].block]
     return next(
@@ -66,35 +67,41 @@ def parameter_of(model: Model, key: Key) -> Parameter:
 
 
 def whole_shape(model: Model, key: Key) -> tuple[int, ...]:
-    """Shape of a whole parameter."""
+    """Shape of the full parameter that a key names."""
     return tuple(e.size for e in parameter_of(model, key).extents)
 
 
 Source = Callable[[Key], torch.Tensor]
-"""Whole parameters by key. One that is also `Parts` is asked for parts only."""
+"""Gives full parameters by key. If it is also a `SourceOfParts`, only parts are read."""
 
 
 @runtime_checkable
-class Parts(Protocol):
-    """A source that makes or reads a part of a parameter without the rest of it."""
+class SourceOfParts(Protocol):
+    """A parameter source that makes or reads a part without the rest of the parameter."""
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """The elements of a parameter in a box, dims in the parameter's own order."""
+        """Elements of a parameter in a box, with dims in the parameter's own order."""
 
 
-def part(source: Source, key: Key, box: Box) -> torch.Tensor:
-    """The part of a parameter in a box: a tensor that nothing else refers to."""
-    asked: object = source
-    return asked.part(key, box) if isinstance(asked, Parts) else sliced(source(key), box).clone()
+def parameter_part(source: Source, key: Key, box: Box) -> torch.Tensor:
+    """Elements of a parameter in a box, as a new tensor."""
+    parts_source: object = source
+    return (
+        parts_source.part(key, box)
+        if isinstance(parts_source, SourceOfParts)
+        else box_slice(source(key), box).clone()
+    )
 
 
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
-    """Parameters drawn from a seed: normal with 1 / sqrt(fan in); gains near one. The same key is
-    the same tensor in every plan.
+    """Parameter source with values drawn from a seed: normal with 1 / sqrt(fan in), gains near one.
+
+    The same key gives the same tensor in every plan.
     """
 
     @cache
     def made(key: Key) -> torch.Tensor:
+        """Draw a parameter from the seed and its key."""
         shape = whole_shape(model, key)
         generator = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(repr(key).encode()))
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -110,22 +117,21 @@ def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> So
     return made
 
 
-def sliced(whole: torch.Tensor, box: Box) -> torch.Tensor:
-    """The part of a tensor in a box."""
-    for dim, taken in enumerate(box):
-        if taken != ((0, whole.shape[dim]),):
-            rows = torch.cat([torch.arange(low, high) for low, high in taken])
-            whole = whole.index_select(dim, rows)
-    return whole
+def box_slice(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    """Elements of a tensor in a box."""
+    for dim, indices_of_dim in enumerate(box):
+        if indices_of_dim != ((0, tensor.shape[dim]),):
+            rows = torch.cat([torch.arange(low, high) for low, high in indices_of_dim])
+            tensor = tensor.index_select(dim, rows)
+    return tensor
 
 
 @dataclass(slots=True)
 class StoredParameter:
-    """A device's part of one parameter for one use: its box in the owner's order, values and
-    gradient.
+    """A device's part of one parameter: its box in the owner's order, values and gradient.
 
     Args:
-        room: where a gradient is written that is the first; None: it gets memory of its own.
+        room: buffer for the first gradient that is added; None: it gets new memory.
     """
 
     box: Box
@@ -136,53 +142,61 @@ class StoredParameter:
 
 @dataclass(slots=True)
 class ParameterStore:
-    """A device's parameters by owner, and by box where uses need different parts.
+    """A device's parameters by owner, and by box where several uses need different parts.
 
     Args:
-        precision: of values, gradients and all that is computed with them.
-        on: where all of it lies.
-        fine: parameters that are kept, and used, in the precision's format of statistics.
+        precision: formats of values, gradients and the computation.
+        on: the torch device of all values.
+        in_statistics_format: parameters that are stored and used in the precision's format of
+            statistics.
     """
 
     model: Model
     source: Source
     settings: Settings
-    precision: Precision = EXACT
+    precision: RunPrecision = EXACT
     on: torch.device | str = "cpu"
     held: dict[Key, dict[Box, StoredParameter]] = field(default_factory=dict)
-    fine: frozenset[Key] = frozenset()
+    in_statistics_format: frozenset[Key] = frozenset()
 
     def use(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> torch.Tensor:
-        """The device's part of a parameter as products take it,
-        dims in the parameter's own order.
-        """
-        held, found = self._held(run, layer, operator, parameter, box)
-        value = held.value if found.key in self.fine else held.value.to(self.precision.compute)
+        """Return the device's part of a parameter, in the number format of the computation."""
+        stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
+        value = (
+            stored.value
+            if parameter_origin.key in self.in_statistics_format
+            else stored.value.to(self.precision.compute)
+        )
         return (
-            value.permute([found.order.index(i) for i in range(value.dim())])
+            value.permute([parameter_origin.order.index(i) for i in range(value.dim())])
             if parameter.tied_to
             else value
         )
 
     def part(self, key: Key, box: Box) -> StoredParameter:
-        """The device's part of a parameter, dims in the owner's order; made of the source when it
-        is first asked for.
-        """
+        """The device's part of a parameter in the owner's order, read at first use."""
         boxes = self.held.setdefault(key, {})
         if box not in boxes:
-            dtype = self.precision.statistics if key in self.fine else self.precision.parameter
+            dtype = (
+                self.precision.statistics
+                if key in self.in_statistics_format
+                else self.precision.parameter
+            )
             boxes[box] = StoredParameter(
-                box=box, value=part(self.source, key, box).to(device=self.on, dtype=dtype)
+                box=box, value=parameter_part(self.source, key, box).to(device=self.on, dtype=dtype)
             )
         return boxes[box]
 
-    def _held(
+    def _stored_part(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
-    ) -> tuple[StoredParameter, Origin]:
-        found = origin(self.model, run, layer, operator, parameter)
-        return self.part(found.key, tuple(box[i] for i in found.order)), found
+    ) -> tuple[StoredParameter, ParameterOrigin]:
+        """The stored part that a use of a parameter reads, and the parameter's owner."""
+        parameter_origin = origin(self.model, run, layer, operator, parameter)
+        return self.part(
+            parameter_origin.key, tuple(box[i] for i in parameter_origin.order)
+        ), parameter_origin
 
     def add(
         self,
@@ -193,14 +207,14 @@ class ParameterStore:
         box: Box,
         gradient: torch.Tensor,
     ) -> None:
-        """Add to the gradient of a device's part."""
-        held, found = self._held(run, layer, operator, parameter, box)
-        own = gradient.permute(found.order)
-        if held.gradient is None:
-            held.gradient = (
-                own.to(self.precision.gradient, copy=True)
-                if held.room is None
-                else held.room.copy_(own)
+        """Add to the gradient of the device's part of a parameter."""
+        stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
+        gradient_in_order = gradient.permute(parameter_origin.order)
+        if stored.gradient is None:
+            stored.gradient = (
+                gradient_in_order.to(self.precision.gradient, copy=True)
+                if stored.room is None
+                else stored.room.copy_(gradient_in_order)
             )
         else:
-            held.gradient += own
+            stored.gradient += gradient_in_order

@@ -1,6 +1,4 @@
-"""Parameters of a device as flat buckets: its parts are views of one tensor of values, and of one
-of gradients.
-"""
+"""Flat buckets: a device's parameters as views of one values tensor and one gradients tensor."""
 
 from __future__ import annotations
 
@@ -14,12 +12,16 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box, Interval, count, joined_intervals
 
 Rows = tuple[torch.Tensor, ...] | tuple[slice, ...]
-"""What indexes a box: slices where no dim has gaps, so that it is a view."""
+"""Indices of a box in a tensor: slices where no dim has gaps (so that it is a view), else index
+tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPart:
-    """The place of a box in one of the device's parts. is_all: the box is the whole part."""
+class PartOfBox:
+    """The place of a bucket's box in one of the device's stored parts.
+
+    `is_all`: the box is the whole part.
+    """
 
     held: StoredParameter
     rows: Rows
@@ -27,52 +29,51 @@ class HeldPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """A box of a bucket: `shape`, and all parts of the device that cover it."""
+class BucketBox:
+    """A box of a bucket: its shape, and all stored parts of the device that cover it."""
 
     shape: tuple[int, ...]
-    parts: tuple[HeldPart, ...]
+    parts: tuple[PartOfBox, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class FlatBucket:
-    """The device's elements of a bucket, one behind the other.
+    """A device's elements of a bucket in one flat tensor, box after box.
 
-    A part that is one box is a view: of the values, and, if it is the first of its box, what is
-    first added to its gradient is written among the gradients. Others (a box with gaps in a larger
-    part) are copied.
+    A stored part that equals one box is a view of the values; if it is the first part of its box,
+    its first gradient is written directly to the gradients. Other parts (a box with gaps in a
+    larger part) are copied.
 
     Args:
-        stretches: boxes of the bucket, in its order.
-        values: None: they are sharded and not gathered.
-        gradients: None: each part has its own.
+        boxes: boxes of the bucket, in the bucket's order.
+        values: None: the values are sharded and not gathered.
+        gradients: None: each part has its own gradient.
     """
 
-    stretches: tuple[Stretch, ...]
+    boxes: tuple[BucketBox, ...]
     values: torch.Tensor | None = None
     gradients: torch.Tensor | None = None
 
     @property
-    def parts(self) -> Iterator[HeldPart]:
-        """All parts of all boxes."""
-        return (part for stretch in self.stretches for part in stretch.parts)
+    def parts(self) -> Iterator[PartOfBox]:
+        """Iterate over all stored parts of all boxes."""
+        return (part for box in self.boxes for part in box.parts)
 
-    def own_values(self) -> torch.Tensor:
-        """The values that the parts have, copied;
-        of parts that cover the same box all are equal.
+    def copy_values(self) -> torch.Tensor:
+        """Copy the values of all boxes into a flat tensor.
+
+        Parts that cover the same box have equal values.
         """
         flat = self._empty(next(self.parts).held.value.dtype)
-        for stretch, values in self._each(flat):
-            values.copy_(stretch.parts[0].held.value[stretch.parts[0].rows])
+        for box, values in self._box_views(flat):
+            values.copy_(box.parts[0].held.value[box.parts[0].rows])
         return flat
 
-    def show(self, flat: torch.Tensor) -> None:
-        """Give all parts their values: they become views of `flat`, which is the bucket's from now
-        on.
-        """
+    def set_values(self, flat: torch.Tensor) -> None:
+        """Make all stored parts views or copies of `flat`, the new values of the bucket."""
         self.values = flat
-        for stretch, values in self._each(flat):
-            for part in stretch.parts:
+        for box, values in self._box_views(flat):
+            for part in box.parts:
                 if part.is_all:
                     part.held.value = values
                     continue
@@ -80,93 +81,97 @@ class FlatBucket:
                     part.held.value = flat.new_empty([count(dim) for dim in part.held.box])
                 part.held.value[part.rows] = values
 
-    def make_room(self, dtype: torch.dtype) -> None:
-        """Keep gradients in one tensor of this format from now on."""
+    def allocate_gradients(self, dtype: torch.dtype) -> None:
+        """Allocate a flat gradient tensor in a number format, unless the bucket has one."""
         if self.gradients is not None:
             return
         self.gradients = self._empty(dtype)
-        for stretch, room in self._each(self.gradients):
-            first = stretch.parts[0]
+        for box, room in self._box_views(self.gradients):
+            first = box.parts[0]
             if first.is_all:
                 first.held.room = room
 
     def own_gradients(self, dtype: torch.dtype) -> torch.Tensor:
-        """The device's own gradients, in `dtype`: the sum of those of its uses. They are used up:
-        `gradients` itself is returned.
+        """The device's own gradients, flat, summed over its uses of each parameter.
+
+        Gradients are overwritten: `gradients` itself is returned.
         """
         flat = self._empty(dtype) if self.gradients is None else self.gradients
-        for stretch, total in self._each(flat):
-            held = [
-                (part.held, part.rows) for part in stretch.parts if part.held.gradient is not None
+        for box, total in self._box_views(flat):
+            parts_with_gradient = [
+                (part.held, part.rows) for part in box.parts if part.held.gradient is not None
             ]
-            more = [
-                own.gradient[rows]
-                for own, rows in held
-                if own.gradient is not None and own.gradient is not own.room
+            separate_gradients = [
+                stored.gradient[rows]
+                for stored, rows in parts_with_gradient
+                if stored.gradient is not None and stored.gradient is not stored.room
             ]
-            if not held:
+            if not parts_with_gradient:
                 total.zero_()
-            elif len(more) == len(held):
-                total.copy_(more.pop(0))
-            for gradient in more:
+            elif len(separate_gradients) == len(parts_with_gradient):
+                total.copy_(separate_gradients.pop(0))
+            for gradient in separate_gradients:
                 total.add_(gradient)
         return flat
 
-    def _each(self, flat: torch.Tensor) -> Iterator[tuple[Stretch, torch.Tensor]]:
-        """Every stretch with its elements of `flat`, a view of its shape."""
-        for stretch, elements in zip(
-            self.stretches, flat.split([prod(s.shape) for s in self.stretches]), strict=True
+    def _box_views(self, flat: torch.Tensor) -> Iterator[tuple[BucketBox, torch.Tensor]]:
+        """Iterate over the boxes with their elements of `flat`, as views of their shapes."""
+        for box, elements in zip(
+            self.boxes, flat.split([prod(s.shape) for s in self.boxes]), strict=True
         ):
-            yield stretch, elements.view(stretch.shape)
+            yield box, elements.view(box.shape)
 
     def _empty(self, dtype: torch.dtype) -> torch.Tensor:
+        """An empty flat tensor for all boxes."""
         return next(self.parts).held.value.new_empty(
-            sum(prod(s.shape) for s in self.stretches), dtype=dtype
+            sum(prod(s.shape) for s in self.boxes), dtype=dtype
         )
 
 
 def flat_bucket(
     boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: ParameterStore
 ) -> FlatBucket:
-    """The device's parts behind the boxes of a bucket, in the order of the bucket."""
-    found = []
-    for key, own in boxes:
-        for box in own:
+    """Collect the device's stored tensor parts that the boxes of a bucket cover."""
+    bucket_boxes = []
+    for key, boxes_of_key in boxes:
+        for box in boxes_of_key:
             parts = []
-            for held in store.held.get(key, {}).values():
-                rows = _rows(box, held.box)
+            for stored in store.held.get(key, {}).values():
+                rows = rows_within(box, stored.box)
                 if rows is not None:
                     is_all = all(
-                        count(own) == count(whole) for own, whole in zip(box, held.box, strict=True)
+                        count(boxes_of_key) == count(stored_indices)
+                        for boxes_of_key, stored_indices in zip(box, stored.box, strict=True)
                     )
-                    parts.append(HeldPart(held=held, rows=rows, is_all=is_all))
-            found.append(Stretch(shape=tuple(count(i) for i in box), parts=tuple(parts)))
-    return FlatBucket(stretches=tuple(found))
+                    parts.append(PartOfBox(held=stored, rows=rows, is_all=is_all))
+            bucket_boxes.append(BucketBox(shape=tuple(count(i) for i in box), parts=tuple(parts)))
+    return FlatBucket(boxes=tuple(bucket_boxes))
 
 
 def _broadcast(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Index lists shaped so that they index a box together."""
+    """Reshape one index list per dim so that indexing with all of them selects a box."""
     return tuple(
         row.reshape((1,) * i + (-1,) + (1,) * (len(rows) - 1 - i)) for i, row in enumerate(rows)
     )
 
 
-def _rows(inner: Box, outer: Box) -> Rows | None:
-    """Rows of the indices of `inner` among those of `outer`; None if one is missing."""
-    found: list[list[Interval]] = []
-    for own, whole in zip(inner, outer, strict=True):
+def rows_within(inner: Box, outer: Box) -> Rows | None:
+    """Position of the indices of `inner` within `outer`, per dim; None if an index is missing."""
+    rows_by_dim: list[list[Interval]] = []
+    for inner_indices, outer_indices in zip(inner, outer, strict=True):
         rows, starts, start = [], [], 0
-        for low, high in whole:
+        for low, high in outer_indices:
             starts.append((low, high, start))
             start += high - low
-        for a, b in own:
+        for a, b in inner_indices:
             place = next(
-                (begin + a - low for low, high, begin in starts if low <= a and b <= high), None
+                (first_row + a - low for low, high, first_row in starts if low <= a and b <= high),
+                None,
             )
             if place is None:
                 return None
             rows.append((place, place + b - a))
-        found.append(rows)
-    if all(len(joined_intervals(rows)) == 1 for rows in found):
-        return tuple(slice(rows[0][0], rows[-1][1]) for rows in found)
-    return _broadcast([torch.cat([torch.arange(a, b) for a, b in rows]) for rows in found])
+        rows_by_dim.append(rows)
+    if all(len(joined_intervals(rows)) == 1 for rows in rows_by_dim):
+        return tuple(slice(rows[0][0], rows[-1][1]) for rows in rows_by_dim)
+    return _broadcast([torch.cat([torch.arange(a, b) for a, b in rows]) for rows in rows_by_dim])

@@ -1,4 +1,4 @@
-"""Flat tensors of the elements of boxes: which range of one is which part of which box."""
+"""Ranges of flat tensors as parts of the boxes whose elements they hold."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from shardwright.program.layout.tensor_layout import Box, Indices, Interval, cou
 def box_views(
     flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0
 ) -> Iterator[tuple[tuple[Interval, ...], torch.Tensor]]:
-    """Elements of boxes, cut into boxes without gaps: (interval of each dim, view of `flat` in that
-    shape).
+    """Iterate over (interval of each dim, view of `flat`) of boxes without gaps in a flat range.
 
     Args:
         flat: contiguous; elements [low, low + numel) of all boxes one after another, each in the
@@ -43,7 +42,7 @@ def box_views(
 
 
 def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Interval, ...]]:
-    """Boxes of positions that make up [low, high) of an array of that shape, in its order."""
+    """Boxes of positions that together are the flat range [low, high) of an array, in order."""
     if low >= high:
         return
     inner = prod(shape[1:])
@@ -60,20 +59,19 @@ def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Inter
 def _in_row(
     shape: tuple[int, ...], row: int, low: int, high: int
 ) -> Iterator[tuple[Interval, ...]]:
+    """Boxes of positions of a flat range inside one row of an array."""
     start = row * prod(shape[1:])
     yield from (((row, row + 1), *rest) for rest in _blocks(shape[1:], low - start, high - start))
 
 
 def _runs(indices: Indices, positions: Interval) -> list[tuple[Interval, Interval]]:
-    """(indices, positions counted from the first) of every run without a gap that stands at these
-    positions.
-    """
-    found, start = [], 0
+    """(indices, positions from the first) of each gapless run of indices at these positions."""
+    runs, start = [], 0
     for a, b in indices:
         low, high = max(positions[0], start), min(positions[1], start + b - a)
         if low < high:
-            found.append(
+            runs.append(
                 ((a + low - start, a + high - start), (low - positions[0], high - positions[0]))
             )
         start += b - a
-    return found
+    return runs

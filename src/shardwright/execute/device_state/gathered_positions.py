@@ -1,6 +1,4 @@
-"""Operators that read other positions than their own, and the inputs that are brought whole because
-no group of devices fits.
-"""
+"""Operators that read other positions, and inputs gathered because no device group fits."""
 
 from __future__ import annotations
 
@@ -13,9 +11,11 @@ from shardwright.program.layout.device_cells import StageCells, indices, token_b
 from shardwright.program.layout.tensor_layout import count, joined_intervals
 
 
-def looks_around(operator: Operator, number: int) -> bool:
-    """True if an output depends on other positions of the operator's extent `number`, counted over
-    all its inputs: keys, values, inputs of a convolution or a recurrence, and image tokens.
+def reads_other_positions(operator: Operator, number: int) -> bool:
+    """True if an operator's output depends on other positions of its input extent `number`.
+
+    Such extents are keys, values, inputs of a convolution or a recurrence, and image tokens. They
+    are counted over all inputs.
     """
     if operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
         return True
@@ -23,20 +23,23 @@ def looks_around(operator: Operator, number: int) -> bool:
 
 
 @lru_cache(maxsize=65536)
-def is_spread(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
-    """Every device is brought all positions of what the operator looks around in.
+def is_gathered(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
+    """True if every device gathers all positions of the operator's keys, values or scan inputs.
 
-    So it is where positions of a convolution, a recurrence or a merge are cut; and of a core, where
-    the devices of the parts do not match one to one (trees whose branches cut different dims), so
-    that nobody could pass keys round or gather them.
+    This is so where positions of a convolution, a recurrence or an image merge are cut. It is so
+    for attention where the devices of the parts do not match one to one (trees whose branches cut
+    different dims), so that no group could pass keys around or gather them.
 
     Args:
-        length: positions of the block's sequence, or of the slice at work.
-        memory_length: of its memory.
+        length: positions of the block's sequence, or of the current slice.
+        memory_length: positions of the block's memory.
     """
-    own = cells.cells.get(operator.klass, {})
+    cells_by_device = cells.cells.get(operator.klass, {})
     if operator.merges or operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
-        boxes = [token_box(cell, samples=cells.samples, length=length) for cell in own.values()]
+        boxes = [
+            token_box(cell, samples=cells.samples, length=length)
+            for cell in cells_by_device.values()
+        ]
         return any(
             positions != ((0, length),) for samples, positions in boxes if samples and positions
         )
@@ -46,12 +49,16 @@ def is_spread(cells: StageCells, operator: Operator, *, length: int, memory_leng
     groups = {
         d: CellStructure(stage=cells, device=d, length=length).members(operator, Dim.SEQUENCE)
         or (d,)
-        for d in own
+        for d in cells_by_device
     }
     if any(groups[d] != group for group in groups.values() for d in group):
         return True
     return any(
-        count(joined_intervals(i for d in group for i in indices(own[d].way(Dim.SEQUENCE), keys)))
+        count(
+            joined_intervals(
+                i for d in group for i in indices(cells_by_device[d].way(Dim.SEQUENCE), keys)
+            )
+        )
         != keys
         for group in groups.values()
     )

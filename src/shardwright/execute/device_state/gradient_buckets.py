@@ -1,6 +1,4 @@
-"""Buckets of parameters, the devices that sum each bucket, and the devices that share its optimizer
-states.
-"""
+"""Buckets of parameters: the devices that sum each one, and those that share its states."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from shardwright.cost.gradients.plan_synchronisation import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.device_state.gradient_reduction import Groups, in_own_order
-from shardwright.execute.device_state.optimizer_shards import Bucket, Sharers
+from shardwright.execute.device_state.optimizer_shards import Bucket, ShardGroup
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.backward_reach import runs_backward, without_gradient
@@ -31,15 +29,15 @@ Stages = frozenset[tuple[int, int]]
 def plan_buckets(
     stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rules: ShardRules
 ) -> tuple[Bucket, ...]:
-    """The buckets of a plan.
+    """Group a plan's parameters into buckets by the devices that sum them and share their states.
 
-    A bucket is of one layer where several devices sum it, so that the sum may begin when the layer
-    is done, and where parameters are gathered at each use, or gradients summed after each
-    microbatch. Frozen parameters are in buckets of their own, those apart that no backward needs,
-    and in none where every holder has them whole.
+    A bucket holds parameters of one layer where several devices sum it (so that the sum may begin
+    when the layer is done), and where parameters are gathered at each use or gradients summed after
+    each microbatch. Frozen parameters have separate buckets, with others for those that no backward
+    pass needs, and none where every holder has the full parameter.
 
     Args:
-        groups: of all parameters, trained or not.
+        groups: sum groups of all parameters, trained or not.
 
     Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat
     tensor.
@@ -48,45 +46,45 @@ def plan_buckets(
         StrategyError: zero.nested if degrees of a group do not divide each other.
     """
     places = parameter_places(stages, model=model)
-    found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
+    parts_by_bucket: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
     by_layer = any(
         (rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP) for rule in rules.lanes
     )
-    users = {key: _users(places[key]) for key in sorted(groups)}
-    beside = _beside(groups, users)
-    for key, used in users.items():
+    users = {key: _parameter_uses(places[key]) for key in sorted(groups)}
+    beside = _holders_by_position(groups, users)
+    for key, uses in users.items():
         for group in groups[key]:
-            for number, own in enumerate(group.groups):
-                holders, sharers = _holders(own, group), []
-                for devices in _sharing(holders, used, beside):
+            for number, summing in enumerate(group.groups):
+                holders, sharers = _holders(summing, group), []
+                for devices in _sharing(holders, uses, beside):
                     sharers.append(
                         _sharers(
-                            rules.sharing(used.klass, DeviceList.of(devices)),
+                            rules.sharing(uses.klass, DeviceList.of(devices)),
                             key,
-                            trainable=used.trainable,
+                            trainable=uses.trainable,
                         )
                     )
-                if not used.trainable and all(
-                    p.degrees[2] == 1 for s in sharers for p in (s.parties or (s,))
+                if not uses.trainable and all(
+                    g.degrees[2] == 1 for s in sharers for g in (s.reduction_groups or (s,))
                 ):
                     continue
-                together = frozenset(
+                in_same_stages = frozenset(
                     d
-                    for one in sharers
-                    for p in (one.parties or (one,))
-                    for d in _alike(p.devices, holders, one, used)
+                    for sharer in sharers
+                    for reduction_group in (sharer.reduction_groups or (sharer,))
+                    for d in _devices_in_same_stages(reduction_group.devices, holders, sharer, uses)
                 )
-                mark = (
-                    tuple(sorted(own)),
+                bucket_key = (
+                    tuple(sorted(summing)),
                     group.copies,
                     tuple(sharers),
                     number == 0,
-                    together,
-                    used.trainable,
-                    used.backward,
-                    key[:2] if by_layer or len(own) > 1 else (),
+                    in_same_stages,
+                    uses.trainable,
+                    uses.backward,
+                    key[:2] if by_layer or len(summing) > 1 else (),
                 )
-                found.setdefault(mark, []).append(
+                parts_by_bucket.setdefault(bucket_key, []).append(
                     (
                         key,
                         tuple(in_own_order(model, key, box) for box in group.boxes),
@@ -100,22 +98,23 @@ def plan_buckets(
             sizes=tuple(size for _, _, size in parts),
             members=cast(tuple[int, ...], members),
             copies=cast(tuple[tuple[int, ...], ...], copies),
-            sharers=cast(tuple[Sharers, ...], sharers),
+            sharers=cast(tuple[ShardGroup, ...], sharers),
             counted=bool(counted),
-            together=cast(frozenset[int], together),
+            in_same_stages=cast(frozenset[int], in_same_stages),
             trainable=bool(trainable),
         )
         for number, (
-            (members, copies, sharers, counted, together, trainable, *_),
+            (members, copies, sharers, counted, in_same_stages, trainable, *_),
             parts,
-        ) in enumerate(found.items())
+        ) in enumerate(parts_by_bucket.items())
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Users:
-    """Devices that use a parameter: the stages that each has it in, and the operator that has it
-    first. `backward`: of some use.
+class _ParameterUses:
+    """Uses of a parameter: the stages in which each device has it, and its first operator.
+
+    `backward`: some use has a backward pass.
     """
 
     klass: ParameterClass
@@ -124,19 +123,18 @@ class _Users:
     stages: dict[int, Stages]
     operator: dict[int, str]
 
-    def alike(self, holders: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Holders by operator: several where the parameter is tied."""
+    def holders_by_operator(self, holders: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Holders grouped by operator: several groups where the parameter is tied."""
         names = dict.fromkeys(self.operator[d] for d in holders)
         return [tuple(d for d in holders if self.operator[d] == name) for name in names]
 
-    def stand(self, device: int) -> tuple[int, Stages, bool]:
-        """The properties that a device's matrices in one bucket share: own or duplicate, stages,
-        experts or not.
-        """
+    def bucket_position(self, device: int) -> tuple[int, Stages, bool]:
+        """(device, its stages, True for experts): equal for parameters that may share a bucket."""
         return device, self.stages[device], self.klass is ParameterClass.EXPERTS
 
 
-def _users(uses: tuple[ParameterPlace, ...]) -> _Users:
+def _parameter_uses(uses: tuple[ParameterPlace, ...]) -> _ParameterUses:
+    """The stages, first operators and gradient flags of a parameter's uses."""
     stages: dict[int, set[tuple[int, int]]] = {}
     operator: dict[int, str] = {}
     for place in uses:
@@ -144,90 +142,107 @@ def _users(uses: tuple[ParameterPlace, ...]) -> _Users:
             stages.setdefault(device, set()).add((place.stage.lane, place.stage.chunk))
             operator.setdefault(device, place.operator.name)
     first = uses[0].parameter
-    return _Users(
+    return _ParameterUses(
         klass=first.klass,
         trainable=first.trainable,
         backward=any(runs_backward(p.operator, without_gradient(p.segment.block)) for p in uses),
-        stages={d: frozenset(found) for d, found in stages.items()},
+        stages={d: frozenset(chunks) for d, chunks in stages.items()},
         operator=operator,
     )
 
 
-def _holders(own: Iterable[int], group: SumGroup) -> tuple[int, ...]:
-    """The devices that sum, and duplicates."""
-    return tuple(sorted({*own, *(d for copy in group.copies for d in copy)}))
+def _holders(summing: Iterable[int], group: SumGroup) -> tuple[int, ...]:
+    """The devices that sum a gradient, and their duplicates."""
+    return tuple(sorted({*summing, *(d for copy in group.copies for d in copy)}))
 
 
-Beside = Mapping[tuple[int, Stages, bool], set[tuple[int, ...]]]
-"""By `_Users.stand`: the holders of all parameters that are not tied."""
+HoldersByPosition = Mapping[tuple[int, Stages, bool], set[tuple[int, ...]]]
+"""By `bucket_position`: the holders of all parameters that are not tied."""
 
 
-def _beside(groups: Groups, users: Mapping[Key, _Users]) -> Beside:
-    found: dict[tuple[int, Stages, bool], set[tuple[int, ...]]] = {}
-    for key, used in users.items():
-        for holders in (_holders(own, group) for group in groups[key] for own in group.groups):
-            for device in holders if len(used.alike(holders)) == 1 else ():
-                found.setdefault(used.stand(device), set()).add(holders)
-    return found
+def _holders_by_position(groups: Groups, users: Mapping[Key, _ParameterUses]) -> HoldersByPosition:
+    """Holders of all untied parameters, by their position in buckets."""
+    holders_at: dict[tuple[int, Stages, bool], set[tuple[int, ...]]] = {}
+    for key, uses in users.items():
+        for holders in (
+            _holders(summing, group) for group in groups[key] for summing in group.groups
+        ):
+            for device in holders if len(uses.holders_by_operator(holders)) == 1 else ():
+                holders_at.setdefault(uses.bucket_position(device), set()).add(holders)
+    return holders_at
 
 
-def _sharing(holders: tuple[int, ...], used: _Users, beside: Beside) -> list[tuple[int, ...]]:
-    """Devices that share states: of a tied parameter those of one operator, of others those of a
-    bucket (`plan_synchronisation.placed_in_buckets`).
+def _sharing(
+    holders: tuple[int, ...], uses: _ParameterUses, holders_at: HoldersByPosition
+) -> list[tuple[int, ...]]:
+    """Groups of devices that share optimizer states: by operator if tied, else by bucket.
+
+    See `program.stages.gradient_sum_groups`.
     """
-    alike = used.alike(holders)
-    if len(alike) > 1:
-        return alike
-    every = DeviceList.of(holders)
+    tied_groups = uses.holders_by_operator(holders)
+    if len(tied_groups) > 1:
+        return tied_groups
+    all_holders = DeviceList.of(holders)
     parts = sorted(
-        {tuple(bucket_of(every, map(DeviceList.of, beside[used.stand(d)]))) for d in holders}
+        {
+            tuple(bucket_of(all_holders, map(DeviceList.of, holders_at[uses.bucket_position(d)])))
+            for d in holders
+        }
     )
     return parts if sum(map(len, parts)) == len(holders) else [holders]
 
 
-def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> Sharers:
-    """The sharers of a bucket, with their parties where there are several; for frozen parameters,
-    the parameter's degree alone.
+def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> ShardGroup:
+    """The sharers of a bucket and their ZeRO degrees, with reduction groups if there are several.
+
+    Frozen parameters have only the parameter's degree.
     """
     if not trainable:
-        parties = tuple(_cut(party, (party.parameter,) * 3, key) for party in sharing.parties)
+        groups = tuple(
+            _group_sharers(group, (group.parameter,) * 3, key) for group in sharing.parties
+        )
         return (
-            parties[0]
-            if len(parties) == 1
-            else Sharers(devices=tuple(sharing.devices), degrees=(1, 1, 1), parties=parties)
+            groups[0]
+            if len(groups) == 1
+            else ShardGroup(
+                devices=tuple(sharing.devices), degrees=(1, 1, 1), reduction_groups=groups
+            )
         )
     if len(sharing.parties) == 1:
-        (party,) = sharing.parties
-        return _cut(party, (sharing.optimizer, party.gradient, party.parameter), key)
-    parties = tuple(
-        _cut(party, (party.reduced, party.gradient, party.parameter), key)
-        for party in sharing.parties
+        (group,) = sharing.parties
+        return _group_sharers(group, (sharing.optimizer, group.gradient, group.parameter), key)
+    groups = tuple(
+        _group_sharers(group, (group.reduced, group.gradient, group.parameter), key)
+        for group in sharing.parties
     )
-    return Sharers(
-        devices=tuple(sharing.devices), degrees=(sharing.optimizer, 1, 1), parties=parties
+    return ShardGroup(
+        devices=tuple(sharing.devices), degrees=(sharing.optimizer, 1, 1), reduction_groups=groups
     )
 
 
-def _cut(party: Party, cut: tuple[int, int, int], key: Key) -> Sharers:
-    _nested(cut, key)
-    return Sharers(devices=tuple(party.devices), degrees=cut)
+def _group_sharers(group: Party, degrees: tuple[int, int, int], key: Key) -> ShardGroup:
+    """The sharers of one reduction group, with checked ZeRO degrees."""
+    _require_nested_degrees(degrees, key)
+    return ShardGroup(devices=tuple(group.devices), degrees=degrees)
 
 
-def _alike(
-    party: tuple[int, ...], holders: tuple[int, ...], sharers: Sharers, used: _Users
+def _devices_in_same_stages(
+    group: tuple[int, ...], holders: tuple[int, ...], sharers: ShardGroup, uses: _ParameterUses
 ) -> tuple[int, ...]:
-    """The devices of a party if the same stages of each work on the parameter: of the only one, if
-    those of all holders do.
+    """The devices of a reduction group if all work on the parameter in the same stages; else ().
+
+    Of a single group, all holders must.
     """
-    devices = party if sharers.parties else holders
-    return party if len({used.stages[d] for d in devices}) == 1 else ()
+    devices = group if sharers.reduction_groups else holders
+    return group if len({uses.stages[d] for d in devices}) == 1 else ()
 
 
-def _nested(cut: tuple[int, ...], key: Key) -> None:
-    for finer, outer in pairwise(cut):
+def _require_nested_degrees(degrees: tuple[int, ...], key: Key) -> None:
+    """Raise `StrategyError` unless each ZeRO degree divides the one before."""
+    for finer, outer in pairwise(degrees):
         if finer % outer:
             raise StrategyError(
-                f"states of {key[2]}.{key[3]} are cut {'/'.join(map(str, cut))}",
+                f"states of {key[2]}.{key[3]} are cut {'/'.join(map(str, degrees))}",
                 hint="degrees of optimizer, gradient and parameter each divide the one before",
                 rule="zero.nested",
             )

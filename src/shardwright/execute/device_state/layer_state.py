@@ -1,6 +1,4 @@
-"""State that a device keeps of a layer between forward and backward, and the part of it that is
-recomputed.
-"""
+"""State of a layer between forward and backward, and the part of it that is recomputed."""
 
 from __future__ import annotations
 
@@ -10,8 +8,12 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.activation_offload import Away, brought, sent
-from shardwright.execute.device_state.operator_shares import Site
+from shardwright.execute.device_state.activation_offload import (
+    OffloadedTensor,
+    offload_tensor,
+    restore_tensor,
+)
+from shardwright.execute.device_state.operator_shares import DeviceOfStage
 from shardwright.execute.numerics.base.local_tensors import shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
@@ -24,27 +26,27 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 
 Inputs = Mapping[str, Gradients]
-"""What a layer reads, by name, in the stream's layout: every extent on this device, None where it
-has none."""
+"""By name: a layer's input in the stream's layout, every extent on this device (None if it has
+none)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRun:
-    """A layer at work.
+    """One layer's computation for one microbatch on one device: its block, data and recomputation.
 
     Args:
-        run, layer: of the model.
-        data: the microbatch by sequence, and its labels.
-        key: of its communication, the same on all devices.
+        run, layer: numbers of the model's run and of the layer in it.
+        data: the microbatch, by sequence, and its labels.
+        key: prefix of its message keys, the same on all devices.
         scale: factor of every token's loss.
         again: operators that run again before backward.
-        dropped: those whose output nobody keeps.
-        hosted: percent of what is kept of operators' outputs that waits on the host, by operator.
-        forward_of: how an operator runs forward where a cache is kept; None = as `numerics_of`
-            says.
+        dropped: operators whose output is not kept.
+        hosted: percent of operators' kept outputs that is offloaded to the host, by operator.
+        forward_of: gives an operator's forward pass in serving, where a cache is kept; None =
+            `numerics_of`.
     """
 
-    site: Site
+    site: DeviceOfStage
     run: int
     layer: int
     block: Block
@@ -57,131 +59,140 @@ class BlockRun:
     forward_of: Callable[[Operator], Forward] | None = None
 
 
-_Spot = tuple[str, str, int, int]
-"""(operator, field of `Ran`, input, extent) of a tensor."""
+_StatePlace = tuple[str, str, int, int]
+"""(operator, field of `OperatorState`, input, extent) of a tensor."""
 
 
 @dataclass(slots=True)
-class Ran:
-    """An operator that ran.
+class OperatorState:
+    """Saved tensors of an operator that ran forward.
 
     Args:
-        saved: for backward.
-        inputs: for running it again, empty where they are to be made again too.
-        lacks: (input, extent) that `saved` is to get back.
-        grads: of its outputs, once known.
+        saved: tensors for backward.
+        inputs: inputs for running it again; empty where they are recomputed too.
+        dropped_inputs: (input, extent) of dropped tensors that `saved` must get back.
+        grads: gradients of its outputs, once known.
     """
 
     saved: SavedTensors
     inputs: tuple[Values, ...] = ()
-    lacks: frozenset[tuple[int, int]] = frozenset()
+    dropped_inputs: frozenset[tuple[int, int]] = frozenset()
     grads: Gradients = ()
 
 
 @dataclass(slots=True)
 class LayerState:
-    """Saved state of a layer for one microbatch: operators that ran; or only its inputs, if it is
-    recomputed.
+    """Saved state of a layer for one microbatch.
+
+    It holds the operators that ran, or only the layer's inputs if the layer is recomputed.
 
     Args:
-        sources: whose outputs it read, by name.
-        inputs: kept if `forgotten`.
-        lacking: some operators are to run again.
-        away: what waits on the host, and where it is missing.
+        sources: ids of the values that the layer read, by input name.
+        inputs: the layer's inputs, if `only_inputs_kept`.
+        is_incomplete: some operators must run again.
+        offloaded: offloaded tensors, and the places where they are missing.
     """
 
-    ran: dict[str, Ran] = field(default_factory=dict)
+    operator_states: dict[str, OperatorState] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=dict)
-    forgotten: bool = False
-    lacking: bool = False
-    away: list[tuple[Away, list[_Spot]]] = field(default_factory=list)
+    only_inputs_kept: bool = False
+    is_incomplete: bool = False
+    offloaded: list[tuple[OffloadedTensor, list[_StatePlace]]] = field(default_factory=list)
 
-    def forget(self, inputs: Inputs) -> None:
-        """Keep the inputs only."""
-        self.ran.clear()
-        self.inputs, self.forgotten = inputs, True
+    def keep_inputs_only(self, inputs: Inputs) -> None:
+        """Drop the operators' saved tensors and keep the layer's inputs (full recomputation)."""
+        self.operator_states.clear()
+        self.inputs, self.only_inputs_kept = inputs, True
 
 
-def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: SavedTensors) -> Ran:
-    """The results of an operator that stay until backward, without those that are recomputed."""
+def kept_state(
+    run: BlockRun, operator: Operator, inputs_given: tuple[Values, ...], saved: SavedTensors
+) -> OperatorState:
+    """Saved tensors and inputs of an operator until backward, without recomputed ones."""
     names = () if operator.kind is OperatorKind.EMBEDDING else operator.inputs
     if operator.name in run.again:
         inputs = tuple(
-            () if name in run.dropped else values for name, values in zip_longest(names, given)
+            () if name in run.dropped else values
+            for name, values in zip_longest(names, inputs_given)
         )
-        return Ran(saved=SavedTensors(inputs=()), inputs=inputs)
-    lacks = frozenset(
+        return OperatorState(saved=SavedTensors(inputs=()), inputs=inputs)
+    dropped = frozenset(
         (number, index)
         for number, name in enumerate(names)
         if name in run.dropped and name in operator.keeps
-        for index, (own, came) in enumerate(zip(saved.inputs[number], given[number], strict=True))
-        if own is came and own.is_floating_point()
+        for index, (saved_tensor, input_tensor) in enumerate(
+            zip(saved.inputs[number], inputs_given[number], strict=True)
+        )
+        if saved_tensor is input_tensor and saved_tensor.is_floating_point()
     )
-    return Ran(
-        saved=changed(
-            saved, {place: shape_placeholder(given[place[0]][place[1]]) for place in lacks}
+    return OperatorState(
+        saved=with_tensors(
+            saved, {place: shape_placeholder(inputs_given[place[0]][place[1]]) for place in dropped}
         ),
-        lacks=lacks,
+        dropped_inputs=dropped,
     )
 
 
-def changed(saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]) -> SavedTensors:
-    """With other tensors at (input, extent)."""
+def with_tensors(
+    saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]
+) -> SavedTensors:
+    """A copy of the saved tensors with some inputs replaced, by (input, extent)."""
     if not tensors:
         return saved
     inputs = (
-        tuple(tensors.get((n, i), own) for i, own in enumerate(values))
+        tuple(tensors.get((n, i), tensor) for i, tensor in enumerate(values))
         for n, values in enumerate(saved.inputs)
     )
     return replace(saved, inputs=tuple(inputs))
 
 
-def send_away(run: BlockRun, state: LayerState) -> None:
-    """Move what is kept of hosted operators' outputs, and what they save themselves,
-    to the host.
-    """
-    spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_Spot]]] = {}
-    for operator in (o for o in run.block.operators if o.name in state.ran and run.hosted):
-        ran = state.ran[operator.name]
+def offload_state(run: BlockRun, state: LayerState) -> None:
+    """Copy to the host the kept outputs of hosted operators, and the tensors that these saved."""
+    spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_StatePlace]]] = {}
+    for operator in (
+        o for o in run.block.operators if o.name in state.operator_states and run.hosted
+    ):
+        ran = state.operator_states[operator.name]
         percents = [run.hosted.get(name, 0) for name in operator.inputs]
-        named = [
+        candidates = [
             ("saved", n, ran.saved.inputs[n], p)
             for n, p in enumerate(percents)
             if p and n < len(ran.saved.inputs)
         ]
-        named += [
+        candidates += [
             ("inputs", n, ran.inputs[n], p)
             for n, p in enumerate(percents)
             if p and n < len(ran.inputs)
         ]
         if operator.name in run.hosted:
-            named.append(("own", 0, ran.saved.own, run.hosted[operator.name]))
-        for what, number, values, percent in named:
+            candidates.append(("own", 0, ran.saved.own, run.hosted[operator.name]))
+        for field_name, number, values, percent in candidates:
             for index, tensor in enumerate(values):
                 if tensor.is_floating_point() and any(tensor.stride()):
                     place = tensor.data_ptr(), tensor.shape
                     spots.setdefault(place, (percent, tensor, []))[2].append(
-                        (operator.name, what, number, index)
+                        (operator.name, field_name, number, index)
                     )
-    for percent, tensor, where in spots.values():
-        state.away.append((sent(tensor, percent=percent), where))
-        _put(state, where, shape_placeholder(tensor))
+    for percent, tensor, places in spots.values():
+        state.offloaded.append((offload_tensor(tensor, percent=percent), places))
+        _set_tensor(state, places, shape_placeholder(tensor))
 
 
-def bring_back(state: LayerState) -> None:
-    """Copy the offloaded tensors of a layer back to the device."""
-    for away, where in state.away:
-        _put(state, where, brought(away))
-    state.away.clear()
+def restore_state(state: LayerState) -> None:
+    """Copy a layer's offloaded tensors back to the device."""
+    for offloaded, places in state.offloaded:
+        _set_tensor(state, places, restore_tensor(offloaded))
+    state.offloaded.clear()
 
 
-def _put(state: LayerState, where: list[_Spot], tensor: torch.Tensor) -> None:
-    for name, what, number, index in where:
-        ran = state.ran[name]
-        if what == "saved":
-            ran.saved = changed(ran.saved, {(number, index): tensor})
-        elif what == "own":
+def _set_tensor(state: LayerState, places: list[_StatePlace], tensor: torch.Tensor) -> None:
+    """Put a tensor into all places of the layer's state where it belongs."""
+    for name, field_name, number, index in places:
+        ran = state.operator_states[name]
+        if field_name == "saved":
+            ran.saved = with_tensors(ran.saved, {(number, index): tensor})
+        elif field_name == "own":
             ran.saved = replace(
                 ran.saved, own=(*ran.saved.own[:index], tensor, *ran.saved.own[index + 1 :])
             )

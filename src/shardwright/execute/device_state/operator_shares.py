@@ -1,4 +1,4 @@
-"""The places of a stage's operators on one device, from the cells that lowering uses."""
+"""Each device's share of a stage's operators: rows, parameters, heads, experts and groups."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.gathered_positions import is_spread
-from shardwright.execute.transport.torch_device import OperatorShare, Routed
+from shardwright.execute.device_state.gathered_positions import is_gathered
+from shardwright.execute.transport.torch_device import OperatorShare, RoutedTokens
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.operator_constants import Settings
@@ -33,18 +33,18 @@ from shardwright.program.layout.tensor_layout import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """One device of a stage.
+class DeviceOfStage:
+    """One device of a stage, with the lengths of its sequences and the current slice.
 
     Args:
-        cells: of the stage.
-        device: counted from the stage's first;
-        base: of the stage.
-        length: positions of the block's sequence, or of the slice of it that is at work;
-        start: of the slice;
-        whole: positions of the sequence.
-        memory_length: of its memory sequence.
-        earlier: (start, length) of the slices before.
+        cells: parts of the stage's operators, by device.
+        device: number of the device in the stage.
+        base: number of the stage's first device.
+        length: positions of the block's sequence, or of the current slice.
+        start: first position of the slice.
+        whole: positions of the whole sequence; 0 if it is not sliced.
+        memory_length: positions of its memory sequence.
+        earlier: (start, length) of earlier slices.
     """
 
     cells: StageCells
@@ -59,24 +59,25 @@ class Site:
 
     @property
     def structure(self) -> CellStructure:
-        """The device as lowering sees it."""
+        """The device's cells and groups, as the plan's lowering computes them."""
         return CellStructure(stage=self.cells, device=self.device, length=self.length)
 
 
 @lru_cache(maxsize=65536)
-def place_of(site: Site, operator: Operator) -> OperatorShare | None:
-    """The device's share of `operator`; None if it has none. Token exchange runs also where tokens
-    are only held.
+def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | None:
+    """The device's share of `operator`; None if it has none.
+
+    A device that only holds tokens has a share of the operators that exchange tokens.
     """
-    moves = operator.kind is OperatorKind.PERMUTE and is_routed(operator)
+    exchanges_tokens = operator.kind is OperatorKind.PERMUTE and is_routed(operator)
     cell = site.structure.cell(operator.klass)
     if cell is None and not (
-        moves and site.device in site.cells.cells.get(OperatorClass.ROUTER, {})
+        exchanges_tokens and site.device in site.cells.cells.get(OperatorClass.ROUTER, {})
     ):
         return None
     cuts = cut_dims(cell, operator) if cell is not None else {}
-    heads, kv_heads = _heads(operator, cell) if cell is not None else ((0, 0), (0, 0))
-    samples, positions = _home(site) if moves else _tokens(site, cell)
+    heads, kv_heads = _head_ranges(operator, cell) if cell is not None else ((0, 0), (0, 0))
+    samples, positions = _router_tokens(site) if exchanges_tokens else _tokens(site, cell)
     ring = site.structure.members(operator, Dim.SEQUENCE) if cell is not None else ()
     key_length = (
         site.memory_length if operator.attention is not None and operator.attention.cross else 0
@@ -100,19 +101,19 @@ def place_of(site: Site, operator: Operator) -> OperatorShare | None:
         memory_length=site.memory_length,
         heads=heads,
         kv_heads=kv_heads,
-        experts=_experts(operator, cell) if cell is not None else (0, 0),
-        groups=_groups(site, operator) if cell is not None else {},
+        experts=_expert_range(operator, cell) if cell is not None else (0, 0),
+        groups=_process_groups(site, operator) if cell is not None else {},
         ring_positions={
-            d + site.base: _keys(site, site.cells.cells[operator.klass][d], key_length)
+            d + site.base: _key_positions(site, site.cells.cells[operator.klass][d], key_length)
             for d in ring
             if len(ring) > 1
         },
-        key_positions=_looked_on(site, operator, cell) if cell is not None else (),
-        routing=_routing(site, operator) if moves else {},
+        key_positions=_other_key_positions(site, operator, cell) if cell is not None else (),
+        routing=_routing(site, operator) if exchanges_tokens else {},
     )
 
 
-def _tokens(site: Site, cell: Cell | None) -> tuple[Indices, Indices]:
+def _tokens(site: DeviceOfStage, cell: Cell | None) -> tuple[Indices, Indices]:
     """Samples and positions (of the whole sequence) of a cell."""
     if cell is None:
         return (), ()
@@ -121,48 +122,50 @@ def _tokens(site: Site, cell: Cell | None) -> tuple[Indices, Indices]:
     )
 
 
-def _shifted(taken: Indices, by: int) -> Indices:
-    return tuple((a + by, b + by) for a, b in taken)
+def _shifted(ranges: Indices, by: int) -> Indices:
+    """The index ranges, moved by `by` positions."""
+    return tuple((a + by, b + by) for a, b in ranges)
 
 
-def _keys(site: Site, cell: Cell, memory_length: int) -> Indices:
-    """Positions of a device's own keys: of its memory, or of its slice and those before."""
-    way = cell.way(Dim.SEQUENCE)
+def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indices:
+    """Positions of a device's own keys: in its memory, or in its current and earlier slices."""
+    cut = cell.way(Dim.SEQUENCE)
     if memory_length:
-        return indices(way, memory_length)
+        return indices(cut, memory_length)
     slices = (*site.earlier, (site.start, site.length))
     return joined_intervals(
-        i for start, length in slices for i in _shifted(indices(way, length), start)
+        i for start, length in slices for i in _shifted(indices(cut, length), start)
     )
 
 
-def _looked_on(site: Site, operator: Operator, cell: Cell) -> Indices:
-    """Positions that the operator looks around in, where they are not its own: those of earlier
-    slices, or all that there are.
-    """
+def _other_key_positions(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
+    """Key positions that differ from the operator's own: with earlier slices, or all; else ()."""
     cross = operator.attention is not None and operator.attention.cross
-    if is_spread(site.cells, operator, length=site.length, memory_length=site.memory_length):
+    if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)
-    return _keys(site, cell, 0) if site.earlier and not cross else ()
+    return _key_positions(site, cell, 0) if site.earlier and not cross else ()
 
 
-def _home(site: Site) -> tuple[Indices, Indices]:
+def _router_tokens(site: DeviceOfStage) -> tuple[Indices, Indices]:
+    """Samples and positions of the tokens that the device's router holds."""
     return _tokens(site, site.cells.cells.get(OperatorClass.ROUTER, {}).get(site.device))
 
 
-def _routing(site: Site, operator: Operator) -> dict[int, Routed]:
-    """Every device whose tokens or experts those of this one meet, directly or through others."""
+def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]:
+    """Routed tokens of every device that exchanges tokens with this one, directly or via others."""
     routers, experts = (
         site.cells.cells.get(OperatorClass.ROUTER, {}),
         site.cells.cells.get(OperatorClass.EXPERTS, {}),
     )
-    home = {d: _tokens(site, cell) for d, cell in routers.items()}
-    serves = {d: _tokens(site, cell) for d, cell in experts.items()}
+    held_tokens = {d: _tokens(site, cell) for d, cell in routers.items()}
+    expert_tokens = {d: _tokens(site, cell) for d, cell in experts.items()}
     reached, frontier = {site.device}, [site.device]
     while frontier:
-        one = frontier.pop()
-        for d in sorted({*home, *serves} - reached):
-            if _meet(home.get(one), serves.get(d)) or _meet(serves.get(one), home.get(d)):
+        current = frontier.pop()
+        for d in sorted({*held_tokens, *expert_tokens} - reached):
+            if _overlaps(held_tokens.get(current), expert_tokens.get(d)) or _overlaps(
+                expert_tokens.get(current), held_tokens.get(d)
+            ):
                 reached.add(d)
                 frontier.append(d)
     seen: set[object] = set()
@@ -174,24 +177,26 @@ def _routing(site: Site, operator: Operator) -> dict[int, Routed]:
             if cell is not None
             else ()
         )
-        inner = cell.way(Dim.FFN, Dim.WIDTH) if cell is not None else ()
-        held = _experts(operator, cell) if cell is not None else (0, 0)
-        mark = (serves.get(d), held, width, inner)
-        result[d + site.base] = Routed(
-            home=home.get(d, ()),
-            serves=serves.get(d, ()),
-            experts=held,
-            copy=mark in seen or cell is None,
+        cut_width = cell.way(Dim.FFN, Dim.WIDTH) if cell is not None else ()
+        expert_range = _expert_range(operator, cell) if cell is not None else (0, 0)
+        duplicate_key = (expert_tokens.get(d), expert_range, width, cut_width)
+        result[d + site.base] = RoutedTokens(
+            held_tokens=held_tokens.get(d, ()),
+            expert_tokens=expert_tokens.get(d, ()),
+            experts=expert_range,
+            copy=duplicate_key in seen or cell is None,
         )
-        seen.add(mark)
+        seen.add(duplicate_key)
     return result if len(result) > 1 else {}
 
 
-def _meet(one: Box | None, other: Box | None) -> bool:
-    return bool(one) and bool(other) and intersection(one or (), other or ()) is not None
+def _overlaps(first: Box | None, second: Box | None) -> bool:
+    """True if two boxes of tokens overlap."""
+    return bool(first) and bool(second) and intersection(first or (), second or ()) is not None
 
 
-def _heads(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple[int, int]]:
+def _head_ranges(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(range of query heads, range of key heads) of a cell; of a recurrence, its heads twice."""
     if operator.attention is None and operator.scan is None:
         return (0, 0), (0, 0)
     heads = (
@@ -201,13 +206,14 @@ def _heads(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple[int, 
         if operator.scan is not None
         else 1
     )
-    fewer = operator.attention.kv_heads if operator.attention is not None else heads
-    way = cut_dims(cell, operator).get(Dim.HEADS, ())
+    kv_heads = operator.attention.kv_heads if operator.attention is not None else heads
+    cut = cut_dims(cell, operator).get(Dim.HEADS, ())
     reference = reference_runs(operator, Dim.HEADS)
-    return covered_runs(way, heads, reference), covered_runs(way, fewer, reference)
+    return covered_runs(cut, heads, reference), covered_runs(cut, kv_heads, reference)
 
 
-def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
+def _expert_range(operator: Operator, cell: Cell) -> tuple[int, int]:
+    """Range of experts of a cell."""
     if operator.experts is None:
         return (0, 0)
     return covered_runs(
@@ -217,35 +223,32 @@ def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
     )
 
 
-def _inside(site: Site, operator: Operator) -> dict[str, Dim]:
-    """The dim that the members of each kind of group split: keys are passed round or gathered, a
-    norm's width may lie in heads.
-    """
+def _group_dims(site: DeviceOfStage, operator: Operator) -> dict[str, Dim]:
+    """The dim that each kind of process group inside an operator splits, by group name."""
     if operator.kind is OperatorKind.NORM:
-        wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
-        return {"hidden": Dim.HEADS if wide else Dim.HIDDEN}
+        spans_heads = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
+        return {"hidden": Dim.HEADS if spans_heads else Dim.HIDDEN}
     if operator.attention is not None:
         return {"gather" if site.structure.gather else "ring": Dim.SEQUENCE}
     return {"vocab": Dim.VOCAB} if operator.kind is OperatorKind.LOSS else {}
 
 
-def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
-    """Groups of more than one device for communication inside an operator; none where everybody is
-    brought all positions.
+def _process_groups(site: DeviceOfStage, operator: Operator) -> dict[str, tuple[int, ...]]:
+    """Process groups of more than one device inside an operator; none if positions are gathered.
 
     Raises:
-        StrategyError: members do not see the same group, or lack a part of what is cut: trees whose
-            branches cut different dims (rule ``execute.group``).
+        StrategyError: members have different groups, or together lack a part of the dim that is
+        cut: trees whose branches cut different dims (rule ``execute.group``).
     """
-    if is_spread(site.cells, operator, length=site.length, memory_length=site.memory_length):
+    if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return {}
-    found = {}
-    for name, dim in _inside(site, operator).items():
+    groups = {}
+    for name, dim in _group_dims(site, operator).items():
         group = site.structure.members(operator, dim)
-        alike = all(
+        same_group = all(
             replace(site, device=d).structure.members(operator, dim) == group for d in group
         )
-        if not alike or not _whole(site, operator, dim, group or (site.device,)):
+        if not same_group or not _covers_dim(site, operator, dim, group or (site.device,)):
             raise StrategyError(
                 f"{operator.name} is cut by {dim.value} into parts whose devices do not match one"
                 " to one",
@@ -253,14 +256,14 @@ def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
                 rule="execute.group",
             )
         if len(group) > 1:
-            found[name] = tuple(d + site.base for d in group)
-    return found
+            groups[name] = tuple(d + site.base for d in group)
+    return groups
 
 
-def _whole(site: Site, operator: Operator, dim: Dim, group: tuple[int, ...]) -> bool:
-    """The members of a group have all of a dim between them."""
+def _covers_dim(site: DeviceOfStage, operator: Operator, dim: Dim, group: tuple[int, ...]) -> bool:
+    """True if the members of a group together have all of a dim."""
     if dim is Dim.SEQUENCE:
-        return True  # else all positions are brought
+        return True  # else all positions are gathered
     cells = site.cells.cells[operator.klass]
     extents = [e for e in operator.reads if e.dim is dim]
     return all(

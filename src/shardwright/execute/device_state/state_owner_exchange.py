@@ -1,5 +1,6 @@
-"""Exchange of a bucket that several parties sum separately: their pieces go to the owners of
-optimizer states, and new values come back.
+"""Exchange between reduction groups of a bucket and the owners of its optimizer states.
+
+Sums go to the owners, and new parameter values come back.
 """
 
 from __future__ import annotations
@@ -12,91 +13,102 @@ import torch
 from shardwright.execute.device_state.optimizer_shards import (
     Bucket,
     Interval,
-    Sharers,
-    gathered,
-    summed,
+    ShardGroup,
+    all_gather_bucket,
+    reduce_scatter_bucket,
 )
-from shardwright.execute.numerics.base.run_precision import Precision
-from shardwright.execute.transport.requests import Exchange, Task
+from shardwright.execute.numerics.base.run_precision import RunPrecision
+from shardwright.execute.transport.requests import GroupExchange, Task
 
 Runs = tuple[tuple[int, ...], ...]
 
 
-def owned(
-    device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision
+def owned_gradient(
+    device: int, bucket: Bucket, local_gradient: torch.Tensor, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """The gradient of the step for the device's piece of the optimizer's states, from its own
-    gradients, as `summed` has them.
+    """The step's gradient for the device's piece of the optimizer states, from its own gradients.
+
+    Own gradients as in `reduce_scatter_bucket`.
     """
-    total = yield from summed(device, bucket, own, precision=precision)
-    return (yield from _delivered(device, bucket, total, precision)) if bucket.in_parties else total
+    total = yield from reduce_scatter_bucket(device, bucket, local_gradient, precision=precision)
+    return (
+        (yield from _sums_to_owners(device, bucket, total, precision))
+        if bucket.has_reduction_groups
+        else total
+    )
 
 
-def owned_of_sum(
-    device: int, bucket: Bucket, total: torch.Tensor, *, precision: Precision
+def owned_gradient_of_sums(
+    device: int, bucket: Bucket, total: torch.Tensor, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """The same from its piece of what has been summed after each microbatch."""
-    if bucket.in_parties:
-        return (yield from _delivered(device, bucket, total, precision))
-    wide, narrow = (
+    """The step's gradient for the device's piece of the states, from sums of all microbatches.
+
+    `total`: the device's piece of the gradient, summed after each microbatch.
+    """
+    if bucket.has_reduction_groups:
+        return (yield from _sums_to_owners(device, bucket, total, precision))
+    gradient_piece, optimizer_piece = (
         bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1)
     )
-    return total[narrow[0] - wide[0] : narrow[1] - wide[0]]
+    return total[optimizer_piece[0] - gradient_piece[0] : optimizer_piece[1] - gradient_piece[0]]
 
 
-def _delivered(
-    device: int, bucket: Bucket, total: torch.Tensor, precision: Precision
+def _sums_to_owners(
+    device: int, bucket: Bucket, total: torch.Tensor, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """Of several parties, their sums to the owners."""
+    """Send the reduction groups' sums, in the communication format, to the owners of states."""
     return (yield from _to_owners(device, bucket, total.to(precision.wire))).to(precision.gradient)
 
 
-def renewed(device: int, bucket: Bucket, piece: torch.Tensor, *, want: int) -> Task[torch.Tensor]:
-    """The new values of stage `want` (0: everything), from the pieces of the owners of optimizer
-    states.
-    """
-    if bucket.sharing(device).parties:
+def new_values(
+    device: int, bucket: Bucket, piece: torch.Tensor, *, want: int
+) -> Task[torch.Tensor]:
+    """The new values of ZeRO stage `want` (0: everything), gathered from the owners of states."""
+    if bucket.sharing(device).reduction_groups:
         piece = yield from _from_owners(device, bucket, piece)
-    return (yield from gathered(device, bucket, piece, have=1, want=want, key="new"))
+    return (yield from all_gather_bucket(device, bucket, piece, have=1, want=want, key="new"))
 
 
 def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.Tensor]:
-    """The sum over parties, in their order, of the device's piece of the optimizer's states."""
-    parties = [party for one in bucket.sharers for party in (one.parties or (one,))]
-    party_of = {d: party for party in parties for d in party.devices}
+    """The sum over reduction groups, in their order, of the device's piece of the states."""
+    groups = [
+        group for sharers in bucket.sharers for group in (sharers.reduction_groups or (sharers,))
+    ]
+    group_of = {d: group for group in groups for d in group.devices}
     swap = _Swap(
         group=bucket.devices,
-        have=lambda d: party_of[d].piece(d, bucket.elements, 1),
+        have=lambda d: group_of[d].piece(d, bucket.elements, 1),
         want=lambda d: bucket.sharing(d).piece(d, bucket.elements, 1),
-        sources=lambda d: tuple(_run(party, bucket.devices.index(d)) for party in parties),
+        sources=lambda d: tuple(_serving_run(group, bucket.devices.index(d)) for group in groups),
     )
-    found = yield from _swapped(device, swap, total, key=("owners", bucket.number))
-    return torch.stack(found).sum(dim=0)
+    sums = yield from _exchange(device, swap, total, key=("owners", bucket.number))
+    return torch.stack(sums).sum(dim=0)
 
 
 def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch.Tensor]:
-    """The device's piece of its party, of new values."""
+    """The device's piece, in its reduction group, of the new parameter values."""
     sharers = bucket.sharing(device)
     swap = _Swap(
         group=sharers.devices,
         have=lambda d: sharers.piece(d, bucket.elements, 1),
-        want=lambda d: sharers.party(d).piece(d, bucket.elements, 1),
-        sources=lambda d: (_run(sharers, sharers.devices.index(d)),),
+        want=lambda d: sharers.reduction_group(d).piece(d, bucket.elements, 1),
+        sources=lambda d: (_serving_run(sharers, sharers.devices.index(d)),),
     )
-    (found,) = yield from _swapped(device, swap, piece, key=("renewed", bucket.number))
-    return found
+    (values,) = yield from _exchange(device, swap, piece, key=("renewed", bucket.number))
+    return values
 
 
-def _run(sharers: Sharers, number: int) -> tuple[int, ...]:
-    """Of the runs that each have everything, the one that serves the device of a number."""
+def _serving_run(sharers: ShardGroup, number: int) -> tuple[int, ...]:
+    """The run of members that serves device `number`, among the runs that each have everything."""
     size = sharers.degrees[0]
     start = number % (len(sharers.devices) // size) * size
     return sharers.devices[start : start + size]
 
 
 class _Swap(NamedTuple):
-    """An exchange of elements: the devices, the intervals that each has, wants and gives, and the
-    runs that each receives everything from.
+    """Intervals of elements that each device has and wants in an exchange, and its sources.
+
+    `sources` are the runs from which a device receives everything.
     """
 
     group: tuple[int, ...]
@@ -104,48 +116,48 @@ class _Swap(NamedTuple):
     want: Callable[[int], Interval]
     sources: Callable[[int], Runs]
 
-    def passed(self, giver: int, receiver: int) -> Interval:
-        """The elements that one device has and another wants; empty if none."""
+    def interval(self, giver: int, receiver: int) -> Interval:
+        """The elements that one device has and another wants; an empty interval if none."""
         (a, b), (low, high) = self.have(giver), self.want(receiver)
         return max(a, low), min(b, high)
 
 
-def _swapped(
-    device: int, swap: _Swap, own: torch.Tensor, *, key: tuple[str, int]
+def _exchange(
+    device: int, swap: _Swap, local_values: torch.Tensor, *, key: tuple[str, int]
 ) -> Task[list[torch.Tensor]]:
-    """The elements that the device wants, once from each of its sources: an all-to-all of unequal
-    parts.
-    """
+    """All-to-all of the elements that the device wants, once from each of its sources."""
     begin, (low, high) = swap.have(device)[0], swap.want(device)
-    given = {
-        d: swap.passed(device, d)
+    sent = {
+        d: swap.interval(device, d)
         for d in swap.group
         if any(device in run for run in swap.sources(d))
     }
-    received = {d: swap.passed(d, device) for run in swap.sources(device) for d in run}
-    came = cast(
+    received = {d: swap.interval(d, device) for run in swap.sources(device) for d in run}
+    received_elements = cast(
         dict[int, torch.Tensor],
         (
-            yield Exchange(
+            yield GroupExchange(
                 group=swap.group,
-                gives={
-                    d: own[a - begin : b - begin]
-                    for d, (a, b) in given.items()
+                sends={
+                    d: local_values[a - begin : b - begin]
+                    for d, (a, b) in sent.items()
                     if d != device and a < b
                 },
                 receives={d: (b - a,) for d, (a, b) in received.items() if d != device and a < b},
                 key=key,
                 kind="all_to_all",
-                elements=sum(max(b - a, 0) for a, b in given.values()),
-                dtype=own.dtype,
+                elements=sum(max(b - a, 0) for a, b in sent.values()),
+                dtype=local_values.dtype,
             )
         ),
     )
     result = []
     for run in swap.sources(device):
-        whole = own.new_empty(high - low)
+        joined = local_values.new_empty(high - low)
         for d, (a, b) in ((d, received[d]) for d in run):
             if a < b:
-                whole[a - low : b - low] = own[a - begin : b - begin] if d == device else came[d]
-        result.append(whole)
+                joined[a - low : b - low] = (
+                    local_values[a - begin : b - begin] if d == device else received_elements[d]
+                )
+        result.append(joined)
     return result

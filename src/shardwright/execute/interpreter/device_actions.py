@@ -1,12 +1,10 @@
-"""Forward and backward passes of a device in a step, from its row of the order: actions, and the
-layers of each.
-"""
+"""Order of one device's forward and backward passes in a step, and the layers of each pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.action_rows import ActionRows
 from shardwright.program.stages.stage_segments import StageParts
@@ -17,7 +15,7 @@ Turn = tuple[int, int, int, int]
 
 
 def actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
-    """(kind, place) of each action of a device, in order."""
+    """Iterate over the (task kind, place) of each action of a device, in the order of its row."""
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
         place = (
@@ -31,8 +29,8 @@ def actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
 
 def weight_passes(
     device: int, rows: ActionRows, stages: tuple[tuple[StageParts, ...], ...], model: Model
-) -> Iterator[Node]:
-    """The layer of every pass of a step that makes weight gradients on a device."""
+) -> Iterator[StageNode]:
+    """Iterate over the layers of all passes that compute weight gradients on a device in a step."""
     for kind, (lane, chunk, *_) in actions(device, rows):
         if kind in (TaskKind.B, TaskKind.W):
             yield from stage_nodes(stages[lane][chunk], model)

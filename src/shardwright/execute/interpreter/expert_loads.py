@@ -1,6 +1,4 @@
-"""Tokens of a step that chose each expert of each router, with every token counted on one
-device.
-"""
+"""Number of a step's tokens that chose each expert of each router, each token counted once."""
 
 from __future__ import annotations
 
@@ -10,7 +8,8 @@ import torch
 
 from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.interpreter.stage_nodes import StageNode
+from shardwright.execute.numerics.experts.load_balancing_loss import tokens_by_expert
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.router_balancing import selection_bias
@@ -18,14 +17,14 @@ from shardwright.program.layout.device_cells import token_box
 from shardwright.program.stages.stage_segments import Segment
 
 Routed = dict[str, tuple[torch.Tensor, torch.Tensor]]
-"""By router: (.., experts) logits, and (.., topk) numbers of the experts that it chose, of the
-device's tokens."""
+"""By router: (.., experts) logits and (.., topk) numbers of the chosen experts, for the device's
+tokens."""
 
 
 def first_holders(
     segment: Segment, operator: Operator, *, length: int, base: int
 ) -> frozenset[int]:
-    """The first of the devices that have the same tokens of an operator."""
+    """Devices that count an operator's tokens: the lowest of those that hold the same tokens."""
     first: dict[object, int] = {}
     for device, cell in segment.cells.cells.get(operator.klass, {}).items():
         box = token_box(cell, samples=segment.cells.samples, length=length)
@@ -35,12 +34,13 @@ def first_holders(
 
 @dataclass(slots=True, kw_only=True)
 class ExpertLoads:
-    """A device's counts of a step, of routers with a bias of the choice.
+    """A device's counts of tokens per chosen expert in a step, for routers with a choice bias.
 
     Args:
-        length: positions of the text.
-        counts: by the bias, tokens that chose each expert, in float64, which adds them exactly.
-        holders: by (lane, chunk, node, operator), whether the device counts its tokens.
+        length: number of positions of the text.
+        counts: for each bias, the tokens that chose each expert, in float64, which adds them
+            exactly.
+        holders: True by (lane, chunk, node, operator) if the device counts the operator's tokens.
     """
 
     device: int
@@ -48,8 +48,8 @@ class ExpertLoads:
     counts: dict[Key, torch.Tensor] = field(default_factory=dict)
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
-    def add(self, place: Turn, node: Node, routed: Routed, *, base: int) -> None:
-        """Count the choices of a layer, where no other device counts the same tokens."""
+    def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
+        """Count the expert choices of a layer, where no other device counts the same tokens."""
         lane, chunk, *_ = place
         for operator in (o for o in node.block.operators if o.name in routed):
             bias, key = (
@@ -63,18 +63,11 @@ class ExpertLoads:
                     node.segment, operator, length=self.length, base=base
                 )
             if self.holders[key]:
-                own = (node.segment.run, node.layer, operator.name, bias.name)
-                counts, known = (
-                    chosen_counts(routed[operator.name][1], experts=bias.size),
-                    self.counts.get(own),
+                bias_key = (node.segment.run, node.layer, operator.name, bias.name)
+                counts, earlier_counts = (
+                    tokens_by_expert(routed[operator.name][1], experts=bias.size),
+                    self.counts.get(bias_key),
                 )
-                self.counts[own] = counts if known is None else known + counts
-
-
-def chosen_counts(chosen: torch.Tensor, *, experts: int) -> torch.Tensor:
-    """(experts,) in float64: how often each number is among those chosen. Not `bincount`, which
-    waits for the accelerator.
-    """
-    numbers = chosen.flatten()
-    counts = torch.zeros(experts, dtype=torch.float64, device=chosen.device)
-    return counts.index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.float64))
+                self.counts[bias_key] = (
+                    counts if earlier_counts is None else earlier_counts + counts
+                )

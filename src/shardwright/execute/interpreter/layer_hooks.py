@@ -1,5 +1,6 @@
-"""When sharded parameters are whole, and when gradients are summed: beside the work of the layers
-before and behind.
+"""Hooks around each layer that gather sharded parameters before use and sum gradients after it.
+
+Both run at the same time as the work of the neighbouring layers.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import torch
 
 from shardwright.execute.device_state.device_parameters import ParameterStore, origin
 from shardwright.execute.device_state.flat_buckets import FlatBucket
-from shardwright.execute.device_state.optimizer_shards import Bucket, gathered, summed
-from shardwright.execute.device_state.state_owner_exchange import owned
-from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.numerics.base.run_precision import Precision
-from shardwright.execute.transport.requests import Beside, Task, begun, ended
+from shardwright.execute.device_state.optimizer_shards import (
+    Bucket,
+    all_gather_bucket,
+    reduce_scatter_bucket,
+)
+from shardwright.execute.device_state.state_owner_exchange import owned_gradient
+from shardwright.execute.interpreter.stage_nodes import StageNode
+from shardwright.execute.numerics.base.run_precision import RunPrecision
+from shardwright.execute.transport.requests import SideTask, Task, begin_side_task, end_side_task
 from shardwright.model.backward_reach import has_backward, runs_backward, without_gradient
 from shardwright.model.ir.operator import Operator
 from shardwright.program.task_arrays import TaskKind
@@ -24,47 +29,58 @@ from shardwright.program.task_arrays import TaskKind
 Views = dict[int, FlatBucket]
 
 
-class Around:
-    """Hooks that a device runs around a layer's work; these do nothing."""
+class LayerHooks:
+    """Hooks that a device runs around a layer's work; the methods of this class do nothing."""
 
     works = False
-    """Whether it does anything."""
+    """True if the hooks do anything."""
 
-    def begin(self, node: Node, kind: TaskKind, *, then: Node | None = None) -> Task[None]:
-        """Before a pass of a layer; `kind`: of the action; `then`: the layer whose pass is next in
-        it.
+    def begin(
+        self, node: StageNode, kind: TaskKind, *, next_node: StageNode | None = None
+    ) -> Task[None]:
+        """Hook before a pass of a layer; does nothing in this base class.
+
+        `kind`: the kind of the action; `then`: the layer whose pass is next in the action.
         """
         yield from ()
 
-    def end(self, node: Node, *, weights: bool) -> Task[None]:
-        """After it. `weights`: it made weight gradients."""
+    def end(self, node: StageNode, *, weights: bool) -> Task[None]:
+        """Hook after a pass of a layer; does nothing in this base class.
+
+        `weights`: the pass computed weight gradients.
+        """
         yield from ()
 
 
-NOTHING = Around()
+NO_HOOKS = LayerHooks()
 
 
 @dataclass(slots=True)
-class Cadenced(Around):
-    """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed
-    after each microbatch's, or the last.
+class BucketHooks(LayerHooks):
+    """Gather parameters before each pass of a layer, and sum gradients after it or once a step.
 
-    Only of buckets that all devices of a party work on together; others are gathered and summed
-    once a step. A backward needs the weights of what has one (`model.gradients`), and of what is
-    made again for it; weight gradients those of what is trained. While a layer is at work the
-    parameters of the next are gathered, and the gradients of the one before are summed (`Begin`):
-    no more than these two.
+    Gathered values are dropped after the pass.
+
+    This applies only to buckets that all devices of a reduction group work on together; others are
+    gathered and summed once a step. An input-gradient pass needs the weights of operators with a
+    backward pass (`model.gradients`) and of recomputed operators; a weight-gradient pass needs
+    those of trained operators. While a layer runs, the parameters of the next layer are gathered
+    and the gradients of the layer before are summed (`Begin`): at most two layers are gathered at a
+    time.
 
     Args:
-        buckets: of the device.
-        pieces: of those whose parameters are sharded.
-        uses, sums: gather at each use; sum after each microbatch.
-        passes: by bucket, how many passes of a layer in a step make gradients of it; its sum over
-            devices may begin behind the last.
-        total: by bucket, the device's piece of the gradient of the microbatches so far.
-        whole: its piece of the step's gradient, where the sum was begun behind the last pass.
-        ahead: gathers that were begun for the next layer.
-        summing: sums that were begun.
+        buckets: all parameter buckets of the device.
+        pieces: the device's shard, of buckets whose parameters are sharded.
+        gathers_at_use: gather parameters at each use.
+        sums_at_microbatch: sum gradients after each microbatch.
+        passes: by bucket, the number of layer passes in a step that compute gradients of it; its
+            sum over devices may begin after the last one.
+        gradient_sums: by bucket, the device's piece of the gradient, summed over the microbatches
+            so far.
+        final_gradients: by bucket, the piece of the step's gradient, where the sum began after the
+            last pass.
+        next_gathers: running gathers for the next layer.
+        running_sums: running gradient sums, by bucket.
     """
 
     device: int
@@ -72,114 +88,161 @@ class Cadenced(Around):
     buckets: tuple[Bucket, ...]
     views: Views
     pieces: dict[int, torch.Tensor]
-    uses: bool
-    sums: bool
+    gathers_at_use: bool
+    sums_at_microbatch: bool
     passes: Mapping[int, int] = field(default_factory=dict)
-    total: dict[int, torch.Tensor] = field(default_factory=dict)
-    whole: dict[int, torch.Tensor] = field(default_factory=dict)
-    ahead: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
-    summing: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
-    _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(
+    gradient_sums: dict[int, torch.Tensor] = field(default_factory=dict)
+    final_gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    next_gathers: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
+    running_sums: dict[int, SideTask[torch.Tensor]] = field(default_factory=dict)
+    _known: dict[tuple[int, TaskKind], tuple[StageNode, tuple[Bucket, ...]]] = field(
         default_factory=dict
     )
     _done: Counter[int] = field(default_factory=Counter)
 
     @property
     def works(self) -> bool:  # type: ignore[override]
-        """Some bucket has another cadence than the step's."""
-        return any(self.gathers(b) or self.adds(b) for b in self.buckets)
+        """True if some bucket is gathered at each use or summed after each microbatch."""
+        return any(self.gathers_each_use(b) or self.sums_each_microbatch(b) for b in self.buckets)
 
-    def gathers(self, bucket: Bucket) -> bool:
-        """Its parameters are gathered at each use."""
-        return self.uses and self.device in bucket.together and bucket.number in self.pieces
-
-    def adds(self, bucket: Bucket) -> bool:
-        """Its gradients are summed after each microbatch: of several parties by those that keep
-        pieces of them.
-        """
-        if not (self.sums and self.device in bucket.together and bucket.trainable):
-            return False
-        sharers = bucket.sharing(self.device)
-        return not sharers.parties or (
-            bucket.in_parties and sharers.party(self.device).degrees[1] > 1
+    def gathers_each_use(self, bucket: Bucket) -> bool:
+        """True if the bucket's parameters are gathered at each use."""
+        return (
+            self.gathers_at_use
+            and self.device in bucket.in_same_stages
+            and bucket.number in self.pieces
         )
 
-    def closes(self, bucket: Bucket) -> bool:
-        """Its gradients are summed once a step, as soon as all of them are there: by devices that
-        are then at the same layer.
+    def sums_each_microbatch(self, bucket: Bucket) -> bool:
+        """True if the bucket's gradients are summed after each microbatch.
+
+        Of a bucket with several reduction groups, the groups that keep pieces of it do so.
         """
-        alike = bucket.together.issuperset(bucket.devices) and not bucket.in_parties
-        return bucket.trainable and not self.adds(bucket) and alike and not bucket.copies
+        if not (
+            self.sums_at_microbatch and self.device in bucket.in_same_stages and bucket.trainable
+        ):
+            return False
+        sharers = bucket.sharing(self.device)
+        return not sharers.reduction_groups or (
+            bucket.has_reduction_groups and sharers.reduction_group(self.device).degrees[1] > 1
+        )
 
-    def begin(self, node: Node, kind: TaskKind, *, then: Node | None = None) -> Task[None]:
-        """See `Around`."""
-        now = {bucket.number: bucket for bucket in self._of(node, kind) if self.gathers(bucket)}
-        for number, bucket in now.items():
-            ahead = self.ahead.pop(number, None)
-            self.views[number].show(
-                (yield from self._gathered(bucket) if ahead is None else ended(ahead))
+    def sums_after_last_pass(self, bucket: Bucket) -> bool:
+        """True if the bucket's gradients are summed once a step, right after the last pass.
+
+        This needs all devices of the bucket to be at the same layer then.
+        """
+        in_same_layers = (
+            bucket.in_same_stages.issuperset(bucket.devices) and not bucket.has_reduction_groups
+        )
+        return (
+            bucket.trainable
+            and not self.sums_each_microbatch(bucket)
+            and in_same_layers
+            and not bucket.copies
+        )
+
+    def begin(
+        self, node: StageNode, kind: TaskKind, *, next_node: StageNode | None = None
+    ) -> Task[None]:
+        """Gather the parameters of this layer, and begin to gather those of the next.
+
+        See `LayerHooks.begin`.
+        """
+        gathered_now = {
+            bucket.number: bucket
+            for bucket in self._buckets_of_pass(node, kind)
+            if self.gathers_each_use(bucket)
+        }
+        for number, bucket in gathered_now.items():
+            ahead = self.next_gathers.pop(number, None)
+            self.views[number].set_values(
+                (yield from self._all_gather(bucket) if ahead is None else end_side_task(ahead))
             )
-        for bucket in () if then is None else filter(self.gathers, self._of(then, kind)):
-            # What is whole now is dropped before the next layer.
-            if bucket.number not in now:
-                self.ahead[bucket.number] = yield from begun(self._gathered(bucket), late=True)
+        for bucket in (
+            ()
+            if next_node is None
+            else filter(self.gathers_each_use, self._buckets_of_pass(next_node, kind))
+        ):
+            # Values that are gathered now are dropped before the next layer.
+            if bucket.number not in gathered_now:
+                self.next_gathers[bucket.number] = yield from begin_side_task(
+                    self._all_gather(bucket), late=True
+                )
 
-    def _gathered(self, bucket: Bucket) -> Task[torch.Tensor]:
-        return gathered(self.device, bucket, self.pieces[bucket.number], have=3, want=0, key="use")
+    def _all_gather(self, bucket: Bucket) -> Task[torch.Tensor]:
+        """Task that all-gathers the parameters of a bucket."""
+        return all_gather_bucket(
+            self.device, bucket, self.pieces[bucket.number], have=3, want=0, key="use"
+        )
 
-    def end(self, node: Node, *, weights: bool) -> Task[None]:
-        """See `Around`."""
+    def end(self, node: StageNode, *, weights: bool) -> Task[None]:
+        """Begin to sum the layer's gradients over devices, and drop its gathered parameters.
+
+        See `LayerHooks.end`.
+        """
         adding, closing, precision = [], [], self.store.precision
-        for bucket in self._of(node, TaskKind.W) if weights else ():
+        for bucket in self._buckets_of_pass(node, TaskKind.W) if weights else ():
             self._done[bucket.number] += 1
-            if self.adds(bucket):
+            if self.sums_each_microbatch(bucket):
                 adding.append(bucket)
-            elif self.closes(bucket) and self._done[bucket.number] == self.passes.get(
+            elif self.sums_after_last_pass(bucket) and self._done[bucket.number] == self.passes.get(
                 bucket.number
             ):
                 closing.append(bucket)
         if adding or closing:
-            yield from self.settled()
+            yield from self.wait_for_sums()
         for bucket in adding:
-            task = summed(self.device, bucket, self._own(bucket), precision=precision, level=2)
+            task = reduce_scatter_bucket(
+                self.device, bucket, self._local_gradients(bucket), precision=precision, level=2
+            )
             if bucket.copies:  # who sums sends to duplicates, which is no request of a group
                 self._add(bucket, (yield from task))
             else:
-                self.summing[bucket.number] = yield from begun(task)
+                self.running_sums[bucket.number] = yield from begin_side_task(task)
         for bucket in closing:
-            self.summing[bucket.number] = yield from begun(
-                owned(self.device, bucket, self._own(bucket), precision=precision)
+            self.running_sums[bucket.number] = yield from begin_side_task(
+                owned_gradient(
+                    self.device, bucket, self._local_gradients(bucket), precision=precision
+                )
             )
-        forgotten({b.number for b in adding}, self.views)
-        dropped({b.number for b in self._of(node, TaskKind.F) if self.gathers(b)}, self.views)
+        drop_gradients({b.number for b in adding}, self.views)
+        drop_values(
+            {b.number for b in self._buckets_of_pass(node, TaskKind.F) if self.gathers_each_use(b)},
+            self.views,
+        )
 
-    def counted(self, nodes: Iterable[Node]) -> Counter[int]:
-        """By bucket, how many of these passes of a layer make gradients of it."""
-        return Counter(bucket.number for node in nodes for bucket in self._of(node, TaskKind.W))
+    def weight_passes_by_bucket(self, nodes: Iterable[StageNode]) -> Counter[int]:
+        """Number of layer passes that compute gradients of each bucket, by bucket number."""
+        return Counter(
+            bucket.number for node in nodes for bucket in self._buckets_of_pass(node, TaskKind.W)
+        )
 
-    def settled(self) -> Task[None]:
-        """Wait for the sums that were begun."""
-        for bucket in (b for b in self.buckets if b.number in self.summing):
-            piece = yield from ended(self.summing.pop(bucket.number))
-            if self.adds(bucket):
+    def wait_for_sums(self) -> Task[None]:
+        """Wait for the gradient sums that were begun, and store this device's piece of each."""
+        for bucket in (b for b in self.buckets if b.number in self.running_sums):
+            piece = yield from end_side_task(self.running_sums.pop(bucket.number))
+            if self.sums_each_microbatch(bucket):
                 self._add(bucket, piece)
             else:
-                self.whole[bucket.number] = piece
+                self.final_gradients[bucket.number] = piece
 
     def _add(self, bucket: Bucket, piece: torch.Tensor) -> None:
-        known = self.total.get(bucket.number)
-        self.total[bucket.number] = piece if known is None else known.add_(piece)
+        """Add a piece to the bucket's gradient of the microbatches so far."""
+        sum_so_far = self.gradient_sums.get(bucket.number)
+        self.gradient_sums[bucket.number] = piece if sum_so_far is None else sum_so_far.add_(piece)
 
-    def _own(self, bucket: Bucket) -> torch.Tensor:
-        return own_gradients(self.views[bucket.number], self.store.precision)
+    def _local_gradients(self, bucket: Bucket) -> torch.Tensor:
+        """The device's own gradients of a bucket, in the format in which they are sent."""
+        return bucket_gradients(self.views[bucket.number], self.store.precision)
 
-    def _of(self, node: Node, kind: TaskKind) -> tuple[Bucket, ...]:
-        """Buckets on the device of the parameters that a pass of a layer needs."""
+    def _buckets_of_pass(self, node: StageNode, kind: TaskKind) -> tuple[Bucket, ...]:
+        """The device's buckets that hold parameters a pass of a layer needs."""
         if (id(node), kind) not in self._known:
             run, model = node.segment.run, self.store.model
             keys = {
                 origin(model, run, node.layer, o, p).key
-                for o in needed(node, kind)
+                for o in operators_of_pass(node, kind)
                 for p in o.parameters
             }
             self._known[id(node), kind] = (
@@ -189,8 +252,8 @@ class Cadenced(Around):
         return self._known[id(node), kind][1]
 
 
-def needed(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
-    """Operators of a layer whose parameters a pass of it needs."""
+def operators_of_pass(node: StageNode, kind: TaskKind) -> tuple[Operator, ...]:
+    """Operators of a layer whose parameters are read by a pass of the kind."""
     block = node.segment.block
     if kind is not TaskKind.F and not has_backward(block):
         return ()
@@ -202,33 +265,40 @@ def needed(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
     return tuple(o for o in block.operators if runs_backward(o, constant))
 
 
-def own_gradients(view: FlatBucket, precision: Precision) -> torch.Tensor:
-    """A device's own gradients of a bucket, as they go to others;
-    see `FlatBucket.own_gradients`.
+def bucket_gradients(view: FlatBucket, precision: RunPrecision) -> torch.Tensor:
+    """A device's own gradients of a bucket, in the format in which they are sent.
+
+    See `FlatBucket.own_gradients`.
     """
     return view.own_gradients(precision.gradient).to(precision.wire)
 
 
-def filled(device: int, bucket: Bucket, view: FlatBucket, piece: torch.Tensor) -> Task[None]:
-    """Gather a sharded parameter for use."""
-    view.show((yield from gathered(device, bucket, piece, have=3, want=0, key="use")))
+def gather_sharded(
+    device: int, bucket: Bucket, view: FlatBucket, piece: torch.Tensor
+) -> Task[None]:
+    """All-gather the parameters of a sharded bucket into its flat view."""
+    view.set_values(
+        (yield from all_gather_bucket(device, bucket, piece, have=3, want=0, key="use"))
+    )
 
 
-def dropped(numbers: set[int], views: Views) -> None:
-    """Drop values of parts all of whose elements are in sharded buckets, of which `numbers` are."""
-    keep = _elsewhere(numbers, views)
+def drop_values(numbers: set[int], views: Views) -> None:
+    """Free the values of parameters that lie entirely in the sharded buckets `numbers`."""
+    keep = _parameters_of_other_buckets(numbers, views)
     for number in numbers:
         views[number].values = None
-        for held in (part.held for part in views[number].parts):
-            if id(held) not in keep:
-                held.value = held.value.new_empty(0)
+        for parameter in (part.held for part in views[number].parts):
+            if id(parameter) not in keep:
+                parameter.value = parameter.value.new_empty(0)
 
 
-def forgotten(numbers: set[int], views: Views) -> None:
-    """Drop the gradients of buckets that have been summed: a part that lies in other buckets too
-    has zeros in their place.
+def drop_gradients(numbers: set[int], views: Views) -> None:
+    """Free the gradients of buckets that have been summed.
+
+    A parameter that lies in other buckets too keeps its gradient, with zeros in the summed
+    positions.
     """
-    keep = _elsewhere(numbers, views)
+    keep = _parameters_of_other_buckets(numbers, views)
     for part in (part for number in numbers for part in views[number].parts):
         if id(part.held) not in keep:
             part.held.gradient = None
@@ -236,8 +306,8 @@ def forgotten(numbers: set[int], views: Views) -> None:
             part.held.gradient[part.rows] = 0
 
 
-def _elsewhere(numbers: set[int], views: Views) -> set[int]:
-    """Identities of the parts that lie in other buckets than these."""
+def _parameters_of_other_buckets(numbers: set[int], views: Views) -> set[int]:
+    """Identities (`id`) of the parameters that also lie in buckets other than `numbers`."""
     return (
         {
             id(part.held)

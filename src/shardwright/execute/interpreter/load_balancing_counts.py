@@ -1,17 +1,19 @@
-"""Exchange of the load-balancing loss's counts over a microbatch's routers: which devices count,
-which add up, and which read the sum.
+"""Sum of the load-balancing loss's counts over all routers of a microbatch.
 
-Every device posts the counts of its tokens behind the forward of a chunk. The root, a device of the
-last chunk with routers, takes them before the first backward of the microbatch, when all forwards
-are done, and posts their sum to every device whose routers have a gradient. Posts never wait, and
-what the root waits for was posted before: no order of a plan can lock up.
+It decides which devices count, which one adds, and which read the sum.
+
+Every device sends the counts of its tokens after the forward pass of a chunk. The root, a device of
+the last chunk with routers, receives them before the first backward pass of the microbatch, when
+all forward passes are done, and sends their sum to every device whose routers have a gradient.
+Sends never wait, and the messages that the root waits for were sent before, so no order of a plan
+can lock up.
 
 The loss is of a microbatch (all samples that a lane runs together, whatever devices share them),
-and the step's is the mean over microbatches, each weighed by its samples. It is that of the unsplit
-model with the same microbatches.
+and the step's loss is the mean over microbatches, each weighted by its samples. It equals the loss
+of the unsplit model with the same microbatches.
 
-Leaves out: prediction modules and teachers, whose routers are not counted. The messages, of twice
-the number of experts, have no price.
+Leaves out: routers of prediction modules and teachers. The predicted time leaves out the messages,
+which have twice as many elements as there are experts.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import torch
 
 from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.expert_loads import Routed, first_holders
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
@@ -38,14 +40,14 @@ from shardwright.strategy.plan.lane import Lane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneBalance:
-    """The routers of a lane.
+    """Devices of a lane that count tokens of its routers, add the counts and read the sum.
 
     Args:
-        counting: (device, chunk) that have tokens to count.
-        reading: devices with routers that have a gradient, by chunk.
-        root: adds up.
-        shape: of every router.
-        share: of the step's samples that a microbatch has.
+        counting: (device, chunk) pairs that have tokens to count.
+        reading: (device, chunk) pairs with routers that have a gradient.
+        root: the device that adds the counts.
+        shape: the experts' shape, the same for every router.
+        share: a microbatch's share of the step's samples.
     """
 
     counting: tuple[tuple[int, int], ...]
@@ -56,7 +58,7 @@ class LaneBalance:
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """Devices that are told the sum, but for the root."""
+        """Devices that receive the sum from the root."""
         return tuple(sorted({device for device, _ in self.reading} - {self.root}))
 
 
@@ -68,13 +70,13 @@ def lane_balances(
     length: int,
     samples: int,
 ) -> tuple[LaneBalance | None, ...]:
-    """The routers of each lane; None of a model without.
+    """For each lane, the devices that count, add and read its routers' loads; None without routers.
+
+    Routers of different shapes are rejected where the loss is computed (`training.router_checks`).
 
     Args:
-        length: positions of the text.
-        samples: of a step.
-
-    Routers of unlike shapes are refused where the loss is computed (`training.routers`).
+        length: number of positions of the text.
+        samples: number of samples of a step.
     """
     shapes = router_shapes(model)
     if not shapes:
@@ -95,7 +97,7 @@ def _lane_balance(
     length: int,
     samples: int,
 ) -> LaneBalance:
-    """The routers of one lane."""
+    """The devices that count, add and read the loads of one lane's routers."""
     counting: dict[tuple[int, int], None] = {}
     reading: set[tuple[int, int]] = set()
     for stage in stages:
@@ -103,7 +105,7 @@ def _lane_balance(
             for operator in balanced_routers(node.block):
                 holders = first_holders(node.segment, operator, length=length, base=stage.base)
                 counting |= {(device, stage.chunk): None for device in sorted(holders)}
-                if _asks(node, operator):
+                if _router_has_gradient(node, operator):
                     reading |= {
                         (device + stage.base, stage.chunk)
                         for device in node.segment.cells.cells.get(operator.klass, {})
@@ -119,7 +121,8 @@ def _lane_balance(
     )
 
 
-def _asks(node: Node, operator: Operator) -> bool:
+def _router_has_gradient(node: StageNode, operator: Operator) -> bool:
+    """True if the router has a gradient with respect to its logits."""
     return has_backward(node.block) and computes_input_gradient(
         operator, without_gradient(node.block)
     )
@@ -127,8 +130,10 @@ def _asks(node: Node, operator: Operator) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """Inputs of a router's balancing gradient: the counts of all routers of the microbatch, and the
-    factor of the loss in the step's loss.
+    """Counts of a microbatch's routers and the loss's factor, for gradients of the balancing loss.
+
+    `total`: counts of all routers of the microbatch; `factor`: the loss's factor in the step's
+    loss.
     """
 
     total: torch.Tensor
@@ -137,15 +142,15 @@ class Balance:
 
 @dataclass(slots=True, kw_only=True)
 class Balancer:
-    """A device's part in the load-balancing loss of a step.
+    """One device's counts, sums and messages for the load-balancing loss of a step.
 
     Args:
-        lanes: of the plan.
-        coefficient: of the loss.
+        lanes: the devices that count, add and read, for each lane of the plan.
+        coefficient: factor of the load-balancing loss.
         length: positions of the text.
-        on: where tensors are.
-        own: counts by (lane, chunk, microbatch).
-        totals: sums by (lane, microbatch) that are known here.
+        on: the torch device that holds the tensors.
+        own: this device's counts by (lane, chunk, microbatch).
+        totals: sums by (lane, microbatch) that this device has computed or received.
         holders: by (lane, chunk, node, operator), whether the device counts its tokens.
     """
 
@@ -158,10 +163,8 @@ class Balancer:
     totals: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
-    def add(self, place: Turn, node: Node, routed: Routed, *, base: int) -> None:
-        """Count what the routers of a layer made of the device's tokens, where no other device
-        counts the same ones.
-        """
+    def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
+        """Add the counts of a layer's routers, where no other device counts the same tokens."""
         lane, chunk, microbatch, _ = place
         for operator in (o for o in balanced_routers(node.block) if o.name in routed):
             key = (lane, chunk, node.number, operator.name)
@@ -171,81 +174,85 @@ class Balancer:
                 )
             if self.holders[key]:
                 assert operator.experts is not None
-                counts, known = (
+                counts, earlier_counts = (
                     router_counts(routed[operator.name][0], shape=operator.experts),
                     self.own.get((lane, chunk, microbatch)),
                 )
-                self.own[lane, chunk, microbatch] = counts if known is None else known + counts
+                self.own[lane, chunk, microbatch] = (
+                    counts if earlier_counts is None else earlier_counts + counts
+                )
 
     def post(self, lane: int, chunk: int, microbatch: int) -> Task[None]:
-        """Send the counts of a chunk to the root. All slices of the microbatch have run forward
-        there.
-        """
-        known = self.lanes[lane]
+        """Send a chunk's counts to the root, once all slices of the microbatch have run forward."""
+        lane_balance = self.lanes[lane]
         if (
-            known is not None
-            and (self.device, chunk) in known.counting
-            and self.device != known.root
+            lane_balance is not None
+            and (self.device, chunk) in lane_balance.counting
+            and self.device != lane_balance.root
         ):
-            counts = self._own(known, (lane, chunk, microbatch))
-            yield Post(to=known.root, tensor=counts, key=("balance", lane, chunk, microbatch))
+            counts = self._pop_counts(lane_balance, (lane, chunk, microbatch))
+            yield Post(
+                to=lane_balance.root, tensor=counts, key=("balance", lane, chunk, microbatch)
+            )
 
     def balance(self, lane: int, chunk: int, microbatch: int) -> Task[Balance | None]:
-        """The `Balance` that the routers of a chunk need in backward; None where none of them has a
-        gradient.
-        """
-        known = self.lanes[lane]
-        if known is None or (self.device, chunk) not in known.reading:
+        """Counts and factor that a chunk's routers need in backward; None without a gradient."""
+        lane_balance = self.lanes[lane]
+        if lane_balance is None or (self.device, chunk) not in lane_balance.reading:
             return None
-        total = yield from self._total(known, lane, microbatch)
-        return Balance(total=total, factor=self.coefficient * known.share)
+        total = yield from self._total(lane_balance, lane, microbatch)
+        return Balance(total=total, factor=self.coefficient * lane_balance.share)
 
     def losses(self, lanes: Sequence[Lane]) -> Task[torch.Tensor]:
-        """This device's part of the step's loss: that of every microbatch of the lanes whose root
-        it is. Called once, at the end.
+        """This device's part of the step's load-balancing loss: microbatches whose root it is.
+
+        Called once, at the end of the step.
         """
         value = torch.zeros((), dtype=torch.float64, device=self.on)
-        for number, (known, lane) in enumerate(zip(self.lanes, lanes, strict=True)):
-            if known is None or known.root != self.device:
+        for number, (lane_balance, lane) in enumerate(zip(self.lanes, lanes, strict=True)):
+            if lane_balance is None or lane_balance.root != self.device:
                 continue
             for microbatch in range(lane.microbatches):
-                total = yield from self._total(known, number, microbatch)
-                value = value + self.coefficient * known.share * balance_loss(
-                    total, shape=known.shape
+                total = yield from self._total(lane_balance, number, microbatch)
+                value = value + self.coefficient * lane_balance.share * balance_loss(
+                    total, shape=lane_balance.shape
                 )
         return value
 
-    def _own(self, known: LaneBalance, key: tuple[int, int, int]) -> torch.Tensor:
-        """The device's counts of a chunk: zeros where a short slice left it no token."""
-        own = self.own.pop(key, None)
+    def _pop_counts(self, lane_balance: LaneBalance, key: tuple[int, int, int]) -> torch.Tensor:
+        """The device's counts of a chunk, removed from the store; zeros if it had no token."""
+        counts = self.own.pop(key, None)
         return (
-            torch.zeros((2, known.shape.experts), dtype=torch.float64, device=self.on)
-            if own is None
-            else own
+            torch.zeros((2, lane_balance.shape.experts), dtype=torch.float64, device=self.on)
+            if counts is None
+            else counts
         )
 
-    def _total(self, known: LaneBalance, lane: int, microbatch: int) -> Task[torch.Tensor]:
-        """The sum of all counts of a microbatch, added in the order of chunks and devices."""
+    def _total(self, lane_balance: LaneBalance, lane: int, microbatch: int) -> Task[torch.Tensor]:
+        """The sum of all counts of a microbatch: computed by the root, received by other devices.
+
+        Counts are added in the order of chunks and devices.
+        """
         if (lane, microbatch) in self.totals:
             return self.totals[lane, microbatch]
-        shape, key = (2, known.shape.experts), ("balance", lane, microbatch)
-        if self.device != known.root:
+        shape, key = (2, lane_balance.shape.experts), ("balance", lane, microbatch)
+        if self.device != lane_balance.root:
             total = cast(
                 torch.Tensor,
-                (yield Take(source=known.root, shape=shape, key=key, dtype=torch.float64)),
+                (yield Take(source=lane_balance.root, shape=shape, key=key, dtype=torch.float64)),
             )
         else:
             total = torch.zeros(shape, dtype=torch.float64, device=self.on)
-            for device, chunk in known.counting:
+            for device, chunk in lane_balance.counting:
                 if device == self.device:
-                    total = total + self._own(known, (lane, chunk, microbatch))
+                    total = total + self._pop_counts(lane_balance, (lane, chunk, microbatch))
                     continue
-                own = ("balance", lane, chunk, microbatch)
+                count_key = ("balance", lane, chunk, microbatch)
                 total = total + cast(
                     torch.Tensor,
-                    (yield Take(source=device, shape=shape, key=own, dtype=torch.float64)),
+                    (yield Take(source=device, shape=shape, key=count_key, dtype=torch.float64)),
                 )
-            for reader in known.readers:
+            for reader in lane_balance.readers:
                 yield Post(to=reader, tensor=total, key=key)
         self.totals[lane, microbatch] = total
         return total
@@ -259,7 +266,7 @@ def balancer(
     length: int,
     on: torch.device | str,
 ) -> Balancer | None:
-    """A device's part in the load-balancing loss; None where none is computed."""
+    """Create a device's `Balancer`; None if the step has no load-balancing loss."""
     if not coefficient or not any(lanes):
         return None
     return Balancer(device=device, lanes=lanes, coefficient=coefficient, length=length, on=on)

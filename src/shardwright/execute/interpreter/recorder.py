@@ -1,5 +1,6 @@
-"""Recorder of actual events and their times in a step, from the reports of device tasks and from
-their requests.
+"""Recorder of the actual compute and communication events of a step, with times and memory.
+
+Device tasks report their actions, and the recorder observes their requests.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from shardwright.execute.transport.communication_record import moved
+from shardwright.execute.transport.communication_record import record_of_request
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
@@ -22,7 +23,7 @@ from shardwright.execute.transport.requests import (
     T,
     Take,
     Task,
-    answered,
+    answer_requests,
 )
 from shardwright.program.step_trace import (
     Origin,
@@ -37,28 +38,32 @@ from shardwright.program.step_trace import (
 from shardwright.program.task_arrays import TaskKind
 
 Tell = Callable[[TaskKind | None, tuple[int, int, int, int]], None]
-"""Told what a device begins: its kind and (lane, chunk, microbatch, slice); None: nothing more."""
+"""Called with the start of a device's action: its kind and (lane, chunk, microbatch, slice); None:
+the device is idle."""
 
 STEP_LEVEL = (-1, -1, -1, 0)
-"""The place of what is no action of the order."""
+"""The place of an event that belongs to no action of the order."""
 
 
-def silent(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
-    """Nobody listens."""
+def ignore_event(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
+    """Do nothing; the default where no recorder listens."""
 
 
 class Recorder:
-    """Spans of the last step that its devices took.
+    """Record of the time spans and memory samples of the last step, for all devices of a rank.
 
     Args:
-        clock: seconds that only grow. settle: called before each reading, such as
-            ``torch.cuda.synchronize``, so that an accelerator's work counts where it was asked for;
-            overlap of kernels is lost by that. held: bytes that the rank's accelerator holds now,
-            such as ``torch.cuda.memory_allocated``; None = not known. seconds: of a reading of a
-            `clock` that gives none, asked once the step is over. restart: called before a step.
+        clock: monotonic clock, in seconds.
+        settle: called before each reading, such as ``torch.cuda.synchronize``, so that kernels are
+            counted in the action that launched them; kernels then do not overlap.
+        held: returns the bytes allocated on the rank's accelerator, such as
+            ``torch.cuda.memory_allocated``; None = not recorded.
+        seconds: converts a reading of `clock` to seconds after the step; None = readings are
+            seconds.
+        restart: called before a step.
 
-    Times are by `clock`, set once by the computer's time: ranks of one machine agree as well as its
-    clock is read, machines as well as theirs are kept together; `merged` takes out what contradicts
+    Times are readings of `clock` plus a fixed offset to the computer's time. Times of different
+    machines agree as well as their clocks do; `merged_trace` corrects clock offsets that contradict
     the order of events.
     """
 
@@ -78,32 +83,33 @@ class Recorder:
             seconds,
             restart,
         )
-        self._offset = time.time() - self._read(clock())
+        self._offset = time.time() - self._reading_to_seconds(clock())
         self._devices: tuple[int, ...] = ()
         self._spans: list[Span] = []
         self._memory: list[Sample] = []
         self._doing: dict[int, tuple[TaskKind, tuple[int, int, int, int], float]] = {}
 
-    def watched(self, tasks: Mapping[int, Task[T]]) -> dict[int, Task[T]]:
-        """The same tasks of a step, by device, and what they ask is recorded; what was recorded
-        before is forgotten.
+    def record_tasks(self, tasks: Mapping[int, Task[T]]) -> dict[int, Task[T]]:
+        """Wrap a step's tasks, by device, so that all their requests are recorded.
+
+        Earlier records are dropped.
         """
         self.begin(tasks)
-        return {device: self._watched(device, task) for device, task in tasks.items()}
+        return {device: self._record_task(device, task) for device, task in tasks.items()}
 
     def begin(self, devices: Iterable[int]) -> None:
-        """A step of these devices begins; what was recorded before is forgotten."""
+        """Begin a step of these devices and drop earlier records."""
         if self._restart is not None:
             self._restart()
         self._devices = tuple(sorted(devices))
         self._spans, self._memory, self._doing = [], [], {}
 
     def listens(self, device: int) -> bool:
-        """True if a device is doing something."""
+        """True if an action of the device is being recorded."""
         return device in self._doing
 
     @contextmanager
-    def asking(
+    def record_request(
         self,
         device: int,
         kind: str,
@@ -112,28 +118,30 @@ class Recorder:
         size: int = 0,
         place: tuple[int, int, int, int] | None = None,
     ) -> Iterator[None]:
-        """Record that the code inside makes a request of other devices, which is answered at the
-        end.
+        """Context manager that records a span of communication for the code inside.
 
         Args:
-            kind: as a span has it.
-            size: bytes that it moves.
-            place: (lane, chunk, microbatch, slice); None: of what the device is doing.
+            kind: the span's kind, such as the name of the collective.
+            size: bytes that the request moves.
+            place: (lane, chunk, microbatch, slice); None: of the device's current action.
         """
         start = self._now()
         yield
         self._spans.append(
-            self._asked(device, kind, track, size=size, place=place, start=start, end=self._now())
+            self._request_span(
+                device, kind, track, size=size, place=place, start=start, end=self._now()
+            )
         )
 
     def tell(self, device: int) -> Tell:
-        """The function that the task of `device` calls when it begins something."""
+        """Create the function that the task of `device` calls when it begins an action."""
 
         def begins(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
+            """End the device's current action and begin the next one."""
             now = self._now()
-            before = self._doing.pop(device, None)
-            if before is not None:
-                done, (lane, chunk, microbatch, part), start = before
+            previous = self._doing.pop(device, None)
+            if previous is not None:
+                done, (lane, chunk, microbatch, part), start = previous
                 self._spans.append(
                     Span(
                         device=device,
@@ -157,11 +165,16 @@ class Recorder:
         return begins
 
     def trace(self, *, plan: str) -> StepTrace:
-        """The last step of this rank's devices, from its first span on; see `collected` for the
-        other ranks' too.
+        """The trace of the last step for this rank's devices, with times from the first span on.
+
+        `gather_trace` adds the other ranks' traces.
         """
         spans = [
-            replace(span, start_s=self._read(span.start_s), end_s=self._read(span.end_s))
+            replace(
+                span,
+                start_s=self._reading_to_seconds(span.start_s),
+                end_s=self._reading_to_seconds(span.end_s),
+            )
             for span in self._spans
         ]
         zero = min((span.start_s for span in spans), default=0.0)
@@ -171,28 +184,36 @@ class Recorder:
             devices=tuple(TracedDevice(device=device) for device in self._devices),
             spans=sorted_spans(spans),
             step_s=0.0,
-            memory=tuple(replace(one, time_s=self._read(one.time_s)) for one in self._memory),
+            memory=tuple(
+                replace(sample, time_s=self._reading_to_seconds(sample.time_s))
+                for sample in self._memory
+            ),
             zero_s=zero + self._offset,
         )
         return merged_trace([part.from_s(zero)])
 
-    def _read(self, reading: float) -> float:
+    def _reading_to_seconds(self, reading: float) -> float:
+        """Convert a clock reading to seconds."""
         return reading if self._seconds is None else self._seconds(reading)
 
     def _now(self) -> float:
+        """The clock's reading, after pending accelerator work."""
         if self._settle is not None:
             self._settle()
         return self._clock()
 
-    def _watched(self, device: int, task: Task[T]) -> Task[T]:
+    def _record_task(self, device: int, task: Task[T]) -> Task[T]:
+        """Wrap a device's task so that each of its requests is recorded as a span."""
+
         def by(request: Request) -> Generator[Request, Answer, Answer]:
+            """Answer one request, and record it as a span."""
             if isinstance(request, Begin):
-                return (yield replace(request, task=self._watched(device, request.task)))
+                return (yield replace(request, task=self._record_task(device, request.task)))
             if isinstance(request, End):
                 return (yield request)
             start = self._now()
             answer = yield request
-            end, what = self._now(), moved(device, request)
+            end, what = self._now(), record_of_request(device, request)
             track = Track.MESSAGES if isinstance(request, Post | Take) else Track.COLLECTIVES
             size = (what.sent + what.received) * what.element
             peer = (
@@ -203,15 +224,15 @@ class Recorder:
                 else -1
             )
             self._spans.append(
-                self._asked(
+                self._request_span(
                     device, what.kind, track, size=size, place=None, start=start, end=end, peer=peer
                 )
             )
             return answer
 
-        return answered(task, by)
+        return answer_requests(task, by)
 
-    def _asked(
+    def _request_span(
         self,
         device: int,
         kind: str,
@@ -223,8 +244,9 @@ class Recorder:
         end: float,
         peer: int = -1,
     ) -> Span:
-        within, own, _ = self._doing.get(device, (None, STEP_LEVEL, 0.0))
-        lane, chunk, microbatch, part = place or own
+        """The span of a request, at the place of the device's current action if none is given."""
+        within, current_place, _ = self._doing.get(device, (None, STEP_LEVEL, 0.0))
+        lane, chunk, microbatch, part = place or current_place
         return Span(
             device=device,
             track=track,
@@ -241,15 +263,16 @@ class Recorder:
         )
 
 
-def collected(part: StepTrace | None) -> StepTrace:
-    """The parts of all ranks as one trace. All ranks of the process group call it; a rank without
-    devices gives None.
+def gather_trace(part: StepTrace | None) -> StepTrace:
+    """Merge the traces of all ranks into one; every rank of the process group must call it.
+
+    A rank without devices passes None.
 
     Raises:
-        DataError: as `merged`.
+        DataError: as `merged_trace`.
     """
     if not dist.is_available() or not dist.is_initialized():
         return merged_trace([part] if part is not None else [])
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, part)
-    return merged_trace([one for one in found if one is not None])
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, part)
+    return merged_trace([rank_part for rank_part in parts if rank_part is not None])

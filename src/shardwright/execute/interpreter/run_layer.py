@@ -1,6 +1,4 @@
-"""One layer on one device: its operators forward, back, and their weights' gradients, with what
-moves between them.
-"""
+"""Forward and backward passes of one layer on one device, with the exchanges between operators."""
 
 from __future__ import annotations
 
@@ -10,8 +8,14 @@ from itertools import zip_longest
 import torch
 
 from shardwright.execute.device_state.device_parameters import ParameterStore
-from shardwright.execute.device_state.layer_state import BlockRun, Inputs, LayerState, changed, kept
-from shardwright.execute.device_state.operator_shares import place_of
+from shardwright.execute.device_state.layer_state import (
+    BlockRun,
+    Inputs,
+    LayerState,
+    kept_state,
+    with_tensors,
+)
+from shardwright.execute.device_state.operator_shares import operator_share
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.interpreter.expert_loads import Routed
 from shardwright.execute.interpreter.load_balancing_counts import Balance
@@ -26,12 +30,12 @@ from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.redistribution.edge_layouts import (
     Edge,
     Exit,
-    edges,
-    exits,
-    given_back,
-    is_passed,
+    cotangent_at_maker,
+    input_edges,
+    layer_exits,
+    stays_on_device,
 )
-from shardwright.execute.redistribution.move_tensor import moved, scoped
+from shardwright.execute.redistribution.move_tensor import move_tensor, with_key_prefix
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.backward_reach import computes_input_gradient, without_gradient
@@ -46,9 +50,9 @@ from shardwright.program.layout.tensor_layout import Indices, Layout
 
 
 def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
-    """The edge of every extent of an input of `reader`."""
+    """The layouts, at producer and reader, of every extent of an input of `reader`."""
     site = run.site
-    return edges(
+    return input_edges(
         site.cells,
         run.block,
         reader,
@@ -64,124 +68,136 @@ def run_forward(
     reads: Inputs,
     store: ParameterStore,
     losses: dict[object, torch.Tensor],
-    past: EarlierSlices,
+    earlier_slices: EarlierSlices,
     *,
     routed: Routed | None = None,
 ) -> Task[tuple[Gradients, LayerState]]:
-    """The layer's output on this device (None where it has none), and what its backward needs.
+    """Run a layer forward: its output on this device (None without one), and its backward state.
 
     Args:
-        reads: what other layers, or other operators of a block that a cut lies in, made.
-        past: keys of the microbatch's earlier slices.
-        routed: gets the logits and the choices of every router.
+        reads: outputs of other layers, or of other operators of a block that a pipeline cut
+            divides.
+        earlier_slices: keys, values and states of the microbatch's earlier slices.
+        routed: receives the logits and the choices of every router.
     """
     constant = without_gradient(run.block)
-    state = LayerState(lacking=bool(run.again))
+    state = LayerState(is_incomplete=bool(run.again))
     values: dict[str, Gradients] = {INPUT: (None,), MEMORY: (None,), **reads}
-    there: dict[object, torch.Tensor | None] = {}
+    moved_extents: dict[object, torch.Tensor | None] = {}
     for operator in (o for o in run.block.operators if o.name not in reads):
-        place = place_of(run.site, operator)
+        place = operator_share(run.site, operator)
         inputs: list[tuple[torch.Tensor | None, ...]] = []
         for name in operator.inputs:
-            if _reads_data(operator):
+            if _reads_batch(operator):
                 continue
-            if is_passed(run.block, operator, name):
+            if stays_on_device(run.block, operator, name):
                 inputs.append(values[name])
             else:
-                inputs.append((yield from _brought(run, operator, name, values, there, store)))
+                inputs.append(
+                    (yield from _input_in_cells(run, operator, name, values, moved_extents, store))
+                )
         if place is None or not ((place.samples and place.positions) or is_routed(operator)):
-            values[operator.name] = _nothing(run, operator, values)
+            values[operator.name] = _output_of_no_tokens(run, operator, values)
             continue
-        inputs += [*_data(run, operator, place, store), *_selection(run, operator, values)]
-        given = tuple(
-            _given(run, operator, name, one, store)
-            for name, one in zip_longest(operator.inputs, inputs, fillvalue="")
+        inputs += [*_batch_input(run, operator, place, store), *_selection(run, operator, values)]
+        operator_inputs = tuple(
+            _input_tensors(run, operator, name, tensors, store)
+            for name, tensors in zip_longest(operator.inputs, inputs, fillvalue="")
         )
         if run.site.whole:
-            given = past.longer(operator, given, part=len(run.site.earlier))
-        made, saved = yield from scoped(
+            operator_inputs = earlier_slices.with_earlier_positions(
+                operator, operator_inputs, part=len(run.site.earlier)
+            )
+        operator_outputs, saved = yield from with_key_prefix(
             (run.forward_of or numerics_of)(operator).forward(
-                place, given, _weights(run, operator, place, store)
+                place, operator_inputs, _weights(run, operator, place, store)
             ),
             (*run.key, "F"),
         )
         if operator.name not in constant:
-            state.ran[operator.name] = kept(run, operator, given, saved)
-        values[operator.name] = made
+            state.operator_states[operator.name] = kept_state(run, operator, operator_inputs, saved)
+        values[operator.name] = operator_outputs
         if routed is not None and operator.kind is OperatorKind.ROUTE:
-            routed[operator.name] = (given[0][0], made[1])
+            routed[operator.name] = (operator_inputs[0][0], operator_outputs[1])
         if operator.kind is OperatorKind.LOSS:
-            losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
+            losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = (
+                operator_outputs[0].sum()
+            )
     last = run.block.operators[-1]
     if last.kind is OperatorKind.LOSS:
         return (None,), state
     outputs = list(values[last.name])
-    for index, way in enumerate(_exits(run, last)):
+    for index, layer_exit in enumerate(_exits(run, last)):
         key = ("exit", index) if index else ("exit",)
-        outputs[index] = yield from _moved(
+        outputs[index] = yield from _in_layout(
             run,
             store,
             outputs[index],
-            way.made,
-            way.streamed,
+            layer_exit.made,
+            layer_exit.streamed,
             key,
-            numbers=is_expert_choice(way.extent),
+            numbers=is_expert_choice(layer_exit.extent),
         )
     return tuple(outputs), state
 
 
-def run_again(
-    run: BlockRun, state: LayerState, store: ParameterStore, past: EarlierSlices
+def recompute(
+    run: BlockRun, state: LayerState, store: ParameterStore, earlier_slices: EarlierSlices
 ) -> Task[None]:
-    """Run again the operators of the layer whose outputs, or what they save, were not kept; their
-    readers have them back.
-    """
+    """Run again the operators of the layer whose outputs or saved tensors were not kept."""
     values: dict[str, tuple[torch.Tensor | None, ...]] = {}
-    there: dict[object, torch.Tensor | None] = {}
+    moved_extents: dict[object, torch.Tensor | None] = {}
     for operator in run.block.operators:
-        again = operator.name in run.again
-        made = {
+        runs_again = operator.name in run.again
+        missing_inputs = {
             n: i
             for i, n in enumerate(operator.inputs)
-            if n in run.dropped and (again or n in operator.keeps)
+            if n in run.dropped and (runs_again or n in operator.keeps)
         }
-        fresh: dict[int, Values] = {}
-        for name, number in made.items():
-            passed = is_passed(run.block, operator, name)
-            found = (
+        new_inputs: dict[int, Values] = {}
+        for name, number in missing_inputs.items():
+            passed = stays_on_device(run.block, operator, name)
+            tensors = (
                 values[name]
                 if passed
-                else (yield from _brought(run, operator, name, values, there, store))
+                else (yield from _input_in_cells(run, operator, name, values, moved_extents, store))
             )
-            fresh[number] = _given(run, operator, name, found, store)
-        ran = state.ran.get(operator.name)
+            new_inputs[number] = _input_tensors(run, operator, name, tensors, store)
+        ran = state.operator_states.get(operator.name)
         if ran is None:
             values[operator.name] = (None,) * len(operator.writes)
             continue
-        if fresh and run.site.whole:
-            given = tuple(
-                fresh.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs)
+        if new_inputs and run.site.whole:
+            operator_inputs = tuple(
+                new_inputs.get(i, earlier_inputs)
+                for i, earlier_inputs in enumerate(ran.inputs or ran.saved.inputs)
             )
-            longer = past.longer(operator, given, part=len(run.site.earlier))
-            fresh = {number: longer[number] for number in fresh}
-        if again:
-            place = place_of(run.site, operator)
+            longer = earlier_slices.with_earlier_positions(
+                operator, operator_inputs, part=len(run.site.earlier)
+            )
+            new_inputs = {number: longer[number] for number in new_inputs}
+        if runs_again:
+            place = operator_share(run.site, operator)
             assert place is not None
-            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs))
+            operator_inputs = tuple(
+                new_inputs.get(i, earlier_inputs) for i, earlier_inputs in enumerate(ran.inputs)
+            )
             weights = _weights(run, operator, place, store)
-            outputs, ran.saved = yield from scoped(
-                numerics_of(operator).forward(place, given, weights), (*run.key, "F")
+            outputs, ran.saved = yield from with_key_prefix(
+                numerics_of(operator).forward(place, operator_inputs, weights), (*run.key, "F")
             )
             values[operator.name], ran.inputs = outputs, ()
         else:
-            ran.saved = changed(ran.saved, {(n, i): fresh[n][i] for n, i in ran.lacks})
-    state.lacking = False
+            ran.saved = with_tensors(
+                ran.saved, {(n, i): new_inputs[n][i] for n, i in ran.dropped_inputs}
+            )
+    state.is_incomplete = False
 
 
-def _nothing(
+def _output_of_no_tokens(
     run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]
 ) -> tuple[torch.Tensor | None, ...]:
-    """The output of an operator that the device lacks: no rows for experts that are elsewhere."""
+    """The output of an operator that is not on this device: empty rows for experts, else None."""
     maker = next((o for o in run.block.operators if o.name == operator.inputs[0]), None)
     if (
         is_routed(operator)
@@ -193,17 +209,17 @@ def _nothing(
     return (None,) * len(operator.writes)
 
 
-def _given(
+def _input_tensors(
     run: BlockRun,
     operator: Operator,
     name: str,
-    found: tuple[torch.Tensor | None, ...] | str,
+    tensors: tuple[torch.Tensor | None, ...] | str,
     store: ParameterStore,
 ) -> Values:
-    """Tensors of an input; of tokens that the device does not hold, none."""
-    assert not isinstance(found, str)
+    """The tensors of one input of an operator; tensors of no rows if the device has no tokens."""
+    assert not isinstance(tensors, str)
     dtype, on = store.precision.compute, store.on
-    if is_routed(operator) and all(t is None for t in found):
+    if is_routed(operator) and all(t is None for t in tensors):
         maker = next((o for o in run.block.operators if o.name == name), None)
         if maker is not None and is_stand_in(maker):
             kinds = (torch.int64 if is_expert_choice(e) else dtype for e in maker.writes)
@@ -218,57 +234,61 @@ def _given(
                 torch.zeros((0, 0, width), dtype=torch.int64, device=on),
             )
         return (torch.zeros((0, 0, operator.reads[0].size), dtype=dtype, device=on),)
-    return tuple(t for t in found if t is not None)
+    return tuple(t for t in tensors if t is not None)
 
 
 def _exits(run: BlockRun, last: Operator) -> tuple[Exit, ...]:
-    return exits(run.site.cells, last, base=run.site.base, length=run.site.length)
+    """The layouts of every extent of a layer's output, inside the layer and in the stream."""
+    return layer_exits(run.site.cells, last, base=run.site.base, length=run.site.length)
 
 
-def _brought(
+def _input_in_cells(
     run: BlockRun,
     operator: Operator,
     name: str,
     values: dict[str, tuple[torch.Tensor | None, ...]],
-    there: dict[object, torch.Tensor | None],
+    moved_extents: dict[object, torch.Tensor | None],
     store: ParameterStore,
 ) -> Task[tuple[torch.Tensor | None, ...]]:
-    """All extents of one input in the cells of `operator`; an extent that several operators want
-    alike moves once.
+    """All extents of one input, redistributed to the layouts that `operator` reads.
+
+    An extent that several operators read in the same layout moves once: `moved_extents` keeps it.
     """
-    found: list[torch.Tensor | None] = []
+    tensors: list[torch.Tensor | None] = []
     for edge in _edges(run, operator, name):
         key = (name, edge.index, edge.wanted)
-        if key not in there:
-            what = ("F", operator.name, name, edge.index)
+        if key not in moved_extents:
+            move_key = ("F", operator.name, name, edge.index)
             value = values[name][edge.index]
-            there[key] = yield from _moved(
+            moved_extents[key] = yield from _in_layout(
                 run,
                 store,
                 value,
                 edge.made,
                 edge.wanted,
-                what,
+                move_key,
                 numbers=is_expert_choice(edge.extent),
             )
-        found.append(there[key])
-    return tuple(found)
+        tensors.append(moved_extents[key])
+    return tuple(tensors)
 
 
-def _reads_data(operator: Operator) -> bool:
-    """Its only input is of the batch."""
+def _reads_batch(operator: Operator) -> bool:
+    """True if the operator reads only data of the batch."""
     return operator.kind is OperatorKind.EMBEDDING or operator.reads_features
 
 
-def _data(
+def _batch_input(
     run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore
 ) -> list[tuple[torch.Tensor | None, ...]]:
-    """Token ids of a lookup (a teacher's are those of the text), patches of a tower, numbers of
-    image tokens, what a text with an image turns by, labels of a loss; of a core that sees images,
-    the runs of all positions.
+    """The input that an operator takes from the batch, for the device's samples and positions.
+
+    Token ids of an embedding (a teacher's are those of the text), patches of an image tower,
+    numbers of image tokens, rotary positions of a text with an image, labels of a loss; for
+    attention with image masks, the image run of all positions.
     """
     if operator.reads_features:
-        patches = _rows(run.data[run.block.sequence], place.samples, place.positions)
+        patches = _own_rows(run.data[run.block.sequence], place.samples, place.positions)
         spread = place.settings.image is not None and place.settings.image.spread
         return [((2 * (patches - 0.5) if spread else patches).to(store.precision.compute),)]
     if operator.merges:
@@ -276,12 +296,12 @@ def _data(
             "a model whose image tokens have no place is refused"
         )
         order = image_token_numbers(run.data[run.block.sequence], place.settings.image)
-        return [(_rows(order, place.samples, place.positions).unsqueeze(-1),)]
+        return [(_own_rows(order, place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.ROTARY and isinstance(place.settings.turns, TextRotary):
         at = text_image_positions(
             run.data[run.block.sequence], place.settings.image, patches=run.data[IMAGE].shape[1]
         )
-        return [(_rows(at, place.samples, place.positions),)]
+        return [(_own_rows(at, place.samples, place.positions),)]
     if operator.sees_images:
         assert place.settings.image is not None, (
             "a model whose image tokens have no place is refused"
@@ -297,15 +317,16 @@ def _data(
         ]
     if operator.kind is OperatorKind.EMBEDDING:
         ids = run.data[TEXT if run.block.sequence == TEACHER else run.block.sequence]
-        return [(_rows(ids, place.samples, place.positions).unsqueeze(-1),)]
+        return [(_own_rows(ids, place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.LOSS:
-        return [(_rows(run.data["labels"], place.samples, place.positions).unsqueeze(-1),)]
+        return [(_own_rows(run.data["labels"], place.samples, place.positions).unsqueeze(-1),)]
     return []
 
 
 def _selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) -> list[Values]:
-    """The key selection of the block's indexer for a core's queries. Cuts that place it on another
-    device are refused before a step.
+    """The key selection of the block's indexer, as the extra input of an attention operator.
+
+    Cuts that place the indexer on another device are rejected before a step.
     """
     if operator.kind is not OperatorKind.ATTENTION or operator.choice is None:
         return []
@@ -313,30 +334,39 @@ def _selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) 
     return [tuple(t for t in values[maker.name] if t is not None)]
 
 
-def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:
-    """The device's part of (samples, positions)."""
-    return whole.index_select(0, index_tensor(samples, like=whole)).index_select(
-        1, index_tensor(positions, like=whole)
+def _own_rows(tensor: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:
+    """The device's samples and positions of a (samples, positions, ...) tensor."""
+    return tensor.index_select(0, index_tensor(samples, like=tensor)).index_select(
+        1, index_tensor(positions, like=tensor)
     )
 
 
-def _moved(
+def _in_layout(
     run: BlockRun,
     store: ParameterStore,
     value: torch.Tensor | None,
     source: Layout,
-    wanted: Layout,
-    what: tuple[Hashable, ...],
+    target: Layout,
+    move_key: tuple[Hashable, ...],
     numbers: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """An activation or its gradient in another layout; `index_tensor`: whole ones."""
+    """Redistribute one extent of an activation or a gradient to another layout.
+
+    `numbers`: the extent holds integers.
+    """
     device, dtype = (
         run.site.device + run.site.base,
         torch.int64 if numbers else store.precision.compute,
     )
     return (
-        yield from moved(
-            value, source, wanted, device=device, key=(*run.key, *what), dtype=dtype, on=store.on
+        yield from move_tensor(
+            value,
+            source,
+            target,
+            device=device,
+            key=(*run.key, *move_key),
+            dtype=dtype,
+            on=store.on,
         )
     )
 
@@ -344,6 +374,7 @@ def _moved(
 def _weights(
     run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore
 ) -> dict[str, torch.Tensor]:
+    """The operator's parameters on this device, in the format of the computation."""
     return {
         p.name: store.use(run.run, run.layer, operator, p, place.parameters[p.name])
         for p in operator.parameters
@@ -355,16 +386,17 @@ def run_backward(
     state: LayerState,
     gradients: Gradients,
     store: ParameterStore,
-    past: EarlierSlices,
+    earlier_slices: EarlierSlices,
     *,
     balance: Balance | None = None,
 ) -> Task[Inputs]:
-    """Cotangents of what the layer read, on this device; nothing of tensors without a gradient
-    (`model.gradients`).
+    """Run a layer's input-gradient pass: gradients of the tensors that it read, on this device.
+
+    Tensors without a gradient (`model.gradients`) are left out.
 
     Args:
-        gradients: of every extent of its output.
-        balance: of the load-balancing loss; None: there is none.
+        gradients: gradients of every extent of the layer's output.
+        balance: counts and factor of the load-balancing loss; None: no such loss is computed.
     """
     constant = without_gradient(run.block)
     waiting: dict[tuple[str, int], dict[tuple[CotangentRoute, ...], list[torch.Tensor | None]]] = {}
@@ -372,26 +404,26 @@ def run_backward(
     last = run.block.operators[-1]
     if last.kind is not OperatorKind.LOSS:
         cotangents[last.name] = list(gradients)
-        for index, way in enumerate(_exits(run, last)):
+        for index, layer_exit in enumerate(_exits(run, last)):
             device, key = run.site.device + run.site.base, (*run.key, "enter", index)
-            here, dtype = gradients[index], store.precision.compute
-            cotangents[last.name][index] = yield from given_back(
-                here, way.back, device=device, key=key, dtype=dtype, on=store.on
+            output_grad, dtype = gradients[index], store.precision.compute
+            cotangents[last.name][index] = yield from cotangent_at_maker(
+                output_grad, layer_exit.back, device=device, key=key, dtype=dtype, on=store.on
             )
     for operator in (o for o in reversed(run.block.operators) if o.name not in constant):
-        yield from _collect(run, operator.name, waiting, cotangents, store)
+        yield from _sum_reader_gradients(run, operator.name, waiting, cotangents, store)
         if is_stand_in(operator):
             continue
-        ran = state.ran.get(operator.name)
-        backs: tuple[Gradients | None, ...] = ()
+        ran = state.operator_states.get(operator.name)
+        grads_by_input: tuple[Gradients | None, ...] = ()
         if ran is not None:
-            place = place_of(run.site, operator)
+            place = operator_share(run.site, operator)
             assert place is not None
             ran.grads = _output_grads(run, operator, place, cotangents, store)
         if ran is not None and computes_input_gradient(operator, constant):
             assert place is not None
             weights = _weights(run, operator, place, store)
-            backs = yield from scoped(
+            grads_by_input = yield from with_key_prefix(
                 numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights),
                 (*run.key, "I"),
             )
@@ -400,81 +432,89 @@ def run_backward(
                 and operator.experts is not None
                 and operator in balanced_routers(run.block)
             ):
-                backs = _balanced(backs, ran.saved.inputs[0][0], balance, shape=operator.experts)
+                grads_by_input = _with_balancing_gradient(
+                    grads_by_input, ran.saved.inputs[0][0], balance, shape=operator.experts
+                )
             if run.site.whole:
-                backs = past.shorter(operator, backs)
-        if _reads_data(operator):
+                grads_by_input = earlier_slices.own_position_grads(operator, grads_by_input)
+        if _reads_batch(operator):
             continue
         for number, name in enumerate(operator.inputs):
             if name in constant:
                 continue
-            back = backs[number] if ran is not None else None
-            if is_passed(run.block, operator, name):
-                _keep(cotangents, name, back or ())
+            input_grads = grads_by_input[number] if ran is not None else None
+            if stays_on_device(run.block, operator, name):
+                _add_gradients(cotangents, name, input_grads or ())
                 continue
             for edge in _edges(run, operator, name):
                 if not edge.back:
                     continue
-                part = back[edge.index] if back is not None else None
+                extent_grad = input_grads[edge.index] if input_grads is not None else None
                 sums = waiting.setdefault((name, edge.index), {}).setdefault(edge.back, [])
-                sums.append(part)
-    yield from _collect(run, INPUT, waiting, cotangents, store)
-    yield from _collect(run, MEMORY, waiting, cotangents, store)
+                sums.append(extent_grad)
+    yield from _sum_reader_gradients(run, INPUT, waiting, cotangents, store)
+    yield from _sum_reader_gradients(run, MEMORY, waiting, cotangents, store)
     return {name: tuple(cotangents.get(name, ())) for name in state.sources}
 
 
-def _balanced(
+def _with_balancing_gradient(
     backs: tuple[Gradients | None, ...],
     logits: torch.Tensor,
     balance: Balance,
     *,
     shape: ExpertShape,
 ) -> tuple[Gradients | None, ...]:
-    """The gradient of a router's logits, with that of the load-balancing loss."""
-    (own, *others), *rest = (one or () for one in backs)
-    assert own is not None, "logits have a gradient"
+    """Input gradients of a router, with the load-balancing loss's gradient of its logits added."""
+    (logit_grad, *other_grads), *rest = (grads or () for grads in backs)
+    assert logit_grad is not None, "logits have a gradient"
     return (
-        (own + balance_grad(logits, balance.total, shape=shape, factor=balance.factor), *others),
+        (
+            logit_grad + balance_grad(logits, balance.total, shape=shape, factor=balance.factor),
+            *other_grads,
+        ),
         *rest,
     )
 
 
-def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gradients) -> None:
-    """Add gradients of a value that did not move."""
-    known = cotangents.setdefault(name, [])
-    known += [None] * (len(parts) - len(known))
+def _add_gradients(
+    cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gradients
+) -> None:
+    """Add gradients of a value to those of its other readers, all in the value's own layout."""
+    totals = cotangents.setdefault(name, [])
+    totals += [None] * (len(parts) - len(totals))
     for index, part in enumerate(parts):
         if part is not None:
-            before = known[index]
-            known[index] = part if before is None else before + part
+            present = totals[index]
+            totals[index] = part if present is None else present + part
 
 
-def _collect(
+def _sum_reader_gradients(
     run: BlockRun,
     name: str,
     waiting: dict[tuple[str, int], dict[tuple[CotangentRoute, ...], list[torch.Tensor | None]]],
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Task[None]:
-    """Sum what the readers of `name` return where it was made; what returns in one layout moves
-    together.
+    """Sum the gradients of all readers of `name` in the layout in which the value was made.
+
+    Gradients that return from the same layout are added first and move together.
     """
-    indices = sorted(index for known, index in waiting if known == name)
+    indices = sorted(index for totals, index in waiting if totals == name)
     for index in indices:
         total: torch.Tensor | None = None
-        for number, (back, parts) in enumerate(waiting.pop((name, index)).items()):
-            here = [p for p in parts if p is not None]
-            value = sum(here[1:], here[0]) if here else None
+        for number, (routes, parts) in enumerate(waiting.pop((name, index)).items()):
+            local_parts = [p for p in parts if p is not None]
+            value = sum(local_parts[1:], local_parts[0]) if local_parts else None
             device, key = run.site.device + run.site.base, (*run.key, "B", name, index, number)
-            value = yield from given_back(
-                value, back, device=device, key=key, dtype=store.precision.compute, on=store.on
+            value = yield from cotangent_at_maker(
+                value, routes, device=device, key=key, dtype=store.precision.compute, on=store.on
             )
             if value is not None:
                 total = value if total is None else total + value
-        known = cotangents.setdefault(name, [])
-        known += [None] * (index + 1 - len(known))
+        totals = cotangents.setdefault(name, [])
+        totals += [None] * (index + 1 - len(totals))
         if total is not None:
-            known[index] = total if known[index] is None else known[index] + total
+            totals[index] = total if totals[index] is None else totals[index] + total
 
 
 def _output_grads(
@@ -484,8 +524,9 @@ def _output_grads(
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Gradients:
-    """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the
-    factor of each token.
+    """Gradients of all outputs of an operator, zeros where no operator reads them.
+
+    For a loss, the factor of each token.
     """
     if is_routed(operator) or (operator.kind is OperatorKind.ROUTE and len(operator.writes) == 1):
         return tuple(cotangents.get(operator.name, ()))
@@ -493,33 +534,36 @@ def _output_grads(
     dtype, on = store.precision.compute, store.on
     if operator.kind is OperatorKind.LOSS:
         return (torch.full((*shape, 1), run.scale, dtype=store.precision.statistics, device=on),)
-    known = cotangents.get(operator.name, [])
-    found = []
+    totals = cotangents.get(operator.name, [])
+    grads = []
     for index, (low, high) in enumerate(place.writes):
-        value = known[index] if index < len(known) else None
-        found.append(
+        value = totals[index] if index < len(totals) else None
+        grads.append(
             torch.zeros((*shape, high - low), dtype=dtype, device=on) if value is None else value
         )
-    return tuple(found)
+    return tuple(grads)
 
 
 def _count(indices: Indices) -> int:
+    """Number of indices in a list of ranges."""
     return sum(b - a for a, b in indices)
 
 
 def run_weights(run: BlockRun, state: LayerState, store: ParameterStore) -> Task[None]:
-    """Add every operator's weight gradients to the device's own."""
+    """Compute every operator's weight gradients and add them to the device's gradients."""
     for operator in reversed(run.block.operators):
-        ran = state.ran.get(operator.name)
+        ran = state.operator_states.get(operator.name)
         if ran is None or not any(p.trainable for p in operator.parameters):
             continue
-        place = place_of(run.site, operator)
+        place = operator_share(run.site, operator)
         assert place is not None
         weights = _weights(run, operator, place, store)
-        found = yield from scoped(
+        weight_grads = yield from with_key_prefix(
             numerics_of(operator).weight_grad(place, ran.saved, ran.grads, weights), (*run.key, "W")
         )
         for parameter in operator.parameters:
-            if parameter.trainable and parameter.name in found:
+            if parameter.trainable and parameter.name in weight_grads:
                 box = place.parameters[parameter.name]
-                store.add(run.run, run.layer, operator, parameter, box, found[parameter.name])
+                store.add(
+                    run.run, run.layer, operator, parameter, box, weight_grads[parameter.name]
+                )

@@ -1,4 +1,4 @@
-"""The layers of a stage in order, and which outputs each reads."""
+"""Layers of a pipeline stage in order, with the outputs that each one reads."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.strategy.plan.stages import ActivationPolicy
 
 Output = tuple[int, str]
-"""What a run's layer makes; or what an operator makes inside a layer that a cut lies in."""
+"""(run, operator): the output of a run's layer ("" as operator), or of one operator of a divided
+layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One layer (or one operator of a cut block) of a stage.
+class StageNode:
+    """One layer of a stage, or one operator of a layer that a pipeline cut divides.
 
     Args:
-        number: in the stage.
-        segment: of which it is a layer.
-        layer: of its run.
-        block: what it runs.
-        reads: (name in the block, whose latest output it is).
-        makes: its output.
-        recomputed: only its inputs are kept.
+        number: position in the stage.
+        segment: the segment of the stage that holds the layer.
+        layer: number of the layer in its run.
+        block: the operators of the layer.
+        reads: (name in the block, output that has this name).
+        makes: the output of the layer.
+        recomputed: full recomputation: only the layer's inputs are kept.
         again: operators that run again before backward.
-        dropped: those of them whose output nobody keeps.
-        hosted: percent of what is kept of an operator that waits on the host.
+        dropped: operators that run again and whose output is not kept.
+        hosted: by operator, percent of its kept tensors that are offloaded to the host.
     """
 
     number: int
@@ -51,8 +52,9 @@ class Node:
 
 
 @lru_cache(maxsize=4096)
-def _nodes(key: _Key) -> tuple[Node, ...]:
-    found: list[Node] = []
+def _nodes(key: _Key) -> tuple[StageNode, ...]:
+    """The nodes of a stage (cached by the identity of the stage and the model)."""
+    nodes: list[StageNode] = []
     for segment in key.stage.segments:
         names = {
             name
@@ -60,62 +62,71 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
             if keep.how is ActivationPolicy.RECOMPUTE
             for name in keep.operators
         }
-        again, dropped = _recomputed(segment)
+        run_again, dropped = _recomputed(segment)
         hosted = _hosted(segment)
-        whole = key.model.blocks[key.model.runs[segment.run].block]
-        block = operator_block(whole, segment.operator) if segment.operator else segment.block
-        inside = segment.operator if segment.operator != whole.operators[-1].name else ""
+        block_of_run = key.model.blocks[key.model.runs[segment.run].block]
+        block = (
+            operator_block(block_of_run, segment.operator) if segment.operator else segment.block
+        )
+        operator_name = (
+            segment.operator if segment.operator != block_of_run.operators[-1].name else ""
+        )
         for layer in range(segment.first, segment.first + segment.count):
-            found.append(
-                Node(
-                    number=len(found),
+            nodes.append(
+                StageNode(
+                    number=len(nodes),
                     segment=segment,
                     layer=layer,
                     block=block,
-                    reads=_reads(key.model, segment, layer, whole),
-                    makes=(segment.run, inside),
+                    reads=_reads(key.model, segment, layer, block_of_run),
+                    makes=(segment.run, operator_name),
                     recomputed="full" in names,
-                    again=again,
+                    again=run_again,
                     dropped=dropped,
                     hosted=hosted,
                 )
             )
-    return tuple(found)
+    return tuple(nodes)
 
 
 def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
-    """(operators that run again, those whose output is not kept): cores alone keep what the
-    projection behind them reads, as lowered.
+    """(operators that run again before backward, those of them whose output is not kept).
+
+    If only attention cores are recomputed, their outputs are kept, because the output projection
+    reads them.
     """
-    again: set[str] = set()
+    run_again: set[str] = set()
     dropped: set[str] = set()
     keeps = [keep for keep in segment.keeps if keep.how is ActivationPolicy.RECOMPUTE]
     for keep in keeps if all("full" not in k.operators for k in keeps) else ():
-        found = named_operators(segment.block.operators, keep.operators)
+        named = named_operators(segment.block.operators, keep.operators)
         if set(keep.operators) == {"core"}:
-            again |= {
+            run_again |= {
                 o.name
                 for o in segment.block.operators
-                if o.name in found and o.attention is not None
+                if o.name in named and o.attention is not None
             }
         else:
-            again, dropped = again | found, dropped | found
+            run_again, dropped = run_again | named, dropped | named
     constant = without_gradient(segment.block)
-    return frozenset(again) - constant, frozenset(dropped) - constant
+    return frozenset(run_again) - constant, frozenset(dropped) - constant
 
 
 def _hosted(segment: Segment) -> dict[str, int]:
-    """Percent by operator. What a plan moves to NVMe waits on the host as well."""
-    found: dict[str, int] = {}
+    """Percent of each operator's kept tensors that is offloaded to the host.
+
+    Tensors that a plan moves to NVMe are offloaded to the host as well.
+    """
+    percents: dict[str, int] = {}
     for keep in (k for k in segment.keeps if k.how is not ActivationPolicy.RECOMPUTE):
-        found |= dict.fromkeys(
+        percents |= dict.fromkeys(
             named_operators(segment.block.operators, keep.operators), keep.percent
         )
-    return found
+    return percents
 
 
 class _Key:
-    """A stage as a dictionary key: by identity."""
+    """Dictionary key of a (stage, model) pair, compared by identity."""
 
     __slots__ = ("model", "stage")
 
@@ -129,33 +140,35 @@ class _Key:
         return isinstance(other, _Key) and self.stage is other.stage and self.model is other.model
 
 
-def stage_nodes(stage: StageParts, model: Model) -> tuple[Node, ...]:
-    """The nodes of a stage in the order that forward runs them."""
+def stage_nodes(stage: StageParts, model: Model) -> tuple[StageNode, ...]:
+    """The layers of a stage in the order of the forward pass."""
     return _nodes(_Key(stage, model))
 
 
 def _reads(
-    model: Model, segment: Segment, layer: int, whole: Block
+    model: Model, segment: Segment, layer: int, block: Block
 ) -> tuple[tuple[str, Output], ...]:
-    """The outputs that a layer, or an operator of it, reads."""
-    names = {other.name: i for i, other in enumerate(model.runs)}
+    """The inputs of a layer or of one operator, as (name in the block, output that it reads)."""
+    names = {run.name: i for i, run in enumerate(model.runs)}
     inputs = [names[name] for name in model.runs[segment.run].inputs]
     memory = next((i for i in inputs if model.is_memory(segment.run, i)), None)
     stream = segment.run if layer else next((i for i in inputs if i != memory), None)
     outside = {INPUT: stream, MEMORY: memory}
     if not segment.operator:
         return tuple((name, (run, "")) for name, run in outside.items() if run is not None)
-    operator = next(o for o in whole.operators if o.name == segment.operator)
+    operator = next(o for o in block.operators if o.name == segment.operator)
     if operator.kind is OperatorKind.EMBEDDING:
         return ()
-    found = ((name, outside.get(name, segment.run)) for name in dict.fromkeys(operator.inputs))
+    named_runs = ((name, outside.get(name, segment.run)) for name in dict.fromkeys(operator.inputs))
     return tuple(
-        (name, (run, "" if name in outside else name)) for name, run in found if run is not None
+        (name, (run, "" if name in outside else name))
+        for name, run in named_runs
+        if run is not None
     )
 
 
 def output_extents(model: Model, output: Output, *, width: int) -> tuple[Extent, ...]:
-    """The extents of an output per token; `width`: of the run's layers."""
+    """The extents of an output for each token; `width`: hidden width of the run's layers."""
     run, name = output
     if not name:
         return (Extent(dim=Dim.HIDDEN, size=width),)
@@ -165,7 +178,7 @@ def output_extents(model: Model, output: Output, *, width: int) -> tuple[Extent,
 
 
 def output_sequence(model: Model, output: Output) -> str:
-    """The name of the sequence that an output belongs to."""
+    """The name of the sequence whose positions an output has."""
     run, name = output
     block = model.blocks[model.runs[run].block]
     inputs = next((o.inputs for o in block.operators if o.name == name), ())

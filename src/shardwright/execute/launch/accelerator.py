@@ -1,4 +1,4 @@
-"""The device of this rank, and what carries tensors to other ranks' devices."""
+"""The torch device of this rank, and the backend that carries tensors between ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from shardwright.execute.transport.group_collectives import GLOO, NCCL
 
 
 def own_device(text: str, environment: Mapping[str, str]) -> torch.device:
-    """The device that this rank computes on, which is PyTorch's current one from now on.
+    """The torch device that this rank computes on, set as PyTorch's current device.
 
-    Ranks of a host take its GPUs in turn, by ``LOCAL_RANK``; more ranks than GPUs share them.
+    Ranks of a host take its GPUs in turn, by ``LOCAL_RANK``; if there are more ranks than GPUs,
+    ranks share them.
 
     Args:
         text: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
@@ -22,28 +23,27 @@ def own_device(text: str, environment: Mapping[str, str]) -> torch.device:
     Raises:
         UsageError: there is no such device.
     """
-    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if text == "cuda" and not here:
+    device_count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if text == "cuda" and not device_count:
         raise UsageError("there is no CUDA device here", hint="--on cpu")
     if text not in ("", "cpu", "cuda"):
         raise UsageError(
             f"--on {text[:40]!r} is no device that runs plans",
             hint="cpu or cuda: ranks take a host's GPUs in turn",
         )
-    if text == "cpu" or not here:
+    if text == "cpu" or not device_count:
         return torch.device("cpu")
-    found = torch.device("cuda", int(environment.get("LOCAL_RANK", "0")) % here)
-    torch.cuda.set_device(found)
-    return found
+    device = torch.device("cuda", int(environment.get("LOCAL_RANK", "0")) % device_count)
+    torch.cuda.set_device(device)
+    return device
 
 
 def backend_of(transport: str, on: torch.device, environment: Mapping[str, str]) -> str:
-    """The backend of torch.distributed whose communicators carry tensors between ranks; empty =
-    messages by the host.
+    """The torch.distributed backend for tensors between ranks; empty = messages through the host.
 
     Args:
-        transport: one of `TRANSPORTS`. By itself it is NCCL where each rank has a GPU of its own,
-            and gloo on a processor.
+        transport: one of `TRANSPORTS`. ``auto`` is NCCL where each rank has its own GPU, and gloo
+            on a CPU.
 
     Raises:
         UsageError: ranks that share a GPU cannot be a group of NCCL.
@@ -55,7 +55,7 @@ def backend_of(transport: str, on: torch.device, environment: Mapping[str, str])
         return ""
     if shared:
         raise UsageError(
-            "ranks that share a GPU cannot meet in NCCL",
+            "ranks that share a GPU cannot use NCCL",
             hint=f"--transport {MESSAGES}, or a GPU for each rank",
         )
     return NCCL

@@ -1,5 +1,6 @@
-"""Ranks end with the process that started them, however it ends: they hold the reading end of a
-pipe that it alone writes to.
+"""Ranks end when the process that started them ends, detected by a pipe that closes.
+
+Ranks hold the reading end; only the launcher holds the writing end.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ VARIABLE = "SHARDWRIGHT_ALIVE"
 ORPHANED = 1
 
 
-def ending() -> tuple[signal.Signals, ...]:
-    """Signals that ask a run to end: Ctrl-C, a scheduler's, and the terminal's hangup (but not
-    under ``nohup``).
-    """
+def end_signals() -> tuple[signal.Signals, ...]:
+    """Signals that ask a run to end: Ctrl-C, SIGTERM, and hangup (but not under ``nohup``)."""
     hangup = getattr(signal, "SIGHUP", None)
     ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (hangup,)))
@@ -26,9 +25,7 @@ def ending() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """A descriptor for ranks to inherit, which reads as ended once this process is gone or has left
-    the context.
-    """
+    """Context manager with a pipe's read descriptor that reaches its end once this process ends."""
     reading, writing = os.pipe()  # neither is inherited unless it is passed on
     try:
         yield reading
@@ -40,17 +37,17 @@ def lifeline() -> Iterator[int]:
 def end_with_launcher(
     environment: Mapping[str, str], *, end: Callable[[int], object] = os._exit
 ) -> threading.Thread | None:
-    """Watch, in a thread, the process that started this rank; None where it was not started by
-    `launch`.
+    """Start a thread that ends this rank when its launcher ends; None if no launcher started it.
 
-    What is under way is not finished: a checkpoint that is being made has no name yet, and the one
-    before is whole.
+    The rank ends at once: an unfinished checkpoint has no final name yet, and the checkpoint before
+    is complete.
     """
     number = environment.get(VARIABLE, "")
     if not number.isdigit():
         return None
 
     def watch() -> None:
+        """Wait for the end of the pipe, then end this rank."""
         with suppress(OSError):  # no such descriptor: an environment that was handed on
             if os.read(int(number), 1) == b"":
                 end(ORPHANED)

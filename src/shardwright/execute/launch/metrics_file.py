@@ -1,4 +1,4 @@
-"""A file of what each step gave: a line of JSON a step, added to by a run that goes on."""
+"""Metrics file of a run: one line of JSON for each step, appended by resumed runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from shardwright.execute.launch.run_report import RunEvaluation, RunStep
 
 
 def require_appendable(path: Path) -> None:
-    """Raise where lines cannot be added to a file.
+    """Raise unless lines can be appended to a file.
 
     Raises:
-        OutputError: its folder is not there, or it cannot be written to.
+        OutputError: its folder does not exist, or it cannot be written to.
     """
     try:
         path.open("a").close()
@@ -25,27 +25,29 @@ def require_appendable(path: Path) -> None:
         ) from None
 
 
-def line_of(
-    one: RunStep | RunEvaluation, *, tokens: int, rate: float
+def metrics_line(
+    report: RunStep | RunEvaluation, *, tokens: int, rate: float
 ) -> dict[str, float | int | None]:
-    """The metrics line of a step: number, loss, norm, seconds, tokens a second, learning rate; or
-    of an evaluation: step, loss, seconds.
+    """Fields of a metrics line for a training step or an evaluation.
+
+    Step: number, loss, norm, seconds, tokens a second, learning rate. Evaluation: step, loss,
+    seconds.
 
     Args:
-        tokens: of a step.
-        rate: of learning.
+        tokens: number of tokens of a step.
+        rate: learning rate.
     """
-    if isinstance(one, RunEvaluation):
-        return {"step": one.step, "eval_loss": one.loss, "eval_seconds": one.seconds}
+    if isinstance(report, RunEvaluation):
+        return {"step": report.step, "eval_loss": report.loss, "eval_seconds": report.seconds}
     return {
-        **asdict(one),
-        "tokens_per_s": tokens / one.seconds if one.seconds else None,
+        **asdict(report),
+        "tokens_per_s": tokens / report.seconds if report.seconds else None,
         "rate": rate,
     }
 
 
 def add_line(path: Path, line: Mapping[str, float | int | None]) -> None:
-    """Add a line to a file.
+    """Append a line of JSON to a file.
 
     Raises:
         OutputError: it cannot be written to.

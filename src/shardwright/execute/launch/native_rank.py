@@ -1,4 +1,4 @@
-"""One rank of a run on PyTorch's own engine: what `run_rank` is for the interpreter."""
+"""One rank of a run on PyTorch's own engine; `run_rank` is for the interpreter."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from shardwright.execute.checkpoints.kept_checkpoints import is_due
 from shardwright.execute.device_state.device_parameters import Source
 from shardwright.execute.interpreter.recorder import Recorder
-from shardwright.execute.launch.run_rank import Evaluation, require_finite
-from shardwright.execute.native.checkpoint import kept
-from shardwright.execute.native.engine import Engine
+from shardwright.execute.launch.run_rank import PeriodicEvaluation, require_finite
+from shardwright.execute.native.checkpoint import newest_checkpoint_of
+from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.train_grid import train_native
-from shardwright.execute.training.training_loop import Batches, StepReport, Training
+from shardwright.execute.training.training_loop import Batches, PreparedTraining, StepReport
 from shardwright.job.training_job import TrainingJob
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.order import Table
 
 
 def run_native_rank(
-    known: Training,
+    training: PreparedTraining,
     job: TrainingJob,
     form: tuple[Grid, Table | None],
     *,
@@ -36,13 +36,14 @@ def run_native_rank(
     report: Callable[[StepReport], None],
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
-    evaluation: Evaluation | None = None,
+    evaluation: PeriodicEvaluation | None = None,
 ) -> None:
-    """Train this rank's part of a grid until step `steps`, from the newest checkpoint if there is
-    one. All ranks call it.
+    """Train this rank's part of a grid up to step `steps`, resuming from the newest checkpoint.
+
+    All ranks call it.
 
     Args:
-        known: of the grid's plan.
+        training: the prepared training of the grid's plan.
         form: the grid, and the table of its order, if it has no named one. The rest: see
             `run_rank`.
 
@@ -51,40 +52,41 @@ def run_native_rank(
         is no number.
     """
     saving = (
-        kept(known, checkpoints, steps=steps, every=every, keep=keep)
+        newest_checkpoint_of(training, checkpoints, steps=steps, every=every, keep=keep)
         if checkpoints is not None
         else None
     )
     grid, order = form
 
-    def after(engine: Engine, one: StepReport) -> None:
+    def after(engine: NativeEngine, step_report: StepReport) -> None:
+        """Evaluate and save after a step, where due."""
         if evaluation is not None and is_due(
-            one.step, steps=steps, every=evaluation.every, stopped=one.stopped
+            step_report.step, steps=steps, every=evaluation.every, stopped=step_report.stopped
         ):
             evaluation.report(
-                one.step, evaluate(engine, map(evaluation.batches, range(evaluation.count)))
+                step_report.step, evaluate(engine, map(evaluation.batches, range(evaluation.count)))
             )
         if saving is not None:
-            saving.after(engine, one)
+            saving.save_if_due(engine, step_report)
 
-    for one in train_native(
-        known.work.model,
+    for step_report in train_native(
+        training.work.model,
         job,
         grid,
         source=source if saving is None else saving.source(source),
         batches=batches,
         steps=steps,
-        rule=known.rule,
-        settings=known.settings,
-        dtype=known.precision.master or known.precision.parameter,
-        compute=known.precision.compute,
+        rule=training.rule,
+        settings=training.settings,
+        dtype=training.precision.master or training.precision.parameter,
+        compute=training.precision.compute,
         order=order,
-        device=torch.device(known.on).type,
+        device=torch.device(training.on).type,
         timeout_s=timeout_s,
         stop=stop,
-        begun=saving.begun if saving is not None else None,
+        begun=saving.restore_optimizer if saving is not None else None,
         after=after,
         recorder=recorder,
     ):
-        report(one)
-        require_finite(one)
+        report(step_report)
+        require_finite(step_report)

@@ -1,6 +1,4 @@
-"""Peak memory of a run: tensors on an accelerator; on a CPU, memory that the process has allocated
-and not freed.
-"""
+"""Peak memory of a run: allocated on an accelerator, or by the process on a CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from threading import Event, Thread
 import torch
 
 EVERY_S = 1e-2
-"""Seconds between two looks at a processor's memory: an operator's own buffers live longer."""
+"""Seconds between two samples of a CPU process's memory; an operator's own buffers live longer."""
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -39,9 +37,11 @@ class _Mallinfo2(ctypes.Structure):
 
 
 @dataclass(slots=True)
-class Held:
-    """Bytes since a run began. most: held at once. grown: by which the process is larger than
-    before: what the C library keeps of what was freed is in it; on an accelerator as `most`.
+class PeakMemory:
+    """Peak bytes allocated, and bytes by which the process has grown, since a run began.
+
+    `most`: maximum allocated at once. `grown`: growth of the process, including memory that the C
+    library keeps after it was freed; on an accelerator equal to `most`.
     """
 
     most: int = 0
@@ -49,49 +49,48 @@ class Held:
 
 
 @contextmanager
-def watched(on: torch.device) -> Iterator[Held]:
-    """The peak memory of this process while the context lasts, known after it.
+def watch_memory(on: torch.device) -> Iterator[PeakMemory]:
+    """Context manager that measures this process's peak memory; the result is set at its end.
 
-    Where the C library does not say what is in use (it is not glibc's, 2.33 or later) both numbers
-    are what the process grew by.
+    Where the C library does not report allocated bytes (glibc before 2.33, or another library),
+    both numbers are the growth of the process.
     """
-    found = Held()
+    peak = PeakMemory()
     if on.type == "cuda":
         torch.cuda.reset_peak_memory_stats(on)
         try:
-            yield found
+            yield peak
         finally:
-            found.most = found.grown = torch.cuda.max_memory_allocated(on)
+            peak.most = peak.grown = torch.cuda.max_memory_allocated(on)
         return
-    look, before, ended = _in_use(), _largest(), Event()
-    first = look() if look is not None else 0
+    allocated_bytes, initial_peak, ended = _allocated_bytes_reader(), _max_resident_bytes(), Event()
+    first = allocated_bytes() if allocated_bytes is not None else 0
 
-    def watch(look: Callable[[], int]) -> None:
+    def watch(allocated_bytes: Callable[[], int]) -> None:
+        """Sample the allocated bytes until the end, and keep the maximum."""
         while not ended.wait(EVERY_S):
-            found.most = max(found.most, look() - first)
+            peak.most = max(peak.most, allocated_bytes() - first)
 
     thread = (
-        Thread(target=watch, args=(look,), daemon=True, name="held-memory")
-        if look is not None
+        Thread(target=watch, args=(allocated_bytes,), daemon=True, name="held-memory")
+        if allocated_bytes is not None
         else None
     )
     if thread is not None:
         thread.start()
     try:
-        yield found
+        yield peak
     finally:
         ended.set()
         if thread is not None:
             thread.join()
-        found.grown = max(_largest() - before, 0)
-        if look is None:
-            found.most = found.grown
+        peak.grown = max(_max_resident_bytes() - initial_peak, 0)
+        if allocated_bytes is None:
+            peak.most = peak.grown
 
 
-def _in_use() -> Callable[[], int] | None:
-    """A function that returns the bytes that are allocated and not freed; None where there is no
-    such source.
-    """
+def _allocated_bytes_reader() -> Callable[[], int] | None:
+    """Function that returns the bytes allocated and not freed; None if the C library has none."""
     try:
         ask = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError, TypeError):
@@ -99,15 +98,16 @@ def _in_use() -> Callable[[], int] | None:
     ask.restype = _Mallinfo2
     ask.argtypes = ()
 
-    def look() -> int:
-        found = ask()
-        return int(found.uordblks + found.hblkhd)
+    def read() -> int:
+        """Bytes allocated and not freed, including mapped blocks."""
+        statistics = ask()
+        return int(statistics.uordblks + statistics.hblkhd)
 
-    return look
+    return read
 
 
-def _largest() -> int:
-    """Bytes: the most that this process has had."""
+def _max_resident_bytes() -> int:
+    """Maximum resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )

@@ -1,5 +1,6 @@
-"""Facts beside its options that the loss of a run depends on, kept with its checkpoints and
-compared by a resumed run. Needs no PyTorch.
+"""Facts that a run's loss depends on beside its options, compared when a run resumes.
+
+They are stored with the checkpoints. Needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.checkpoints.remembered_options import FACTS, FILE
 from shardwright.execute.launch.run_checks import run_settings
 from shardwright.execute.launch.run_report import RunOptions
-from shardwright.execute.training.mapped_arrays import mapped
+from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.program.problem import Problem
 from shardwright.strategy.plan.plan import Plan
 
@@ -27,7 +28,7 @@ WORDS: Final[Mapping[str, str]] = {
     "number-formats": "the plan's number formats",
     "microbatch": "the samples of a microbatch, of which the load-balancing loss is",
 }
-"""What may differ, by the word that says that it is meant (``--accept``)."""
+"""Facts that may differ, by the word that accepts the difference (``--accept``)."""
 KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "data": (dict,),
     "seq-len": (dict,),
@@ -35,14 +36,14 @@ KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     "number-formats": (dict, type(None)),
     "microbatch": (list, type(None)),
 }
-"""What each is in the file; another kind of value says nothing."""
+"""Type of each fact in the file; a value of another type is ignored."""
 WHOLE_BYTES: Final = 1 << 28
-"""A larger file is known by its size and by as many bytes in pieces, evenly spread."""
+"""A larger file is identified by its size and by this many bytes in evenly spread pieces."""
 PIECE_BYTES: Final = 1 << 16
 
 
 def facts_of(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any]:
-    """By word, what a run's loss depends on; None: not on this.
+    """By word, the facts that a run's loss depends on; None: the loss does not depend on it.
 
     Raises:
         DataError: a file of tokens cannot be read; as `run_settings`.
@@ -60,7 +61,7 @@ def facts_of(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any
     balanced = run_settings(problem, options).load_balancing
     return {
         "data": {name: digest_of(path) for name, path in options.data},
-        "seq-len": {one.name: one.tokens for one in job.sequences},
+        "seq-len": {sequence.name: sequence.tokens for sequence in job.sequences},
         "global-batch": job.global_batch,
         "number-formats": formats if options.formats == "job" else None,
         "microbatch": (
@@ -70,38 +71,37 @@ def facts_of(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any
 
 
 def digest_of(path: Path) -> str:
-    """Shape, format and digest of an array on disk: of all of its bytes, of those of a large file
-    in evenly spread pieces.
+    """Shape, format and digest of an array on disk.
+
+    Of a large file, the digest covers evenly spread pieces.
 
     Raises:
-        DataError: as `mapped`.
+        DataError: as `map_array`.
     """
-    array = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
+    array = map_array(path, what="tokens", hint="make one of a text: shardwright tokenise")
     flat = (
         np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         if array.nbytes <= WHOLE_BYTES
-        else _spread(array)
+        else _spread_pieces(array)
     )
-    found = blake2b(flat.tobytes(), digest_size=16).hexdigest()
-    return f"{'x'.join(map(str, array.shape))} {array.dtype.name} {found}"
+    digest = blake2b(flat.tobytes(), digest_size=16).hexdigest()
+    return f"{'x'.join(map(str, array.shape))} {array.dtype.name} {digest}"
 
 
-def _spread(array: np.ndarray) -> np.ndarray:
-    """Pieces of a large array: of its first and last bytes, and evenly between."""
+def _spread_pieces(array: np.ndarray) -> np.ndarray:
+    """Bytes of a large array in evenly spread pieces, including its first and last bytes."""
     flat = array.reshape(-1).view(np.uint8)
     starts = np.linspace(0, flat.size - PIECE_BYTES, WHOLE_BYTES // PIECE_BYTES).astype(np.int64)
     return np.concatenate([flat[start : start + PIECE_BYTES] for start in starts])
 
 
-def known_facts(folder: Path) -> dict[str, Any]:
-    """Facts of the run whose checkpoints a folder has; empty where none are known (a folder of an
-    earlier version).
-    """
+def stored_facts(folder: Path) -> dict[str, Any]:
+    """Facts of the run whose checkpoints are in a folder; empty if none are stored."""
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        document = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    facts = found.get(FACTS) if isinstance(found, dict) else None
+    facts = document.get(FACTS) if isinstance(document, dict) else None
     if not isinstance(facts, dict):
         return {}
     return {
@@ -112,65 +112,69 @@ def known_facts(folder: Path) -> dict[str, Any]:
 
 
 def require_words(accepted: Collection[str]) -> None:
-    """Raise for a word of ``--accept`` that means nothing.
+    """Raise for an unknown word of ``--accept``.
 
     Raises:
-        UsageError: one is not of `WORDS`.
+        UsageError: a word is not in `WORDS`.
     """
     for word in accepted:
         if word not in WORDS:
             raise UsageError(f"--accept {word[:40]!r} is unknown", hint=nearest(word, WORDS))
 
 
-def compared(
-    before: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
+def compare_facts(
+    stored: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
 ) -> tuple[str, ...]:
-    """One line for each fact that differs and is meant to, or that is not known of the run before.
+    """One line of text for each fact that differs and is accepted, or is not known of the old run.
 
     Raises:
-        DataError: another differs.
+        DataError: a fact differs that is not accepted.
     """
     lines = []
-    for word, what in WORDS.items():
-        if word not in before:
-            lines += [f"not known whether {what} are those of before"] * (word == "data")
+    for word, description in WORDS.items():
+        if word not in stored:
+            lines += [f"not known whether {description} are those of before"] * (word == "data")
             continue
-        if before[word] is None or now[word] is None or before[word] == now[word]:
+        if stored[word] is None or now[word] is None or stored[word] == now[word]:
             continue
         if word not in accepted:
             raise DataError(
-                _refused(word, before[word], now[word], folder),
+                _difference_error(word, stored[word], now[word], folder),
                 hint=f"--accept {word} goes on with it; or use another folder",
             )
-        lines.append(_accepted(word, before[word], now[word]))
+        lines.append(_difference_line(word, stored[word], now[word]))
     return tuple(lines)
 
 
-def _refused(word: str, before: Any, now: Any, folder: Path) -> str:
+def _difference_error(word: str, stored: Any, now: Any, folder: Path) -> str:
+    """Error text for a fact that differs."""
     if word == "data":
         return (
-            f"--data has other tokens of {_sequences(before, now)} than the checkpoints of {folder}"
-            " were made with"
+            f"--data has other tokens of {_changed_sequences(stored, now)} than the"
+            f" checkpoints of {folder} were made with"
         )
     return (
-        f"{word} is {_value(now)}, and the checkpoints of {folder} were made with {_value(before)}"
+        f"{word} is {_fact_text(now)}, and the checkpoints of {folder} were made with"
+        f" {_fact_text(stored)}"
     )
 
 
-def _accepted(word: str, before: Any, now: Any) -> str:
+def _difference_line(word: str, stored: Any, now: Any) -> str:
+    """Line of text for a fact that differs and is accepted."""
     if word == "data":
-        return f"--data has other tokens of {_sequences(before, now)} than before"
-    return f"{word} {_value(now)} (was {_value(before)})"
+        return f"--data has other tokens of {_changed_sequences(stored, now)} than before"
+    return f"{word} {_fact_text(now)} (was {_fact_text(stored)})"
 
 
-def _sequences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Names of sequences whose tokens differ."""
+def _changed_sequences(stored: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Names of the sequences whose tokens differ."""
     return " and ".join(
-        sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        sorted(name for name in {*stored, *now} if stored.get(name) != now.get(name))
     )
 
 
-def _value(value: Any) -> str:
+def _fact_text(value: Any) -> str:
+    """A fact's value as text."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_value(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_fact_text(item)}" for name, item in value.items())
     return " and ".join(map(str, value)) if isinstance(value, list) else str(value)

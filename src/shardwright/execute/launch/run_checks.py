@@ -1,5 +1,6 @@
-"""Checks of a run's options before any rank is started. Needs no PyTorch, whose import takes each
-rank seconds.
+"""Checks of a run's options before any rank is started.
+
+Needs no PyTorch, whose import takes each rank seconds.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardwright.errors import StrategyError, UsageError, nearest
-from shardwright.execute.checkpoints.checkpoint_folders import latest, step_of
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint, step_of
 from shardwright.execute.launch.metrics_file import require_appendable
 from shardwright.execute.launch.run_report import (
     BACKENDS,
@@ -23,33 +24,33 @@ from shardwright.execute.training.learning_rate import CURVES
 from shardwright.execute.training.router_checks import require_biases, require_trainable
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.training.weight_decay_exemptions import SPARED
-from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.stored_settings import stored_settings
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.problem import Problem
 
 
 def run_settings(problem: Problem, options: RunOptions) -> Settings:
-    """The numbers that a run computes with: of the model, or of the folder of weights, and what the
-    run says of routers.
+    """Settings that a run computes with: the model's or its weights', and the run's router options.
 
     Raises:
-        DataError: as `settings_of`.
+        DataError: as `stored_settings`.
     """
-    own = (
+    stored = (
         problem.model.settings
         if options.weights is None
-        else settings_of(options.weights, model=problem.model)
+        else stored_settings(options.weights, model=problem.model)
     )
-    return options.trained_settings(own)
+    return options.trained_settings(stored)
 
 
 def require_runnable(problem: Problem, options: RunOptions) -> None:
-    """Raise for what no rank could use: words, files of tokens (but for each token), the
-    configuration of weights, steps left to do.
+    """Raise for options, files or weights that no rank could use, and if no step is left to do.
+
+    Token files are checked except for each token.
 
     Raises:
         UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and
-            `settings_of`. OutputError: no metrics can be written. StrategyError: as
+            `stored_settings`. OutputError: no metrics can be written. StrategyError: as
             `require_trainable` and `require_biases`.
     """
     words: list[tuple[str, str, Iterable[str]]] = [
@@ -60,9 +61,9 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
         ("router noise", options.router_noise, NOISES),
         *(("kind of parameters without decay", word, SPARED) for word in options.no_decay),
     ]
-    for what, word, known in words:
-        if word not in known:
-            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
+    for subject, word, allowed in words:
+        if word not in allowed:
+            raise UsageError(f"unknown {subject} {word[:40]!r}", hint=nearest(word, allowed))
     if options.metrics is not None:
         require_appendable(options.metrics)
     if options.tensorboard is not None:
@@ -82,7 +83,7 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
             hint=f"--backend {OWN}",
             rule="native.bias",
         )
-    newest = latest(options.checkpoints) if options.checkpoints is not None else None
+    newest = newest_checkpoint(options.checkpoints) if options.checkpoints is not None else None
     if newest is not None and step_of(newest.name) >= options.steps:
         raise UsageError(
             f"{newest} has all {options.steps} steps",

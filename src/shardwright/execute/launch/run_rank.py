@@ -1,4 +1,4 @@
-"""One rank of a run: what ``torchrun`` (or a spawned process) executes."""
+"""One rank of a run: the work of a ``torchrun`` or spawned process."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.training_loop import (
     Batches,
+    PreparedTraining,
     StepReport,
-    Training,
-    member,
+    create_device_state,
     train_rank,
 )
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Data that are evaluated while a run trains.
+class PeriodicEvaluation:
+    """Evaluation of a run during training: its batches, interval and report.
 
     Args:
-        batches: by number, the first `count` of which are taken each time.
-        every: steps between; the last step is evaluated, too.
-        report: is told the step and the mean loss behind its update.
+        batches: evaluation batches by number, of which the first `count` are used each time.
+        every: steps between evaluations; there is one after the last step, too.
+        report: called with the step and the mean loss after its update.
     """
 
     batches: Batches
@@ -39,36 +39,36 @@ class Evaluation:
     report: Callable[[int, float], None]
 
 
-def ranks_of(known: Training, *, ranks: int) -> Mapping[int, int]:
-    """The rank of every device: one rank a device, in order.
+def rank_by_device(training: PreparedTraining, *, ranks: int) -> Mapping[int, int]:
+    """The rank of every device: one device on each rank, in order.
 
     Raises:
         StrategyError: run.world if the numbers differ.
     """
-    if ranks != len(known.devices):
+    if ranks != len(training.devices):
         raise StrategyError(
-            f"the plan has {len(known.devices)} devices, {ranks} ranks run",
-            hint=f"start {len(known.devices)} ranks",
+            f"the plan has {len(training.devices)} devices, {ranks} ranks run",
+            hint=f"start {len(training.devices)} ranks",
             rule="run.world",
         )
-    return {device: rank for rank, device in enumerate(known.devices)}
+    return {device: rank for rank, device in enumerate(training.devices)}
 
 
-def require_finite(one: StepReport) -> None:
-    """Raise where a step's loss is no number, before anything of the step is saved.
+def require_finite(report: StepReport) -> None:
+    """Raise if a step's loss is not finite, before the step is saved.
 
     Raises:
-        DataError: it is none.
+        DataError: the loss is infinite or not a number.
     """
-    if not isfinite(one.loss):
+    if not isfinite(report.loss):
         raise DataError(
-            f"the loss of step {one.step} is {one.loss}: nothing of it is saved",
+            f"the loss of step {report.step} is {report.loss}: nothing of it is saved",
             hint="a smaller --rate, a --clip, or other data; the checkpoint before is whole",
         )
 
 
 def run_rank(
-    known: Training,
+    training: PreparedTraining,
     *,
     source: Source,
     batches: Batches,
@@ -81,69 +81,77 @@ def run_rank(
     report: Callable[[StepReport], None] | None = None,
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
-    evaluation: Evaluation | None = None,
+    evaluation: PeriodicEvaluation | None = None,
 ) -> list[StepReport]:
-    """Train this rank's device until step `steps`, from the newest checkpoint if there is one. All
-    ranks call it.
+    """Train this rank's device up to step `steps`, resuming from the newest checkpoint.
+
+    All ranks call it.
 
     Args:
-        source: first values of parameters.
-        checkpoints: folder of this run, seen by all ranks.
+        source: initial values of parameters.
+        checkpoints: folder of this run's checkpoints, visible to all ranks.
         every: steps between checkpoints; 0 = one at the end.
-        keep: newest checkpoints that are kept; 0 = all.
-        backend: see `Network`.
-        report: is told of every step.
-        stop: asked in every step; once it is true on a rank, all stop after that step, and save.
-        recorder: has the last step.
-        evaluation: of batches that are not learnt.
+        keep: number of newest checkpoints that are kept; 0 = all.
+        backend: see `DistributedTransport`.
+        report: called with the report of every step.
+        stop: called in every step; once true on a rank, all ranks stop after that step and save.
+        recorder: records every step, and keeps the last one.
+        evaluation: evaluation on batches that are not trained on.
 
     Raises:
-        StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not
-        usable; a loss is no number.
+        StrategyError: run.world; errors of `DistributedTransport`. DataError: the newest checkpoint
+            is not usable; a loss is no number.
     """
-    with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
-        placed = ranks_of(known, ranks=ranks)
-        own = tuple(d for d, r in placed.items() if r == rank)
+    with process_group(timeout_s=timeout_s, alone=len(training.devices) == 1) as (rank, ranks):
+        ranks_by_device = rank_by_device(training, ranks=ranks)
+        local_devices = tuple(d for d, r in ranks_by_device.items() if r == rank)
         if checkpoints is None:
-            members = {d: member(d, known, source=source) for d in own}
+            states = {d: create_device_state(d, training, source=source) for d in local_devices}
         else:
             # PyTorch's checkpoints take a second to load, on every rank.
-            from shardwright.execute.checkpoints.checkpoint_ranks import begun_rank, save_rank
+            from shardwright.execute.checkpoints.checkpoint_ranks import resume_or_begin, save_rank
 
-            members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
-        done = next(iter(members.values())).steps
+            states = resume_or_begin(
+                local_devices, training, checkpoints, source=source, rank=rank, ranks=ranks
+            )
+        done = next(iter(states.values())).steps
         reports = []
-        with Network(placed, timeout_s=timeout_s, on=known.on, backend=backend) as network:
-            for one in train_rank(
-                network,
-                members,
-                known,
+        with DistributedTransport(
+            ranks_by_device, timeout_s=timeout_s, on=training.on, backend=backend
+        ) as transport:
+            for step_report in train_rank(
+                transport,
+                states,
+                training,
                 (batches(step) for step in range(done, steps)),
                 stop=stop,
                 recorder=recorder,
             ):
-                reports.append(one)
+                reports.append(step_report)
                 if report is not None:
-                    report(one)
-                require_finite(one)
+                    report(step_report)
+                require_finite(step_report)
                 if evaluation is not None and is_due(
-                    one.step, steps=steps, every=evaluation.every, stopped=one.stopped
+                    step_report.step,
+                    steps=steps,
+                    every=evaluation.every,
+                    stopped=step_report.stopped,
                 ):
                     evaluation.report(
-                        one.step,
+                        step_report.step,
                         evaluate_rank(
-                            network,
-                            members,
-                            known,
+                            transport,
+                            states,
+                            training,
                             map(evaluation.batches, range(evaluation.count)),
                         ),
                     )
                 if checkpoints is not None and is_due(
-                    one.step, steps=steps, every=every, stopped=one.stopped
+                    step_report.step, steps=steps, every=every, stopped=step_report.stopped
                 ):
-                    save_rank(members, known, checkpoints, rank=rank)
+                    save_rank(states, training, checkpoints, rank=rank)
                     if rank == 0:
                         keep_last(checkpoints, keep)
-                if one.stopped:
+                if step_report.stopped:
                     break
     return reports

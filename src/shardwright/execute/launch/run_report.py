@@ -1,4 +1,7 @@
-"""Options and report of a run, made by `execute.launch.running` and read without PyTorch."""
+"""Options and report of a run, readable without PyTorch.
+
+`execute.launch.run_training` makes the report.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ NOISES = {
     CONFIGURED: "as the configuration says, which is refused unless it is 0",
     OFF: "none, whatever the configuration says",
 }
-"""Random factors on what routers read (``router_jitter_noise``)."""
+"""Random factors on the inputs of routers (``router_jitter_noise``)."""
 
 AUTO, MESSAGES, GROUPS = "auto", "messages", "groups"
 TRANSPORTS = {
@@ -41,37 +44,39 @@ TRANSPORTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of a run other than its plan.
+    """Options of a training run other than its plan.
 
     Args:
-        data: (sequence, file of tokens) of each.
-        steps: to be done in all, those of the checkpoint included.
+        data: (sequence, token file) of each sequence.
+        steps: total number of steps, including those before the checkpoint.
         weights: folder of Hugging Face safetensors to begin from; None = drawn from `seed`.
-        checkpoints: folder of this run's checkpoints, from the newest of which it goes on; None =
-            none.
+        checkpoints: folder of this run's checkpoints, from the newest of which it resumes; None =
+            no checkpoints.
         every: steps between checkpoints; 0 = one at the end.
-        rate, decay, clip: of AdamW (clip 0 = no limit).
-        seed: of first parameters, and of the order of windows.
-        shuffle: windows in an order drawn for each pass, not as they stand.
+        rate, decay, clip: learning rate, weight decay and maximum gradient norm of AdamW (clip 0 =
+            no limit).
+        seed: seed of initial parameters, and of the order of windows.
+        shuffle: read the windows in an order drawn for each pass, not in the file's order.
         on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
-        betas, eps: of AdamW;
-        no_decay: words of what weight decay spares (`training.spared`).
-        curve, warmup, least: of the learning rate over the steps (`training.rate`).
-        curve_steps: steps that the curve is made for; 0 = `steps`.
-        keep: newest checkpoints that are kept; 0 = all.
-        metrics: file that gets a line of JSON a step; None = none.
-        eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0
-            = after the last) and after the last: the first `eval_batches` batches (0 = all).
+        betas, eps: constants of AdamW.
+        no_decay: classes of parameters without weight decay (`training.weight_decay_exemptions`).
+        curve, warmup, least: curve of the learning rate over the steps (`training.learning_rate`).
+        curve_steps: number of steps of the curve; 0 = `steps`.
+        keep: number of newest checkpoints that are kept; 0 = all.
+        metrics: file that receives a line of JSON for each step; None = no file.
+        eval_data: token files that are evaluated without training, after every `eval_every` steps
+            (0 = after the last) and after the last step: the first `eval_batches` batches (0 =
+            all).
         tensorboard: folder of event files; None = none.
         load_balancing: coefficient of the load-balancing loss of experts (0 = none); None = as the
             model's configuration says.
-        router_bias_update: by which a step moves the bias of a router's choice of experts, towards
-            equal loads; 0: biases are kept as they are; None: as frozen parameters, which no
-            checkpoint has.
-        router_noise: one of `NOISES`: what becomes of random factors on what routers read that the
+        router_bias_update: rate at which a step moves router biases towards equal loads of experts;
+            0: biases are kept unchanged; None: biases are frozen parameters, which no checkpoint
+            has.
+        router_noise: one of `NOISES`: treatment of the random factors on routers' inputs that the
             configuration asks for.
         backend: one of `BACKENDS`.
-        transport: one of `TRANSPORTS`, of the interpreter.
+        transport: one of `TRANSPORTS`, for the interpreter.
         formats: one of `FORMATS`.
         trace: record the last step.
         timeout_s: longest wait for another rank in seconds.
@@ -111,7 +116,7 @@ class RunOptions:
     router_noise: str = CONFIGURED
 
     def trained_settings(self, settings: Settings) -> Settings:
-        """The numbers that a model computes with, with what a run says of its routers."""
+        """The model's settings with the run's load-balancing and router-noise options applied."""
         coefficient = (
             settings.load_balancing if self.load_balancing is None else self.load_balancing
         )
@@ -123,7 +128,7 @@ class RunOptions:
 
     @property
     def rates(self) -> RateCurve:
-        """The share of `rate` that each step uses."""
+        """The learning-rate curve: the share of `rate` that each step uses."""
         return RateCurve(
             name=self.curve,
             warmup=self.warmup,
@@ -134,9 +139,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStep:
-    """A step that was done: number (1 for the first), mean loss before the update, norm of the
-    gradient, seconds.
-    """
+    """One training step: number (from 1), mean loss before the update, gradient norm, seconds."""
 
     step: int
     loss: float
@@ -146,7 +149,7 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvaluation:
-    """Mean loss of data that are not learnt, behind the update of a step; seconds that it took."""
+    """Mean loss of evaluation data after the update of a step, and the seconds that it took."""
 
     step: int
     loss: float
@@ -155,16 +158,16 @@ class RunEvaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMemory:
-    """Peak of a class of devices in bytes.
+    """Predicted and measured peak memory of a class of devices, in bytes.
 
     Args:
-        devices: of the class.
+        devices: devices of the class.
         holds: text such as ``embed + 7 layers``.
-        predicted: what is allocated at the peak.
-        measured: largest of the class, allocated on the device; on a CPU, what the process asked
-            for and had not given back.
-        grown: by which the process became larger: what its allocator keeps of what was freed is in
-            it.
+        predicted: predicted bytes allocated at the peak.
+        measured: maximum over the class of bytes allocated on the device; on a CPU, bytes that the
+            process has allocated and not freed.
+        grown: growth of the process in bytes, including memory that its allocator keeps after it
+            was freed.
     """
 
     devices: tuple[int, ...]
@@ -176,20 +179,20 @@ class RunMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """Results of a run.
+    """Results of a training run: steps, speed, memory and evaluations.
 
     Args:
-        steps: done in this run.
-        tokens: of a step.
-        predicted_s: seconds a step that were predicted.
-        memory: by class of devices.
-        on: type of the devices that computed.
-        first: steps that a checkpoint had.
-        stopped: asked to stop before its end.
-        checkpoint: folder of the last one that was saved; None = none.
-        trace: of the last step.
-        remarks: what the engine does otherwise than the plan says, with the same losses.
-        evaluations: of data that were not learnt.
+        steps: the steps of this run.
+        tokens: number of text tokens of a step.
+        predicted_s: predicted seconds of a step.
+        memory: peak memory by class of devices.
+        on: type of the torch devices of the run.
+        first: number of steps that the checkpoint had.
+        stopped: the run was asked to stop before its end.
+        checkpoint: folder of the last saved checkpoint; None = none.
+        trace: trace of the last step.
+        remarks: differences of the engine from the plan, at the same losses.
+        evaluations: evaluations on data that were not trained on.
     """
 
     steps: tuple[RunStep, ...]
@@ -206,11 +209,11 @@ class RunReport:
 
     @property
     def step_s(self) -> float:
-        """Median seconds of a step; the first, which warms up, counts only if it is alone."""
+        """Median seconds of a step; the first (warm-up) step counts only if it is the only one."""
         seconds = [s.seconds for s in self.steps]
         return median(seconds[1:] or seconds) if seconds else 0.0
 
     @property
     def tokens_per_s(self) -> float:
-        """Text tokens a second."""
+        """Text tokens per second."""
         return self.tokens / self.step_s if self.step_s else 0.0

@@ -1,6 +1,4 @@
-"""A run on this process's devices, from a file of tokens to a report: what every rank does, and one
-process alone.
-"""
+"""Training run of this process: from token files and options to a report, on one or more ranks."""
 
 from __future__ import annotations
 
@@ -17,16 +15,16 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError, UsageError
-from shardwright.execute.checkpoints.checkpoint_folders import latest
-from shardwright.execute.checkpoints.folder_lock import held
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.folder_lock import locked_folder
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.interpreter.recorder import Recorder, gather_trace
 from shardwright.execute.launch.accelerator import backend_of, own_device
-from shardwright.execute.launch.end_with_launcher import ending
-from shardwright.execute.launch.peak_memory import watched
+from shardwright.execute.launch.end_with_launcher import end_signals
+from shardwright.execute.launch.peak_memory import watch_memory
 from shardwright.execute.launch.run_checks import run_settings
-from shardwright.execute.launch.run_rank import Evaluation, ranks_of, run_rank
+from shardwright.execute.launch.run_rank import PeriodicEvaluation, rank_by_device, run_rank
 from shardwright.execute.launch.run_report import (
     NATIVE,
     OWN,
@@ -37,16 +35,19 @@ from shardwright.execute.launch.run_report import (
     RunStep,
 )
 from shardwright.execute.launch.start_ranks import FOLDER
-from shardwright.execute.native.supported_grids import remarks, require_expressible
+from shardwright.execute.native.supported_grids import (
+    differences_from_plan,
+    require_expressible_grid,
+)
 from shardwright.execute.numerics.base.run_precision import (
-    Precision,
+    RunPrecision,
     precision_of,
     uniform_precision,
 )
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_loop import StepReport, training
+from shardwright.execute.training.training_loop import StepReport, prepare_training
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.hardware.device_topology import network_units
 from shardwright.model.ir.model_graph import Model
@@ -63,21 +64,19 @@ Watch = Callable[[RunStep | RunEvaluation], None]
 
 
 @dataclass(slots=True)
-class Stop:
-    """A rank's request to stop, which ranks share in the sum of a step's losses, so that all stop
-    after the same step.
-    """
+class StopRequest:
+    """A rank's request to stop; it is summed with the losses, so that all ranks stop together."""
 
     asked: bool = False
 
     def __call__(self) -> bool:
-        """Asked in every step."""
+        """True if the run was asked to stop."""
         return self.asked
 
 
 @dataclass(slots=True)
-class _Log:
-    """Steps as they end, with their seconds."""
+class _RunLog:
+    """Log of the run's steps and evaluations, with their seconds."""
 
     watch: Watch | None
     steps: list[RunStep] = field(default_factory=list)
@@ -85,18 +84,18 @@ class _Log:
     stopped: bool = False
     clock: float = field(default_factory=time.monotonic)
 
-    def add(self, one: StepReport) -> None:
-        """A step has ended."""
+    def add(self, report: StepReport) -> None:
+        """Record the end of a step, and report it to `watch`."""
         now = time.monotonic()
         self.steps.append(
-            RunStep(step=one.step, loss=one.loss, norm=one.norm, seconds=now - self.clock)
+            RunStep(step=report.step, loss=report.loss, norm=report.norm, seconds=now - self.clock)
         )
-        self.clock, self.stopped = now, one.stopped
+        self.clock, self.stopped = now, report.stopped
         if self.watch is not None:
             self.watch(self.steps[-1])
 
     def evaluated(self, step: int, loss: float) -> None:
-        """Data that are not learnt were evaluated, which is no part of a step's time."""
+        """Record an evaluation, whose time is no part of a step's."""
         now = time.monotonic()
         self.evaluations.append(RunEvaluation(step=step, loss=loss, seconds=now - self.clock))
         self.clock = now
@@ -115,33 +114,33 @@ def run_plan(
     watch: Watch | None = None,
     begun: Callable[[], None] | None = None,
 ) -> RunReport:
-    """Train under `plan` as this rank (as torchrun's environment says), or alone where the plan has
-    one device.
+    """Train under `plan` as this rank of the environment (torchrun's), or alone with one device.
 
     Everything that can be checked is checked before the first step.
 
     Args:
-        name: of the plan.
-        predicted_s, memory: what was predicted, by class of devices.
-        watch: is told of every step and evaluation; on rank 0 only.
-        begun: is called when the folder of checkpoints is this run's, before its first step.
+        name: name of the plan.
+        predicted_s: predicted seconds of a step.
+        memory: predicted memory, by class of devices.
+        watch: called with every step and evaluation; on rank 0 only.
+        begun: called once this run has locked the checkpoint folder, before its first step.
 
     Raises:
-        StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer,
-            run.timeout. DataError: tokens, weights or the newest checkpoint cannot be used; a loss
-            is no number. UsageError: there is no such device; nothing is left to do; another run
-            writes to the folder of checkpoints. OutputError: it cannot be written to.
+        StrategyError: the plan breaks a rule or has parts that are not executed; run.world,
+        run.peer, run.timeout. DataError: tokens, weights or the newest checkpoint cannot be used; a
+        loss is not finite. UsageError: there is no such device; no step is left to do; another run
+        uses the checkpoint folder. OutputError: the folder cannot be written to.
     """
     on = own_device(options.on, os.environ)
     backend = backend_of(options.transport, on, os.environ)
     model, job = problem.model, problem.job
-    rule = update_rule(options)
+    rule = adamw_of_options(options)
     precision, settings, source = (
         _precision(problem, options),
         run_settings(problem, options),
-        first_values(problem, options),
+        initial_parameters(problem, options),
     )
-    known = training(
+    training = prepare_training(
         model,
         job,
         plan,
@@ -153,7 +152,7 @@ def run_plan(
         bias_rate=options.router_bias_update,
     )
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    ranks_of(known, ranks=world)
+    rank_by_device(training, ranks=world)
     share = (int(os.environ.get("RANK", "0")), world)
     tokens = open_tokens(
         dict(options.data),
@@ -162,25 +161,25 @@ def run_plan(
         seed=options.seed if options.shuffle else None,
         share=share,
     )
-    unlearnt = _unlearnt(problem, options, share)
+    evaluation_data = _evaluation_data(problem, options, share)
     native = (
-        _native(problem, plan, options, settings=settings, on=on, backend=backend)
+        _native_grid(problem, plan, options, settings=settings, on=on, backend=backend)
         if options.backend == NATIVE
         else None
     )
     group = process_group(
         timeout_s=options.timeout_s,
         accelerated=bool(on.type == "cuda" and backend),
-        alone=len(known.devices) == 1,
+        alone=len(training.devices) == 1,
         meets=native is not None,
     )
-    with _kept(options.checkpoints), group as (rank, ranks):
-        placed = ranks_of(known, ranks=ranks)
+    with _lock_checkpoints(options.checkpoints), group as (rank, ranks):
+        rank_of_device = rank_by_device(training, ranks=ranks)
         if begun is not None:
             begun()
-        log = _Log(watch=watch if rank == 0 else None)
-        evaluation = unlearnt and replace(unlearnt, report=log.evaluated)
-        with _interruptible() as stop, watched(on) as holding:
+        log = _RunLog(watch=watch if rank == 0 else None)
+        evaluation = evaluation_data and replace(evaluation_data, report=log.evaluated)
+        with _interruptible() as stop, watch_memory(on) as peak_memory:
             if native is not None:
                 # PyTorch's engine takes a second to load, on every rank.
                 from shardwright.execute.launch.native_rank import run_native_rank
@@ -188,7 +187,7 @@ def run_plan(
 
                 recorder = native_recorder(on) if options.trace else None
                 run_native_rank(
-                    known,
+                    training,
                     job,
                     native,
                     source=source,
@@ -206,7 +205,7 @@ def run_plan(
             else:
                 recorder = _recorder(on) if options.trace else None
                 run_rank(
-                    known,
+                    training,
                     source=source,
                     batches=tokens.batch,
                     steps=options.steps,
@@ -220,32 +219,39 @@ def run_plan(
                     recorder=recorder,
                     evaluation=evaluation,
                 )
-        trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
-        held_by = _all_held((holding.most, holding.grown), ranks=ranks)
+        trace = (
+            gather_trace(recorder.trace(plan=name)) if recorder is not None and log.steps else None
+        )
+        peaks = _peaks_of_ranks((peak_memory.most, peak_memory.grown), ranks=ranks)
     steps = log.steps
-    held_on = {device: held_by[rank] for device, rank in placed.items()}
+    peak_of_device = {device: peaks[rank] for device, rank in rank_of_device.items()}
     return RunReport(
         steps=tuple(steps),
         tokens=problem.job.tokens_per_step,
         predicted_s=predicted_s,
-        memory=tuple(_largest(m, [held_on[d] for d in m.devices if d in held_on]) for m in memory),
+        memory=tuple(
+            _with_measured_peaks(m, [peak_of_device[d] for d in m.devices if d in peak_of_device])
+            for m in memory
+        ),
         on=on.type,
         first=steps[0].step - 1 if steps else options.steps,
         stopped=log.stopped,
-        checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
+        checkpoint=newest_checkpoint(options.checkpoints)
+        if options.checkpoints is not None
+        else None,
         trace=trace,
         evaluations=tuple(log.evaluations),
         remarks=(
-            *(remarks(native[0]) if native is not None else ()),
-            *_otherwise(problem.model),
+            *(differences_from_plan(native[0]) if native is not None else ()),
+            *_class_differences(problem.model),
             *_unapplied(settings),
-            *_left_out(source),
+            *_unused_weights(source),
         ),
     )
 
 
-def update_rule(options: RunOptions) -> AdamW:
-    """The optimizer that a run is asked for."""
+def adamw_of_options(options: RunOptions) -> AdamW:
+    """AdamW settings from the run's options."""
     return AdamW(
         rate=options.rate,
         betas=options.betas,
@@ -253,15 +259,15 @@ def update_rule(options: RunOptions) -> AdamW:
         decay=options.decay,
         clip=options.clip,
         curve=options.rates,
-        spared=options.no_decay,
+        no_decay=options.no_decay,
     )
 
 
-def first_values(problem: Problem, options: RunOptions) -> Source:
-    """Parameters that a run begins with: those of a folder, or drawn from the seed.
+def initial_parameters(problem: Problem, options: RunOptions) -> Source:
+    """Source of a run's initial parameters: a folder of weights, or draws from the seed.
 
     Raises:
-        DataError: the folder's are of another model, or lack.
+        DataError: the folder's weights are of another model, or incomplete.
     """
     if options.weights is None:
         return InitialValues(model=problem.model, seed=options.seed, dtype=torch.float32)
@@ -270,24 +276,24 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
     )
 
 
-def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> Evaluation | None:
-    """The evaluation of a run; None without data for it."""
+def _evaluation_data(
+    problem: Problem, options: RunOptions, share: tuple[int, int]
+) -> PeriodicEvaluation | None:
+    """The evaluation that the run's options ask for; None without evaluation data."""
     if not options.eval_data:
         return None
     tokens = open_tokens(dict(options.eval_data), model=problem.model, job=problem.job, share=share)
-    whole = tokens.windows // tokens.samples
-    return Evaluation(
+    all_batches = tokens.windows // tokens.samples
+    return PeriodicEvaluation(
         batches=tokens.batch,
-        count=min(options.eval_batches or whole, whole),
+        count=min(options.eval_batches or all_batches, all_batches),
         every=options.eval_every or options.steps,
         report=lambda step, loss: None,
     )
 
 
-def _otherwise(model: Model) -> tuple[str, ...]:
-    """Differences between the model and the published class of its configuration; weights of that
-    class were refused for them.
-    """
+def _class_differences(model: Model) -> tuple[str, ...]:
+    """Lines on differences of the computed model from its published class."""
     return (
         (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",)
         if model.differs
@@ -296,9 +302,7 @@ def _otherwise(model: Model) -> tuple[str, ...]:
 
 
 def _unapplied(settings: Settings) -> tuple[str, ...]:
-    """Dropout of the published class, and losses of routers that it does not add, which are not
-    applied.
-    """
+    """Lines on dropout and router losses of the published class that are not applied."""
     kinds = (
         ("trained without dropout (config.json: {})", settings.dropout),
         (
@@ -310,29 +314,31 @@ def _unapplied(settings: Settings) -> tuple[str, ...]:
         ),
     )
     named = (
-        (text, ", ".join(f"{name} {value:g}" for name, value in found)) for text, found in kinds
+        (text, ", ".join(f"{name} {value:g}" for name, value in values)) for text, values in kinds
     )
     return tuple(text.format(values) for text, values in named if values)
 
 
-def _left_out(source: Source) -> tuple[str, ...]:
-    """Tensors of a folder of weights that the model lacks."""
+def _unused_weights(source: Source) -> tuple[str, ...]:
+    """Lines on tensors in a folder of weights that the model does not have."""
     return source.remarks if isinstance(source, HuggingFaceWeights) else ()
 
 
-def _precision(problem: Problem, options: RunOptions) -> Precision:
+def _precision(problem: Problem, options: RunOptions) -> RunPrecision:
+    """Number formats of a run: the job's, or one format for all."""
     if options.formats == "job":
         return precision_of(problem.job, gradient=problem.runtime.gradient_dtype)
     return uniform_precision(torch.float32 if options.formats == "fp32" else torch.float64)
 
 
 def _recorder(on: torch.device) -> Recorder:
+    """Create a recorder for the interpreter; on a GPU it synchronises before each reading."""
     if on.type != "cuda":
         return Recorder()
     return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
 
 
-def _native(
+def _native_grid(
     problem: Problem,
     plan: Plan,
     options: RunOptions,
@@ -341,14 +347,15 @@ def _native(
     on: torch.device,
     backend: str,
 ) -> tuple[Grid, Table | None]:
-    """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
+    """The grid that PyTorch's engine runs for a plan, and the plan's order table, if any.
 
     Raises:
-        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: a
-            trace would have other actions than the plan; ranks share a GPU.
+        StrategyError: native.grid if no grid describes the plan; others of
+        `native.supported_grids`. UsageError: a trace would have other actions than the plan; ranks
+        share a GPU.
     """
-    found = grid_form(plan, model=problem.model)
-    if found is None:
+    grid_and_order = grid_form(plan, model=problem.model)
+    if grid_and_order is None:
         raise StrategyError(
             "no grid says this plan, and PyTorch's engine runs grids",
             hint=f"--backend {OWN} runs any plan",
@@ -356,13 +363,13 @@ def _native(
         )
     if (
         options.trace
-        and found[0].pp == 1
+        and grid_and_order[0].pp == 1
         and any(KINDS[kind] in "IW" for kind in action_rows(plan).kind)
     ):
         # Its trace would not have the plan's actions.
         raise UsageError(
-            f"--backend {NATIVE} runs whole backwards without pp, {found[0].schedule} has them in"
-            " halves",
+            f"--backend {NATIVE} runs whole backwards without pp,"
+            f" {grid_and_order[0].schedule} has them in halves",
             hint=f"schedule=1f1b, or --backend {OWN}",
         )
     if on.type == "cuda" and not backend:
@@ -370,48 +377,53 @@ def _native(
             f"--backend {NATIVE} needs a GPU for each rank",
             hint="--on cpu, or fewer ranks on this host",
         )
-    require_expressible(replace(problem.model, settings=settings), found[0], job=problem.job)
-    return found
+    require_expressible_grid(
+        replace(problem.model, settings=settings), grid_and_order[0], job=problem.job
+    )
+    return grid_and_order
 
 
-def _kept(checkpoints: Path | None) -> AbstractContextManager[None]:
-    """The folder of checkpoints is this run's: on its first rank, unless the process that started
-    the ranks has it.
+def _lock_checkpoints(checkpoints: Path | None) -> AbstractContextManager[None]:
+    """Context manager that locks the checkpoint folder on the first rank.
+
+    Nothing is locked if the launcher has locked the folder.
     """
     first = os.environ.get("RANK", "0") == "0" and FOLDER not in os.environ
-    return held(checkpoints) if checkpoints is not None and first else nullcontext()
+    return locked_folder(checkpoints) if checkpoints is not None and first else nullcontext()
 
 
-def _all_held(own: tuple[int, int], *, ranks: int) -> list[tuple[int, int]]:
-    """(held at most, grown) of every rank."""
+def _peaks_of_ranks(local_peaks: tuple[int, int], *, ranks: int) -> list[tuple[int, int]]:
+    """Gather (maximum allocated bytes, growth in bytes) of every rank."""
     if ranks == 1:
-        return [own]
-    found = [torch.zeros(2, dtype=torch.int64) for _ in range(ranks)]
-    dist.all_gather(found, torch.tensor(own))
-    return [(int(most), int(grown)) for most, grown in found]
+        return [local_peaks]
+    peaks = [torch.zeros(2, dtype=torch.int64) for _ in range(ranks)]
+    dist.all_gather(peaks, torch.tensor(local_peaks))
+    return [(int(most), int(grown)) for most, grown in peaks]
 
 
-def _largest(memory: RunMemory, found: list[tuple[int, int]]) -> RunMemory:
+def _with_measured_peaks(memory: RunMemory, peaks: list[tuple[int, int]]) -> RunMemory:
+    """The memory record of a device class, with the largest measured bytes of its devices."""
     return replace(
         memory,
-        measured=max((most for most, _ in found), default=0),
-        grown=max((grown for _, grown in found), default=0),
+        measured=max((most for most, _ in peaks), default=0),
+        grown=max((grown for _, grown in peaks), default=0),
     )
 
 
 @contextmanager
-def _interruptible() -> Iterator[Stop]:
-    """The first interrupt asks to stop after the step, the second stops at once."""
-    stop = Stop()
+def _interruptible() -> Iterator[StopRequest]:
+    """Context manager: a first interrupt asks to stop after the step, a second stops at once."""
+    stop = StopRequest()
 
     def ask(number: int, frame: FrameType | None) -> None:
+        """Ask to stop after the step; at a second interrupt, stop at once."""
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
 
-    before = {number: signal.signal(number, ask) for number in ending()}
+    handlers = {number: signal.signal(number, ask) for number in end_signals()}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,5 @@
-"""Ranks of a run on this machine, as processes of their own: started, watched, stopped together.
+"""Launch of a run's ranks as processes on this machine, which are watched and stopped together.
+
 Needs no PyTorch.
 """
 
@@ -18,30 +19,30 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from shardwright.errors import ShardwrightError, StrategyError
-from shardwright.execute.launch.end_with_launcher import VARIABLE, ending, lifeline
+from shardwright.execute.launch.end_with_launcher import VARIABLE, end_signals, lifeline
 
 FOLDER = "SHARDWRIGHT_LAUNCH"
-"""Environment variable: where a rank that was started here says why it ended."""
+"""Environment variable: the folder in which a started rank writes its error."""
 POLL_S = 0.05
 GRACE_S = 5.0
-"""How long other ranks may take to end by themselves once one has failed."""
+"""Seconds that other ranks have to end by themselves once one has failed."""
 PEER = "run.peer"
 LAST = 500
-"""Characters of the last line of a rank that ended without an error of ours."""
+"""Maximum characters of the last output line of a rank that ended without a reported error."""
 INTERRUPTED = 130
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """This process is a rank that `torchrun` or `launch` started."""
+    """True if this process is a rank that `torchrun` or `start_ranks` started."""
     return {"RANK", "WORLD_SIZE"} <= environment.keys()
 
 
-def launch(words: Sequence[str], *, ranks: int) -> int:
-    """Start ``shardwright words`` as so many ranks, and wait for all; the exit code of the run.
+def start_ranks(words: Sequence[str], *, ranks: int) -> int:
+    """Start ``shardwright words`` as `ranks` processes, wait for all, and return the exit code.
 
     Rank 0 writes to this process's output. An interrupt (Ctrl-C), or the end of the terminal, is
-    passed on: ranks end after the step that they are in, a second one ends them at once. When a
-    rank fails the others are given `GRACE_S` seconds; when this process is killed, all ranks end.
+    passed on: ranks end after their current step, and at once after a second interrupt. When a rank
+    fails, the others have `GRACE_S` seconds to end; when this process is killed, all ranks end.
 
     Raises:
         ShardwrightError: the first rank's own error; run.peer if a rank was killed.
@@ -49,11 +50,11 @@ def launch(words: Sequence[str], *, ranks: int) -> int:
     with TemporaryDirectory(prefix="shardwright-") as name, lifeline() as alive:
         folder, port = Path(name), _free_port()
         processes = [
-            _start(words, rank=rank, ranks=ranks, port=port, folder=folder, alive=alive)
+            _start_rank(words, rank=rank, ranks=ranks, port=port, folder=folder, alive=alive)
             for rank in range(ranks)
         ]
         try:
-            with _passed_on(processes):
+            with _forward_interrupts(processes):
                 failed = _wait(processes)
         finally:
             for process in processes:
@@ -61,14 +62,15 @@ def launch(words: Sequence[str], *, ranks: int) -> int:
                     process.kill()
                 process.wait()
         if failed:
-            raise _cause(failed, processes, folder)
+            raise _first_cause(failed, processes, folder)
         return max(process.returncode for process in processes)
 
 
-def _start(
+def _start_rank(
     words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path, alive: int
 ) -> subprocess.Popen[bytes]:
-    here = {
+    """Start one rank as a process with the environment of torchrun."""
+    rank_variables = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": ranks,
@@ -82,54 +84,56 @@ def _start(
     environment = {
         **threads,
         **os.environ,
-        **{key: str(value) for key, value in here.items()},
+        **{key: str(value) for key, value in rank_variables.items()},
         FOLDER: str(folder),
     }
-    with _said_by(folder, rank).open("wb") as said:
-        # Of its own session: an interrupt of the terminal reaches this process alone, which passes
-        # it on once.
+    with _error_output_path(folder, rank).open("wb") as error_output:
+        # A session of its own: an interrupt of the terminal reaches only this process, which
+        # passes it on once.
         return subprocess.Popen(
             [sys.executable, "-m", "shardwright", *words],
             env=environment,
             stdout=None if rank == 0 else subprocess.DEVNULL,
-            stderr=None if rank == 0 else said,
+            stderr=None if rank == 0 else error_output,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=(alive,),
         )
 
 
-def _said_by(folder: Path, rank: int) -> Path:
-    """The file to which a rank other than the first writes its output."""
+def _error_output_path(folder: Path, rank: int) -> Path:
+    """The file that receives the error output of a rank other than the first."""
     return folder / f"said-{rank}"
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    """A TCP port of this machine that is free now."""
+    with socket.socket() as bound_socket:
+        bound_socket.bind(("127.0.0.1", 0))
+        port: int = bound_socket.getsockname()[1]
         return port
 
 
 @contextmanager
-def _passed_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Interrupts of this process go to all ranks."""
+def _forward_interrupts(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Context manager that forwards interrupts of this process to all ranks."""
 
     def pass_on(number: int, _: FrameType | None) -> None:
+        """Send a signal to all running ranks."""
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in ending()}
+    handlers = {number: signal.signal(number, pass_on) for number in end_signals()}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    """Wait until all have ended; ranks that failed, in the order in which they were seen to."""
+    """Wait until all ranks have ended; returns the failed ranks in the order of detection."""
     failed: list[int] = []
     deadline = float("inf")
     while any(process.poll() is None for process in processes):
@@ -147,36 +151,36 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
     ]
 
 
-def _cause(
+def _first_cause(
     failed: Sequence[int], processes: Sequence[subprocess.Popen[bytes]], folder: Path
 ) -> ShardwrightError:
-    """Why the run ended: a killed rank, else the first error that is not about another rank."""
-    said = {rank: read_error(folder, rank) for rank in failed}
+    """The error that ended a run: a killed rank, else the first error not about another rank."""
+    reported = {rank: read_error(folder, rank) for rank in failed}
     for rank in failed:
         code = processes[rank].returncode
-        if said[rank] is None:
+        if reported[rank] is None:
             last = (
-                _said_by(folder, rank)
+                _error_output_path(folder, rank)
                 .read_text(errors="replace")
                 .strip()
                 .rpartition("\n")[2][:LAST]
             )
-            how = (
+            ending = (
                 f"was killed by {signal.Signals(-code).name}"
                 if code < 0
                 else f"ended with exit code {code}{last and f': {last}'}"
             )
             return StrategyError(
-                f"rank {rank} {how}",
+                f"rank {rank} {ending}",
                 hint="run again: it goes on from the last checkpoint",
                 rule=PEER,
             )
-    errors = [error for error in said.values() if error is not None]
+    errors = [error for error in reported.values() if error is not None]
     return next((e for e in errors if PEER not in e.message), errors[0])
 
 
 def write_error(error: ShardwrightError, environment: Mapping[str, str]) -> bool:
-    """Say why this rank ends to the process that started it; False if that was another program."""
+    """Report this rank's error to its launcher; False if another program started the rank."""
     if FOLDER not in environment:
         return False
     text = json.dumps({"message": error.message, "hint": error.hint, "code": error.exit_code})
@@ -187,9 +191,9 @@ def write_error(error: ShardwrightError, environment: Mapping[str, str]) -> bool
 def read_error(folder: Path, rank: int) -> ShardwrightError | None:
     """The error that a rank reported; None if it reported none."""
     try:
-        found = json.loads((folder / f"rank-{rank}").read_text())
+        report = json.loads((folder / f"rank-{rank}").read_text())
     except (OSError, ValueError):
         return None
-    error = ShardwrightError(found["message"], hint=found["hint"])
-    error.exit_code = found["code"]
+    error = ShardwrightError(report["message"], hint=report["hint"])
+    error.exit_code = report["code"]
     return error

@@ -1,4 +1,7 @@
-"""Steps as scalars of TensorBoard, by PyTorch's own writer. TensorBoard is a package of its own."""
+"""Metrics of steps and evaluations as TensorBoard scalars.
+
+TensorBoard is a separate package.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ Write = Callable[[Mapping[str, float | int | None]], None]
 
 
 def require_tensorboard() -> None:
-    """Raise where the package is not installed.
+    """Raise if TensorBoard is not installed.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not installed.
     """
     if find_spec("tensorboard") is None:
         raise UsageError(
@@ -24,13 +27,17 @@ def require_tensorboard() -> None:
         )
 
 
-def writer(folder: Path) -> Write:
-    """Adds a line's numbers (`metrics.line_of`) under its step: ``train/loss``, ``eval/loss``."""
+def tensorboard_writer(folder: Path) -> Write:
+    """Function that adds a metrics line to a TensorBoard folder: ``train/loss``, ``eval/loss``.
+
+    Lines are those of `metrics_file.metrics_line`.
+    """
     from torch.utils.tensorboard import SummaryWriter
 
     events = SummaryWriter(str(folder))
 
     def write(line: Mapping[str, float | int | None]) -> None:
+        """Add the numbers of a metrics line under its step."""
         for name, value in line.items():
             if name != "step" and value is not None:
                 tag = (

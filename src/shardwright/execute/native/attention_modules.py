@@ -1,6 +1,4 @@
-"""Rotary positions and attention as PyTorch's modules, of whole sequences or of a rank's part of
-them (`Context`).
-"""
+"""Rotary positions and attention as PyTorch modules, with context parallelism."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.native.context_parallel_tokens import Context
-from shardwright.execute.native.ring_attention import Ring, passed_round
-from shardwright.execute.native.torch_private import exchanged, gathered
+from shardwright.execute.native.context_parallel_tokens import ContextParallelism
+from shardwright.execute.native.ring_attention import Ring, attend_over_ring
+from shardwright.execute.native.torch_private import all_gather_rows, all_to_all_rows
 from shardwright.execute.numerics.attention.attention_by_key_block import score_scale
 from shardwright.execute.numerics.attention.attention_operator import temperature_factors
 from shardwright.execute.numerics.attention.position_masks import visibility_mask
@@ -38,18 +36,21 @@ from shardwright.program.layout.tensor_layout import Indices
 
 
 class NativeRotary(nn.Module):  # type: ignore[misc]
-    """Queries and keys, or a share of each head, turned by their positions (`numerics.turns`);
-    values pass through (arXiv 2104.09864).
+    """Rotary position embedding of queries and keys, or of a share of each head.
 
-    Of latent attention the last elements of a query head are turned, and every key head is joined
-    with a part that all share.
+    Values pass through (`numerics.positions`, arXiv 2104.09864).
+
+    In latent attention, the last elements of a query head are rotated, and every key head is joined
+    with a rotated part that all heads share.
 
     Args:
-        stream: over ranks of tp, which have a part of the heads each: how that part comes, whole or
-            cut by positions.
+        stream: mesh of tp ranks and the placement in which the shared part arrives: replicated, or
+            sharded by positions.
     """
 
-    def __init__(self, operator: Operator, *, settings: Settings, context: Context) -> None:
+    def __init__(
+        self, operator: Operator, *, settings: Settings, context: ContextParallelism
+    ) -> None:
         super().__init__()
         self.width, self.settings, self.context = (
             operator.reads[0].quantum,
@@ -61,53 +62,58 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *latent: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """One tensor an extent. latent: what keys and values were made of, and the part of keys
-        that is turned.
+        """Rotate queries and keys by their positions; one tensor for each extent.
+
+        `latent`: the latents, and the part of the keys that is rotated.
         """
         if latent:
             shared = latent[1]
             if self.stream is not None:
-                # In backward each rank has what its heads give.
-                mesh, comes = self.stream
-                every = DTensor.from_local(shared, mesh, [comes], run_check=False).redistribute(
-                    placements=[Replicate()]
-                )
-                shared = every.to_local(grad_placements=[Partial()])
+                # In backward each rank has the partial gradient of its own heads.
+                mesh, placement = self.stream
+                replicated = DTensor.from_local(
+                    shared, mesh, [placement], run_check=False
+                ).redistribute(placements=[Replicate()])
+                shared = replicated.to_local(grad_placements=[Partial()])
             rope = shared.shape[-1]
-            cos, sin = self._turns(query, rope // 2)
+            cos, sin = self._cosines_and_sines(query, rope // 2)
             key = join_rotary_keys(key, rotate_pairs(shared, cos, sin, width=rope), head=self.width)
             return (
                 rotate_pairs(query, cos, sin, width=self.width, start=self.width - rope),
                 key,
                 value,
             )
-        cos, sin = self._turns(query, rotated_pair_count(self.settings, self.width))
+        cos, sin = self._cosines_and_sines(query, rotated_pair_count(self.settings, self.width))
         return (
             rotate_pairs(query, cos, sin, width=self.width),
             rotate_pairs(key, cos, sin, width=self.width),
             value,
         )
 
-    def _turns(self, like: torch.Tensor, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _cosines_and_sines(
+        self, like: torch.Tensor, pairs: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of `pairs` rotation angles for the rank's positions."""
         rates = rotary_rates(
-            self.settings, pairs, length=self.context.whole(like), device=like.device
+            self.settings, pairs, length=self.context.sequence_length(like), device=like.device
         )
         return cosines_and_sines(
             self.context.positions(like), rates, scale=rotary_scale(self.settings), dtype=like.dtype
         )
 
 
-class Core(nn.Module):  # type: ignore[misc]
-    """softmax(Q K^T) V of the heads that this rank has, causal or in a window; `again`: only its
-    inputs are kept for backward.
+class NativeAttention(nn.Module):  # type: ignore[misc]
+    """Attention softmax(Q K^T) V of this rank's heads, causal or in a window.
 
-    Where positions are divided, ranks of ulysses trade heads for positions before and back behind.
-    Ranks of the ring pass keys and values round (`ring`), or gather all of them and give the
-    gradients of others' back in backward.
+    `again`: only its inputs are kept for backward.
+
+    Under context parallelism, Ulysses ranks exchange heads for positions by all-to-all before
+    attention and back after it. Ring ranks pass keys and values around (`ring_attention`), or
+    gather all of them and reduce-scatter their gradients in backward.
     """
 
     def __init__(
-        self, operator: Operator, *, settings: Settings, context: Context, again: bool
+        self, operator: Operator, *, settings: Settings, context: ContextParallelism, again: bool
     ) -> None:
         super().__init__()
         assert operator.attention is not None
@@ -123,7 +129,7 @@ class Core(nn.Module):  # type: ignore[misc]
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor]:
-        """The output of all heads, side by side."""
+        """Attention output of all heads of the rank, side by side."""
         if self.temper is not None:
             query = query * temperature_factors(self.context.positions(query), self.temper).to(
                 query.dtype
@@ -137,6 +143,7 @@ class Core(nn.Module):  # type: ignore[misc]
         return (self._attend(query, key, value),)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attention under context parallelism: head exchange, then a ring or gathered keys."""
         widths, context = (
             (self.shape.head_dim, self.shape.head_dim, self.shape.value_dim),
             self.context,
@@ -144,38 +151,42 @@ class Core(nn.Module):  # type: ignore[misc]
         q, k, v = (
             x.unflatten(-1, (-1, w)) for x, w in zip((query, key, value), widths, strict=True)
         )
-        if context.traders is not None:
-            q, k, v = (_traded(x, context.traders) for x in (q, k, v))
-        found = (
-            self._round(q, k, v, context.ring)
+        if context.head_exchange_group is not None:
+            q, k, v = (_heads_for_positions(x, context.head_exchange_group) for x in (q, k, v))
+        output = (
+            self._attend_over_ring(q, k, v, context.ring)
             if context.ring is not None
-            else self._at_once(q, k, v)
+            else self._attend_to_all_keys(q, k, v)
         )
-        if context.traders is not None:
-            found = _traded_back(found, context.traders)
-        return found.flatten(-2)
+        if context.head_exchange_group is not None:
+            output = _positions_for_heads(output, context.head_exchange_group)
+        return output.flatten(-2)
 
-    def _round(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: Ring) -> torch.Tensor:
-        """(samples, positions, heads, width) of keys that are passed round."""
+    def _attend_over_ring(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: Ring
+    ) -> torch.Tensor:
+        """Ring attention: output (samples, positions, heads, width), with keys passed around."""
         query, key, value = (x.flatten(-2) for x in (q, k, v))
-        return passed_round(query, key, value, place=self._place(q, k), ring=ring).unflatten(
-            -1, (-1, v.shape[-1])
-        )
+        return attend_over_ring(
+            query, key, value, place=self._operator_share(q, k), ring=ring
+        ).unflatten(-1, (-1, v.shape[-1]))
 
-    def _at_once(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """(samples, positions, heads, width) of all keys together: the rank's, or gathered."""
+    def _attend_to_all_keys(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """Attention to all keys at once, local or gathered: (samples, positions, heads, width)."""
         context = self.context
-        if context.givers is not None:
-            k, v = _all_given(k, v, context.givers)
+        if context.key_gather_group is not None:
+            k, v = _gather_keys_and_values(k, v, context.key_gather_group)
         if list(context.keys) != sorted(context.keys):
             order = torch.argsort(index_tensor(context.keys, like=k))
             k, v = k[:, order], v[:, order]
-        return self._seen(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
+        return self._masked_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        ).transpose(1, 2)
 
-    def _place(self, q: torch.Tensor, k: torch.Tensor) -> OperatorShare:
-        """The rank's share of the core: (samples, positions, heads, width) queries and keys, whose
-        heads count as all there are.
-        """
+    def _operator_share(self, q: torch.Tensor, k: torch.Tensor) -> OperatorShare:
+        """The rank's share of the attention operator, with all its local heads."""
         heads, kv_heads = q.shape[2], k.shape[2]
         return OperatorShare(
             operator=replace(
@@ -194,19 +205,19 @@ class Core(nn.Module):  # type: ignore[misc]
             groups={},
         )
 
-    def _seen(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """(samples, heads, queries, width); keys are those of all positions, in order."""
+    def _masked_attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Attention with keys of all positions in order: (samples, heads, queries, width)."""
         parts = []
         for first, end, low in _runs(self.context.queries or ((0, q.shape[2]),)):
-            # Queries in a row see no key behind the last of them: PyTorch's kernels know that form
-            # of a causal mask.
+            # Consecutive queries read no key after the last query: PyTorch's kernels support this
+            # lower-right causal mask.
             high = low + end - first
             mask = self._mask(low, high, on=q.device)
-            some, keys, values = q[:, :, first:end], k[:, :, :high], v[:, :, :high]
-            grouped = some.shape[1] != keys.shape[1]
+            queries, keys, values = q[:, :, first:end], k[:, :, :high], v[:, :, :high]
+            grouped = queries.shape[1] != keys.shape[1]
             parts.append(
                 functional.scaled_dot_product_attention(
-                    some,
+                    queries,
                     keys,
                     values,
                     attn_mask=mask,
@@ -218,9 +229,7 @@ class Core(nn.Module):  # type: ignore[misc]
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
     def _mask(self, low: int, high: int, *, on: torch.device) -> torch.Tensor | None:
-        """The mask of queries from `low` to `high` over the keys before `high`; None for a plain
-        causal mask over as many keys.
-        """
+        """Mask of queries `low` to `high` over keys before `high`; None if it is plainly causal."""
         if self.shape.window:
             keys = torch.arange(high, device=on)
             return visibility_mask(self.shape, keys[low:].unsqueeze(-1) - keys, keys)
@@ -228,7 +237,7 @@ class Core(nn.Module):  # type: ignore[misc]
 
 
 def _runs(positions: Indices) -> Iterator[tuple[int, int, int]]:
-    """(first, end, position of the first) of tokens whose positions follow one another."""
+    """(first index, end index, first position) of tokens with consecutive positions."""
     first = end = low = 0
     for start, stop in positions:
         if end > first and start != low + end - first:
@@ -240,33 +249,36 @@ def _runs(positions: Indices) -> Iterator[tuple[int, int, int]]:
     yield first, end, low
 
 
-def _traded(x: torch.Tensor, ranks: dist.ProcessGroup) -> torch.Tensor:
-    """(samples, positions, heads, width): a part of the heads, of all ranks' positions. Heads that
-    are too few come as copies.
+def _heads_for_positions(x: torch.Tensor, ranks: dist.ProcessGroup) -> torch.Tensor:
+    """All-to-all from positions to heads: a part of the heads, for all ranks' positions.
+
+    (samples, positions, heads, width). If there are fewer heads than ranks, heads are copied.
     """
     size = ranks.size()
     if x.shape[2] % size:
         x = x.repeat_interleave(size // x.shape[2], dim=2)
-    came = _each(x.unflatten(2, (size, -1)).movedim(2, 0), ranks)
-    return came.movedim(0, 1).flatten(1, 2)
+    received = _exchange_slices(x.unflatten(2, (size, -1)).movedim(2, 0), ranks)
+    return received.movedim(0, 1).flatten(1, 2)
 
 
-def _traded_back(x: torch.Tensor, ranks: dist.ProcessGroup) -> torch.Tensor:
-    """The inverse of `_traded`."""
+def _positions_for_heads(x: torch.Tensor, ranks: dist.ProcessGroup) -> torch.Tensor:
+    """Inverse of `_heads_for_positions`: all heads, for the rank's own positions."""
     return (
-        _each(x.unflatten(1, (ranks.size(), -1)).movedim(1, 0), ranks).movedim(0, 2).flatten(2, 3)
+        _exchange_slices(x.unflatten(1, (ranks.size(), -1)).movedim(1, 0), ranks)
+        .movedim(0, 2)
+        .flatten(2, 3)
     )
 
 
-def _each(x: torch.Tensor, ranks: dist.ProcessGroup) -> torch.Tensor:
-    """(ranks, ..): one tensor for each rank, and from each."""
-    one = (1,) * ranks.size()
-    return exchanged(x, given=one, came=one, group=ranks)
+def _exchange_slices(x: torch.Tensor, ranks: dist.ProcessGroup) -> torch.Tensor:
+    """All-to-all of (ranks, ..): send one slice to each rank and receive one from each."""
+    one_row_each = (1,) * ranks.size()
+    return all_to_all_rows(x, send_counts=one_row_each, receive_counts=one_row_each, group=ranks)
 
 
-def _all_given(
+def _gather_keys_and_values(
     key: torch.Tensor, value: torch.Tensor, ranks: dist.ProcessGroup
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values (samples, positions, heads, width) of all ranks' positions."""
-    both = gathered(torch.cat([key, value], dim=-1).movedim(1, 0), group=ranks).movedim(0, 1)
+    """All-gather keys and values (samples, positions, heads, width) over positions."""
+    both = all_gather_rows(torch.cat([key, value], dim=-1).movedim(1, 0), group=ranks).movedim(0, 1)
     return both[..., : key.shape[-1]], both[..., key.shape[-1] :]

@@ -1,8 +1,9 @@
-"""Checkpoints of PyTorch's engine in the interpreter's names and format: each goes on from the
-other's.
+"""Checkpoints of PyTorch's engine, in the same format as the interpreter's.
 
-Every rank writes the elements that it has, those that several have by one of them, and reads its
-own.
+A run of either can resume from a checkpoint of the other.
+
+Every rank writes its own elements, with one writer for elements that several ranks hold, and reads
+its own.
 """
 
 from __future__ import annotations
@@ -15,85 +16,85 @@ import torch.distributed as dist
 
 from shardwright.execute.checkpoints.checkpoint import (
     VALUE,
-    Saved,
+    SavedCheckpoint,
     SavedSource,
-    read,
+    read_checkpoint,
     tensor_name,
     write_files,
 )
-from shardwright.execute.checkpoints.checkpoint_folders import latest
-from shardwright.execute.checkpoints.checkpoint_planners import Piece
-from shardwright.execute.checkpoints.checkpoint_ranks import save_files, together
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
+from shardwright.execute.checkpoints.checkpoint_ranks import gather_results, save_files
 from shardwright.execute.checkpoints.kept_checkpoints import is_due, keep_last
 from shardwright.execute.device_state.device_parameters import Key, Source, whole_shape
-from shardwright.execute.native.decoder_module import Lying
-from shardwright.execute.native.engine import Engine
+from shardwright.execute.native.decoder_module import ModuleLayout
+from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.torch_private import own_intervals
-from shardwright.execute.training.training_loop import StepReport, Training
+from shardwright.execute.training.training_loop import PreparedTraining, StepReport
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}
-"""Names of the optimizer's states: ours, and those of PyTorch's AdamW."""
+"""Names of optimizer states: this project's, and PyTorch AdamW's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeCheckpoints:
-    """Checkpoints of a run.
+    """Settings and the newest checkpoint of a run on PyTorch's engine.
 
     Args:
-        root: their folder.
-        every: steps between them; 0 = one at the end, step `steps`.
-        keep: newest that are kept; 0 = all.
-        saved: what the run goes on from; None = it begins.
+        root: the folder of the checkpoints.
+        every: steps between checkpoints; 0 = one at the end, after step `steps`.
+        keep: number of newest checkpoints that are kept; 0 = all.
+        saved: the checkpoint from which the run resumes; None = a new run.
     """
 
-    known: Training
+    known: PreparedTraining
     root: Path
     steps: int
     every: int
     keep: int
-    saved: Saved | None
+    saved: SavedCheckpoint | None
 
     def source(self, first: Source) -> Source:
-        """Values that the run begins with: before they were rounded, where the checkpoint has them
-        so; `first` where it has none.
-        """
+        """Initial parameter values: the checkpoint's unrounded ones, else those of `first`."""
         return (
             first
             if self.saved is None
             else SavedSource(saved=self.saved, frozen=first, state="master")
         )
 
-    def begun(self, engine: Engine) -> None:
-        """Give the optimizer the states of the checkpoint."""
+    def restore_optimizer(self, engine: NativeEngine) -> None:
+        """Load the optimizer's states and the step number from the checkpoint, if there is one."""
         if self.saved is None:
             return
         engine.steps = self.saved.step
-        for key, parameter, piece, turn in _trained(engine):
-            box = tuple((interval,) for interval in turn.intervals(own_intervals(parameter)))
+        for key, parameter, piece, layout in _trained_parameters(engine):
+            box = tuple(
+                (interval,) for interval in layout.model_intervals(own_intervals(parameter))
+            )
             read = {
                 ours: self.saved.part(key, box, ours) if piece.numel() else piece.new_empty(0)
                 for ours in MOMENTS
             }
             states = {
-                ours: turn.to_module(values).reshape(piece.shape) for ours, values in read.items()
+                ours: layout.to_module(values).reshape(piece.shape) for ours, values in read.items()
             }
             engine.optimizer.state[piece] = {
                 "step": torch.tensor(float(engine.steps)),
                 **{theirs: states[ours].to(piece).contiguous() for ours, theirs in MOMENTS.items()},
             }
 
-    def after(self, engine: Engine, one: StepReport) -> None:
-        """Save behind a step, where it is time. All ranks call it.
+    def save_if_due(self, engine: NativeEngine, report: StepReport) -> None:
+        """Save a checkpoint after a step if one is due; all ranks must call it.
 
         Raises:
             DataError: a file could not be written, on any rank.
         """
-        if not is_due(one.step, steps=self.steps, every=self.every, stopped=one.stopped):
+        if not is_due(report.step, steps=self.steps, every=self.every, stopped=report.stopped):
             return
         rank, model = dist.get_rank(), self.known.work.model
-        pieces = list(_pieces(engine, model))
+        pieces = list(_checkpoint_pieces(engine, model))
         save_files(
             lambda folder: [write_files(pieces, folder, device=rank)],
             self.known,
@@ -105,50 +106,58 @@ class NativeCheckpoints:
             keep_last(self.root, self.keep)
 
 
-def kept(known: Training, root: Path, *, steps: int, every: int, keep: int) -> NativeCheckpoints:
-    """The checkpoints of a folder, of which the newest is what a run goes on from. All ranks call
-    it, and divide its verification.
+def newest_checkpoint_of(
+    training: PreparedTraining, root: Path, *, steps: int, every: int, keep: int
+) -> NativeCheckpoints:
+    """The newest checkpoint of a folder, from which a run resumes, and settings for new ones.
+
+    All ranks call it, and divide the verification of the files.
 
     Raises:
         DataError: the newest checkpoint is not usable.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    newest = together(lambda: latest(root) if rank == 0 else None)[0]
-    found: list[Saved] = []
+    newest = gather_results(lambda: newest_checkpoint(root) if rank == 0 else None)[0]
+    verified: list[SavedCheckpoint] = []
     if newest is not None:
-        together(
-            lambda: found.append(
-                read(newest, model=known.work.model, settings=known.settings, share=(rank, ranks))
+        gather_results(
+            lambda: verified.append(
+                read_checkpoint(
+                    newest,
+                    model=training.work.model,
+                    settings=training.settings,
+                    share=(rank, ranks),
+                )
             )
         )
     return NativeCheckpoints(
-        known=known,
+        known=training,
         root=root,
         steps=steps,
         every=every,
         keep=keep,
-        saved=found[0] if found else None,
+        saved=verified[0] if verified else None,
     )
 
 
-def _trained(engine: Engine) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Tensor, Lying]]:
-    """(key, parameter, this rank's elements of it, how it lies in its module) of every trained
-    parameter of the rank, each once.
-    """
+def _trained_parameters(
+    engine: NativeEngine,
+) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Tensor, ModuleLayout]]:
+    """(key, parameter, local elements, module layout) of each trained parameter, each once."""
     pieces = {
         id(parameter): piece
         for parameter, piece in zip(engine.parameters, engine.pieces, strict=True)
     }
     for stage in engine.stages:
-        for name, key, turn in stage.keyed():
+        for name, key, layout in stage.parameter_keys():
             parameter = stage.get_parameter(name)
             if id(parameter) in pieces:
-                yield key, parameter, pieces.pop(id(parameter)), turn
+                yield key, parameter, pieces.pop(id(parameter)), layout
 
 
-def _pieces(engine: Engine, model: Model) -> Iterator[Piece]:
-    """The tensors that this rank writes."""
-    for number, (key, parameter, piece, turn) in enumerate(_trained(engine)):
+def _checkpoint_pieces(engine: NativeEngine, model: Model) -> Iterator[CheckpointPiece]:
+    """Iterate over the tensors that this rank writes to a checkpoint."""
+    for number, (key, parameter, piece, layout) in enumerate(_trained_parameters(engine)):
         shape, states = whole_shape(model, key), engine.optimizer.state[piece]
         tensors = {
             VALUE: piece,
@@ -156,7 +165,9 @@ def _pieces(engine: Engine, model: Model) -> Iterator[Piece]:
         }
         if not piece.numel() or not engine.writes(parameter, number):
             continue
-        box = turn.intervals(own_intervals(parameter))
-        for state, own in tensors.items():
-            values = turn.to_model(own, tuple(high - low for low, high in box)).contiguous()
-            yield Piece(name=tensor_name(model, key, state), shape=shape, box=box, values=values)
+        box = layout.model_intervals(own_intervals(parameter))
+        for state, tensor in tensors.items():
+            values = layout.to_model(tensor, tuple(high - low for low, high in box)).contiguous()
+            yield CheckpointPiece(
+                name=tensor_name(model, key, state), shape=shape, box=box, values=values
+            )

@@ -1,4 +1,4 @@
-"""Tokens of a batch that a rank has, and other tokens that its attention reads."""
+"""A rank's tokens under data and context parallelism, and the positions of the keys it reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from shardwright.execute.native.device_meshes import dim
+from shardwright.execute.native.device_meshes import mesh_dim
 from shardwright.execute.native.ring_attention import Ring
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.lazy_dataclass import dataclass
@@ -17,19 +17,18 @@ from shardwright.program.stages.stage_segments import StageParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Tokens of a rank: of every microbatch these samples, of every sequence these positions."""
+class RankTokens:
+    """Samples and positions of every microbatch that a rank processes."""
 
     microbatches: int
     samples: Indices
     positions: Indices
 
-    def of(self, batch: torch.Tensor) -> torch.Tensor:
-        """(samples, positions) of the rank, by microbatch,
-        of all samples and positions of a step.
-        """
+    def take(self, batch: torch.Tensor) -> torch.Tensor:
+        """Take the rank's samples and positions of every microbatch from a step's batch."""
         samples, positions = (
-            index_tensor(taken, like=batch) for taken in (self.samples, self.positions)
+            index_tensor(local_indices, like=batch)
+            for local_indices in (self.samples, self.positions)
         )
         return batch.unflatten(0, (self.microbatches, -1))[:, samples][:, :, positions].flatten(
             0, 1
@@ -37,84 +36,91 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Positions of a rank's tokens and of those that its attention sees. By default a sequence is
-    whole on every rank.
+class ContextParallelism:
+    """Positions of a rank's tokens and keys under context parallelism.
+
+    By default every rank has the whole sequence.
 
     Args:
-        own: positions of the rank's tokens, in order; empty where it has all.
-        length: of the sequence.
-        traders: ranks that give heads for positions, None without such;
-        queries: positions of the queries behind that, in order.
-        givers: ranks whose keys are gathered, None without such;
-        ring: ranks that keys are passed round, with their positions, None without such.
-        keys: positions of all keys that come, in order.
+        own: positions of the rank's tokens, in order; empty = all positions.
+        length: number of positions of the sequence.
+        head_exchange_group: Ulysses ranks, which exchange heads for positions; None without.
+        queries: positions of the queries after that exchange, in order.
+        key_gather_group: ranks whose keys are gathered; None without.
+        ring: ranks that pass keys around, with their positions; None without.
+        keys: positions of all keys that arrive, in order.
     """
 
     own: Indices = ()
     length: int = 0
-    traders: dist.ProcessGroup | None = None
+    head_exchange_group: dist.ProcessGroup | None = None
     queries: Indices = ()
-    givers: dist.ProcessGroup | None = None
+    key_gather_group: dist.ProcessGroup | None = None
     ring: Ring | None = None
     keys: Indices = ()
 
     def positions(self, like: torch.Tensor) -> torch.Tensor:
-        """Positions of the rank's tokens, on the device of `like`: (samples, positions, ..)."""
+        """Positions of the rank's tokens, as an index tensor on the device of `like`."""
         return index_tensor(self.own or ((0, like.shape[1]),), like=like)
 
-    def whole(self, like: torch.Tensor) -> int:
-        """Positions of the sequence, of which `like` has the rank's."""
+    def sequence_length(self, like: torch.Tensor) -> int:
+        """Number of positions of the whole sequence, of which `like` has the rank's part."""
         return self.length or like.shape[1]
 
 
-WHOLE = Context()
+WHOLE = ContextParallelism()
 
 
-def tokens_of(part: StageParts, *, rank: int, microbatches: int, length: int) -> Tokens:
-    """Tokens of a rank of a stage; all stages of a grid have the same."""
-    samples, positions = _box(part, rank, length)
-    return Tokens(microbatches=microbatches, samples=samples, positions=positions)
+def rank_tokens(part: StageParts, *, rank: int, microbatches: int, length: int) -> RankTokens:
+    """The samples and positions that a rank of a stage processes; equal in all stages of a grid."""
+    samples, positions = _samples_and_positions(part, rank, length)
+    return RankTokens(microbatches=microbatches, samples=samples, positions=positions)
 
 
-def context_of(
+def rank_context(
     part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: int, gather: bool
-) -> Context:
-    """The context of a rank of a stage, from the mesh's ``ring`` and ``ulysses``; None: sequences
-    are whole.
+) -> ContextParallelism:
+    """The context parallelism of a rank, from its stage and the mesh dims ``ring`` and ``ulysses``.
+
+    Without a mesh, sequences are whole.
 
     Args:
         gather: ranks of the ring gather all keys, instead of passing them round.
     """
     if mesh is None:
         return WHOLE
-    ring, ulysses = dim(mesh, "ring"), dim(mesh, "ulysses")
+    ring, ulysses = mesh_dim(mesh, "ring"), mesh_dim(mesh, "ulysses")
 
-    def traded(giver: int) -> Indices:
-        """Positions of a rank of the ring once heads were traded."""
+    def positions_after_exchange(giver: int) -> Indices:
+        """Positions of a ring rank after the exchange of heads for positions."""
         return tuple(
             i
-            for trader in _ranks(ulysses, rank)
-            for i in _box(part, trader - rank + giver, length)[1]
+            for ulysses_rank in _ranks(ulysses, rank)
+            for i in _samples_and_positions(part, ulysses_rank - rank + giver, length)[1]
         )
 
-    dealt = tuple(traded(giver) for giver in _ranks(ring, rank))
-    return Context(
-        own=_box(part, rank, length)[1],
+    positions_by_rank = tuple(
+        positions_after_exchange(ring_rank) for ring_rank in _ranks(ring, rank)
+    )
+    return ContextParallelism(
+        own=_samples_and_positions(part, rank, length)[1],
         length=length,
-        traders=ulysses.get_group() if ulysses is not None else None,
-        queries=traded(rank),
-        givers=ring.get_group() if ring is not None and gather else None,
-        ring=Ring(ranks=ring.get_group(), dealt=dealt) if ring is not None and not gather else None,
-        keys=tuple(i for positions in dealt for i in positions),
+        head_exchange_group=ulysses.get_group() if ulysses is not None else None,
+        queries=positions_after_exchange(rank),
+        key_gather_group=ring.get_group() if ring is not None and gather else None,
+        ring=Ring(ranks=ring.get_group(), positions_by_rank=positions_by_rank)
+        if ring is not None and not gather
+        else None,
+        keys=tuple(i for positions in positions_by_rank for i in positions),
     )
 
 
 def _ranks(mesh: DeviceMesh | None, rank: int) -> list[int]:
+    """Ranks of a one-dimensional mesh, or this rank alone without a mesh."""
     return mesh.mesh.tolist() if mesh is not None else [rank]
 
 
-def _box(part: StageParts, rank: int, length: int) -> Box:
-    """Samples of a microbatch and positions of what is cut by dp and cp alone."""
+def _samples_and_positions(part: StageParts, rank: int, length: int) -> Box:
+    """Samples of a microbatch, and positions, of a rank under dp and cp."""
     cells = part.segments[0].cells.cells[OperatorClass.EMBED]
     return token_box(cells[rank - part.base], samples=part.samples, length=length)

@@ -1,5 +1,6 @@
-"""A stage of a decoder as plain `torch.nn`: the model graph's operators in order, each a small
-module whose weights carry our keys.
+"""Pipeline stage of a decoder as `torch.nn` modules, one for each operator in order.
+
+Every weight carries its key in the model.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.device_state.device_parameters import Key, origin
-from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.native.attention_modules import Core, NativeRotary
-from shardwright.execute.native.context_parallel_tokens import WHOLE, Context
+from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
+from shardwright.execute.native.attention_modules import NativeAttention, NativeRotary
+from shardwright.execute.native.context_parallel_tokens import WHOLE, ContextParallelism
 from shardwright.execute.native.expert_modules import (
+    GroupedProjections,
     NativePermute,
+    NativeRouter,
     NativeUnpermute,
-    Products,
-    Route,
 )
 from shardwright.execute.numerics.layers.activation_functions import (
     activation_name,
@@ -35,42 +36,49 @@ from shardwright.strategy.plan.stages import ActivationPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lying:
-    """The layout of a whole parameter of the model in its module: dims in another order, a weight
-    transposed to (out, in).
+class ModuleLayout:
+    """Conversion of a parameter between the model's dims and its module's.
+
+    Dims are permuted, and a linear weight is transposed to (out, in).
 
     Args:
-        back: dims of the model's in the operator's order.
-        linear: of a projection.
+        back: the model's dims in the operator's order.
+        linear: the parameter belongs to a projection.
     """
 
     back: tuple[int, ...]
     linear: bool
 
-    def to_module(self, whole: torch.Tensor) -> torch.Tensor:
-        """The module's tensor of the model's."""
-        own = whole.permute(self.back)
-        return own.reshape(-1, own.shape[-1]).T if self.linear and own.dim() > 1 else own
+    def to_module(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Convert a parameter of the model to its module's layout."""
+        permuted = parameter.permute(self.back)
+        return (
+            permuted.reshape(-1, permuted.shape[-1]).T
+            if self.linear and permuted.dim() > 1
+            else permuted
+        )
 
-    def intervals(self, module: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        """The model's intervals of the module's: of each dim."""
-        own = tuple(reversed(module)) if self.linear else module
-        assert len(own) == len(self.back), "a projection has a matrix"
-        return tuple(own[self.back.index(i)] for i in range(len(own)))
+    def model_intervals(self, module: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        """Convert intervals of the module's dims to intervals of the model's dims."""
+        operator_intervals = tuple(reversed(module)) if self.linear else module
+        assert len(operator_intervals) == len(self.back), "a projection has a matrix"
+        return tuple(operator_intervals[self.back.index(i)] for i in range(len(operator_intervals)))
 
-    def to_model(self, whole: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        """The model's tensor, of a shape, of the module's."""
-        turned = [shape[i] for i in self.back]
-        own = (whole.T if self.linear and len(shape) > 1 else whole).reshape(turned)
-        return own.permute([self.back.index(i) for i in range(len(shape))])
-
-
-Keyed = Mapping[str, tuple[Key, Lying]]
-"""By name of a module's parameter: whose elements it has, and how they lie there."""
+    def to_model(self, module_tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        """Convert a module's tensor to the model's layout and `shape`."""
+        operator_shape = [shape[i] for i in self.back]
+        operator_tensor = (
+            module_tensor.T if self.linear and len(shape) > 1 else module_tensor
+        ).reshape(operator_shape)
+        return operator_tensor.permute([self.back.index(i) for i in range(len(shape))])
 
 
-class Projection(nn.Module):  # type: ignore[misc]
-    """y_i = f_i (x W_i (+ b_i)): one `nn.Linear` for every extent that the operator writes."""
+ParameterKeys = Mapping[str, tuple[Key, ModuleLayout]]
+"""By name of a module's parameter: key of the model's parameter, and its layout."""
+
+
+class NativeProjection(nn.Module):  # type: ignore[misc]
+    """Linear projections y_i = f_i (x W_i (+ b_i)): one `nn.Linear` for every extent written."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
@@ -83,7 +91,7 @@ class Projection(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """One tensor an extent."""
+        """Outputs of all projections of `x`, one for each extent."""
         return tuple(
             part(x) if f == 1.0 else part(x) * f
             for part, f in zip(self.parts, self.factors, strict=True)
@@ -91,8 +99,9 @@ class Projection(nn.Module):  # type: ignore[misc]
 
 
 class NativeNorm(nn.Module):  # type: ignore[misc]
-    """RMSNorm or LayerNorm of the whole width, or of every head of queries and keys; what follows
-    them passes through.
+    """RMSNorm or LayerNorm of the whole width, or of each head of queries and keys.
+
+    Further values pass through.
     """
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
@@ -123,20 +132,20 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
                 )
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """One tensor an extent."""
+        """Normalise the values; one tensor for each extent."""
         normed = []
-        given = (*values, *values[-1:] * (len(self.parts) - len(values)))  # shared keys and values
-        for part, whole, x in zip(self.parts, self.whole, given, strict=False):
+        inputs = (*values, *values[-1:] * (len(self.parts) - len(values)))  # shared keys and values
+        for part, spans_width, x in zip(self.parts, self.whole, inputs, strict=False):
             normed.append(
                 part(x)
-                if whole
+                if spans_width
                 else part(x.unflatten(-1, (-1, part.normalized_shape[0]))).flatten(-2)
             )
         return (*normed, *values[len(normed) :])
 
 
-class Activation(nn.Module):  # type: ignore[misc]
-    """f(first) x second of two extents; f of one; what follows them passes through."""
+class NativeActivation(nn.Module):  # type: ignore[misc]
+    """Activation f(x), or gated f(x) * y of two inputs; further values pass through."""
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
@@ -147,7 +156,7 @@ class Activation(nn.Module):  # type: ignore[misc]
         self.clamped = settings if operator.clamped else None
 
     def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """One tensor, and what passes."""
+        """Apply the activation, with a gate and clamp where the operator has them."""
         if self.count == 1:
             return (apply_activation(self.curve, x), *rest)
         if self.clamped is not None:
@@ -155,18 +164,16 @@ class Activation(nn.Module):  # type: ignore[misc]
         return (apply_activation(self.curve, x) * rest[0], *rest[1:])
 
 
-class Gate(nn.Module):  # type: ignore[misc]
-    """x scaled by the sigmoid of one score a token."""
+class NativeGate(nn.Module):  # type: ignore[misc]
+    """Scaling of x by the sigmoid of one score for each token."""
 
     def forward(self, x: torch.Tensor, score: torch.Tensor) -> tuple[torch.Tensor]:
-        """One tensor."""
+        """Scale `x` by sigmoid(score)."""
         return (x * torch.sigmoid(score),)
 
 
 class NativeResidual(nn.Module):  # type: ignore[misc]
-    """The sum of its inputs, of which the first may have a factor, times the operator's own factor
-    where it has one.
-    """
+    """Residual sum of its inputs, with optional factors of the first input and of the sum."""
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
@@ -174,16 +181,18 @@ class NativeResidual(nn.Module):  # type: ignore[misc]
         self.weight = nn.Parameter(torch.empty(1, device="meta")) if operator.parameters else None
 
     def forward(self, first: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor]:
-        """One tensor."""
+        """Sum the inputs, with the factors of the first input and of the sum."""
         total = sum(others, first if self.factor == 1.0 else self.factor * first)
         return (total if self.weight is None else total * self.weight,)
 
 
 class TokenTable(nn.Embedding):  # type: ignore[misc]
-    """A table whose padding row gets no gradient from lookup, also where its rows are cut over
-    ranks.
+    """Embedding table whose padding row gets no lookup gradient, even if ranks share its rows.
 
-    PyTorch's own ``padding_idx`` counts rows of a rank's part.
+    PyTorch's own ``padding_idx`` counts the rows of a rank's part.
+
+
+
     """
 
     def __init__(self, rows: int, width: int, *, padding_row: int | None) -> None:
@@ -191,18 +200,20 @@ class TokenTable(nn.Embedding):  # type: ignore[misc]
         self.padding_row = padding_row
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of `ids`."""
-        found = super().forward(ids)
-        if self.padding_row is not None and found.requires_grad:
+        """Rows of the table for the token ids."""
+        rows = super().forward(ids)
+        if self.padding_row is not None and rows.requires_grad:
             learned = (ids != self.padding_row).unsqueeze(-1)
-            found.register_hook(lambda grad: grad * learned)
-        return found
+            rows.register_hook(lambda grad: grad * learned)
+        return rows
 
 
-class Lookup(nn.Module):  # type: ignore[misc]
-    """table[id] times the settings' factor, and positions[position] where the model learns them."""
+class EmbeddingLookup(nn.Module):  # type: ignore[misc]
+    """Token embedding times a factor, plus learned position embeddings where the model has them."""
 
-    def __init__(self, operator: Operator, *, settings: Settings, context: Context) -> None:
+    def __init__(
+        self, operator: Operator, *, settings: Settings, context: ContextParallelism
+    ) -> None:
         super().__init__()
         self.factor, self.first, self.context = (
             settings.embed_factor,
@@ -217,34 +228,40 @@ class Lookup(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
-        """One tensor."""
-        found = self.tables[0](ids)
+        """Embeddings of the token ids, (samples, positions, width)."""
+        embedded = self.tables[0](ids)
         if self.factor != 1.0:
-            found = found * found.new_tensor(self.factor)
+            embedded = embedded * embedded.new_tensor(self.factor)
         for table in self.tables[1:]:
-            found = found + table((self.context.positions(ids) + self.first).unsqueeze(0))
-        return (found,)
+            embedded = embedded + table((self.context.positions(ids) + self.first).unsqueeze(0))
+        return (embedded,)
 
 
-def _step(operator: Operator, *, settings: Settings, context: Context, again: bool) -> nn.Module:
-    """The module of an operator of a kind that `rules` lets through."""
+def _operator_module(
+    operator: Operator, *, settings: Settings, context: ContextParallelism, again: bool
+) -> nn.Module:
+    """Create the module of an operator of a kind that `supported_grids` accepts."""
     match operator.kind:
         case OperatorKind.LINEAR:
-            return Projection(operator)
+            return NativeProjection(operator)
         case OperatorKind.NORM:
             return NativeNorm(operator, settings=settings)
         case OperatorKind.ROTARY:
             return NativeRotary(operator, settings=settings, context=context)
         case OperatorKind.ATTENTION:
-            return Core(operator, settings=settings, context=context, again=again)
+            return NativeAttention(operator, settings=settings, context=context, again=again)
         case OperatorKind.ACTIVATION:
-            return Gate() if len(operator.inputs) > 1 else Activation(operator, settings=settings)
+            return (
+                NativeGate()
+                if len(operator.inputs) > 1
+                else NativeActivation(operator, settings=settings)
+            )
         case OperatorKind.RESIDUAL:
             return NativeResidual(operator, settings=settings)
         case OperatorKind.EMBEDDING:
-            return Lookup(operator, settings=settings, context=context)
+            return EmbeddingLookup(operator, settings=settings, context=context)
         case OperatorKind.ROUTE:
-            return Route(operator, settings=settings)
+            return NativeRouter(operator, settings=settings)
         case OperatorKind.PERMUTE:
             return (
                 NativeUnpermute(operator)
@@ -252,12 +269,12 @@ def _step(operator: Operator, *, settings: Settings, context: Context, again: bo
                 else NativePermute(operator)
             )
         case OperatorKind.GROUPED_LINEAR:
-            return Products(operator)
+            return GroupedProjections(operator)
     raise AssertionError(operator.kind)
 
 
-def _names(operator: Operator) -> list[str]:
-    """Names of a step's own parameters, in the order of the operator's."""
+def _parameter_names(operator: Operator) -> list[str]:
+    """Names of a module's own parameters, in the order of the operator's parameters."""
     if operator.kind is OperatorKind.EMBEDDING:
         return [f"tables.{i}.weight" for i in range(len(operator.parameters))]
     if operator.kind is OperatorKind.ROUTE:
@@ -279,26 +296,29 @@ def _names(operator: Operator) -> list[str]:
     ]
 
 
-def step_path(operator: Operator) -> str:
-    """The path of an operator's module in a layer."""
-    return f"steps.{_slot(operator)}"
+def module_path(operator: Operator) -> str:
+    """The dotted path of an operator's module in its layer."""
+    return f"steps.{_module_name(operator)}"
 
 
-def _slot(operator: Operator) -> str:
+def _module_name(operator: Operator) -> str:
+    """The operator's name as a module name, without dots."""
     return operator.name.replace(".", "_")
 
 
-class Layer(nn.Module):  # type: ignore[misc]
-    """One layer of a stage: its operators in order, without the loss.
+class NativeLayer(nn.Module):  # type: ignore[misc]
+    """Module of one layer of a stage: its operators in order, without the loss.
 
     Args:
-        operators: those that run. keyed: its parameters' keys. again: only its input is kept for
-            backward.
+        operators: operators of the layer that run. keyed: keys of its parameters.
+        again: full recomputation: only the layer's input is kept for backward.
     """
 
-    def __init__(self, node: Node, *, model: Model, settings: Settings, context: Context) -> None:
+    def __init__(
+        self, node: StageNode, *, model: Model, settings: Settings, context: ContextParallelism
+    ) -> None:
         super().__init__()
-        again = {
+        recomputed_operators = {
             n
             for keep in node.segment.keeps
             if keep.how is ActivationPolicy.RECOMPUTE
@@ -310,61 +330,79 @@ class Layer(nn.Module):  # type: ignore[misc]
         )
         self.steps = nn.ModuleDict(
             {
-                _slot(o): _step(o, settings=settings, context=context, again=o.name in again)
+                _module_name(o): _operator_module(
+                    o, settings=settings, context=context, again=o.name in recomputed_operators
+                )
                 for o in self.operators
             }
         )
-        keyed: dict[str, tuple[Key, Lying]] = {}
+        keyed: dict[str, tuple[Key, ModuleLayout]] = {}
         for operator in self.operators:
-            for name, parameter in zip(_names(operator), operator.parameters, strict=True):
-                found = origin(model, node.segment.run, node.layer, operator, parameter)
-                back = tuple(found.order.index(i) for i in range(len(found.order)))
-                turn = Lying(back=back, linear=operator.kind is OperatorKind.LINEAR)
-                keyed[f"{step_path(operator)}.{name}"] = (found.key, turn)
-                self.get_parameter(f"{step_path(operator)}.{name}").requires_grad_(
+            for name, parameter in zip(
+                _parameter_names(operator), operator.parameters, strict=True
+            ):
+                origin_of_parameter = origin(
+                    model, node.segment.run, node.layer, operator, parameter
+                )
+                dim_order = tuple(
+                    origin_of_parameter.order.index(i)
+                    for i in range(len(origin_of_parameter.order))
+                )
+                layout = ModuleLayout(back=dim_order, linear=operator.kind is OperatorKind.LINEAR)
+                keyed[f"{module_path(operator)}.{name}"] = (origin_of_parameter.key, layout)
+                self.get_parameter(f"{module_path(operator)}.{name}").requires_grad_(
                     parameter.trainable
                 )
-        self.keyed: Keyed = keyed
+        self.parameter_keys: ParameterKeys = keyed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The output of the last operator."""
+        """Output of the layer's last operator; recomputed in backward if the plan says so."""
         if self.again and torch.is_grad_enabled():
             return checkpoint(self._run, x, use_reentrant=False, preserve_rng_state=False)
         return self._run(x)
 
     def _run(self, x: torch.Tensor) -> torch.Tensor:
+        """Run the layer's operators in order."""
         values: dict[str, tuple[torch.Tensor, ...]] = {INPUT: (x,)}
         for operator in self.operators:
-            one = operator.kind in (OperatorKind.LINEAR, OperatorKind.RESIDUAL)
+            single_input = operator.kind in (OperatorKind.LINEAR, OperatorKind.RESIDUAL)
             inputs = [
-                value for name in operator.inputs for value in values[name][: 1 if one else None]
+                value
+                for name in operator.inputs
+                for value in values[name][: 1 if single_input else None]
             ]
-            values[operator.name] = self.steps[_slot(operator)](*inputs)
+            values[operator.name] = self.steps[_module_name(operator)](*inputs)
         return values[self.operators[-1].name][0]
 
 
-class Stage(nn.Module):  # type: ignore[misc]
-    """The layers of a chunk: token ids or a stream in, a stream or logits out; `context`: where the
-    tokens are in their sequences.
+class NativeStage(nn.Module):  # type: ignore[misc]
+    """Module of one pipeline chunk: token ids or hidden states in, hidden states or logits out.
+
+    `context`: context parallelism of the rank.
     """
 
     def __init__(
-        self, stage: StageParts, *, model: Model, settings: Settings, context: Context = WHOLE
+        self,
+        stage: StageParts,
+        *,
+        model: Model,
+        settings: Settings,
+        context: ContextParallelism = WHOLE,
     ) -> None:
         super().__init__()
         nodes = stage_nodes(stage, model)
         self.layers = nn.ModuleList(
-            Layer(node, model=model, settings=settings, context=context) for node in nodes
+            NativeLayer(node, model=model, settings=settings, context=context) for node in nodes
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """All layers in order."""
+        """Run all layers in order."""
         for layer in self.layers:
             x = layer(x)
         return x
 
-    def keyed(self) -> Iterator[tuple[str, Key, Lying]]:
-        """(name, key, how it lies there) of every parameter."""
+    def parameter_keys(self) -> Iterator[tuple[str, Key, ModuleLayout]]:
+        """Iterate over (name, key in the model, module layout) of every parameter."""
         for number, layer in enumerate(self.layers):
-            for name, (key, turn) in layer.keyed.items():
-                yield f"layers.{number}.{name}", key, turn
+            for name, (key, layout) in layer.parameter_keys.items():
+                yield f"layers.{number}.{name}", key, layout

@@ -1,6 +1,4 @@
-"""One rank's state on PyTorch's own engine: DTensor, FSDP2 and pipelining, with our order and our
-weights.
-"""
+"""One rank's state on PyTorch's own engine: DTensor, FSDP2 and pipelining in the plan's order."""
 
 from __future__ import annotations
 
@@ -20,17 +18,17 @@ from torch.nn import functional
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import Source, parameter_of
 from shardwright.execute.interpreter.device_walk import Batch
-from shardwright.execute.native.context_parallel_tokens import Tokens, context_of, tokens_of
-from shardwright.execute.native.decoder_module import Stage
-from shardwright.execute.native.device_meshes import Meshes, grid_meshes
+from shardwright.execute.native.context_parallel_tokens import RankTokens, rank_context, rank_tokens
+from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.native.device_meshes import GridMeshes, grid_meshes
 from shardwright.execute.native.load_balancing import NativeBalance, native_balance
-from shardwright.execute.native.supported_grids import require_expressible
-from shardwright.execute.native.tensor_parallel_styles import place
-from shardwright.execute.native.tied_parameters import Copies, copies
-from shardwright.execute.native.torch_private import local, pipeline
+from shardwright.execute.native.supported_grids import require_expressible_grid
+from shardwright.execute.native.tensor_parallel_styles import parallelize_stages
+from shardwright.execute.native.tied_parameters import TiedCopies, tied_copies
+from shardwright.execute.native.torch_private import create_pipeline_runtime, local_shard
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.weight_decay_exemptions import is_spared
+from shardwright.execute.training.weight_decay_exemptions import is_exempt
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
@@ -45,32 +43,32 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_plan import require_valid
 
 IGNORED = -100
-"""PyTorch's label of a token without a loss."""
+"""Label of tokens without a loss in PyTorch."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Engine:
-    """One rank's state of a run.
+class NativeEngine:
+    """State of one rank in a run on PyTorch's own engine.
 
     Args:
-        plan: of the grid.
-        tokens: of a batch.
-        stages: its chunks;
-        places: their numbers among all `chunks`.
-        runtime: of the pipeline; None without one.
+        plan: the plan of the grid.
+        tokens: samples and positions of a batch that this rank processes.
+        stages: modules of the rank's chunks.
+        places: numbers of the rank's chunks among all `chunks`.
+        runtime: PyTorch's pipeline runtime; None without a pipeline.
         loss: (logits, labels) -> sum over tokens / the step's tokens.
-        balance: the load-balancing loss; None: there is none.
-        pieces: this rank's elements of each of `parameters`;
-        optimizer: of those.
-        microbatches: of a replica.
-        shared: parameters of which another stage has a copy.
+        balance: the load-balancing loss; None: no such loss is computed.
+        pieces: this rank's elements of each of `parameters`.
+        optimizer: the optimizer of the pieces.
+        microbatches: number of microbatches of a replica.
+        shared: tied parameters of which another stage has a copy.
     """
 
     grid: Grid
     plan: Plan
-    meshes: Meshes
-    tokens: Tokens
-    stages: list[Stage]
+    meshes: GridMeshes
+    tokens: RankTokens
+    stages: list[NativeStage]
     places: tuple[int, ...]
     chunks: int
     runtime: Any
@@ -80,20 +78,20 @@ class Engine:
     rule: AdamW
     microbatches: int
     device: str
-    shared: tuple[Copies, ...]
+    shared: tuple[TiedCopies, ...]
     balance: NativeBalance | None = None
     steps: int = 0
 
-    def given(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rank's tokens of a step's, and their labels."""
+    def local_batch(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rank's tokens of a step's batch, and their labels, on its device."""
         tokens, labels = (
-            self.tokens.of(batch[name]).to(self.device) for name in ("text", "labels")
+            self.tokens.take(batch[name]).to(self.device) for name in ("text", "labels")
         )
         return tokens, labels
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Context with the default dtype in which logits and losses of this rank are computed."""
+        """Context manager for forward passes: vocabulary-parallel loss, one warning silenced."""
         shards: AbstractContextManager[object] = (
             loss_parallel() if self.grid.tp > 1 else nullcontext()
         )
@@ -105,37 +103,44 @@ class Engine:
             yield
 
     def pipeline(self) -> Any:
-        """A runtime of the plan's order over this rank's stages."""
+        """Create a pipeline runtime that runs the plan's order over this rank's stages."""
         group, on = self.meshes.dense["pp"].get_group(), torch.device(self.device)
-        held = [
+        pipeline_stages = [
             PipelineStage(stage, place, self.chunks, on, group=group)
             for stage, place in zip(self.stages, self.places, strict=True)
         ]
-        return pipeline(
-            held, csv=schedule_csv(self.plan), microbatches=self.microbatches, loss=self.loss
+        return create_pipeline_runtime(
+            pipeline_stages,
+            csv=schedule_csv(self.plan),
+            microbatches=self.microbatches,
+            loss=self.loss,
         )
 
     def writes(self, parameter: torch.nn.Parameter, number: int) -> bool:
-        """True if this rank saves these elements of a parameter, among the ranks that have them,
-        which take turns by number.
+        """True if this rank writes its elements of a parameter to checkpoints, of several holders.
+
+        Ranks that hold the same elements take turns by `number`.
         """
         if any(parameter is copy.last for copy in self.shared):
             return False
         mesh, cut = self.meshes.dense, set()
         if isinstance(parameter, DTensor):
             names = parameter.device_mesh.mesh_dim_names or ()
-            mesh = self.meshes.of(names)
+            mesh = self.meshes.with_dims(names)
             cut = {
                 name
                 for name, placement in zip(names, parameter.placements, strict=True)
                 if not isinstance(placement, Replicate)
             }
-        own, ranks = 0, 1
+        replica_number, replica_count = 0, 1
         for name in mesh.mesh_dim_names or ():
             if name != "pp" and name not in cut:
                 size = int(mesh[name].size())
-                own, ranks = own * size + int(mesh.get_local_rank(name)), ranks * size
-        return number % ranks == own
+                replica_number, replica_count = (
+                    replica_number * size + int(mesh.get_local_rank(name)),
+                    replica_count * size,
+                )
+        return number % replica_count == replica_number
 
     @property
     def first(self) -> bool:
@@ -149,57 +154,71 @@ class Engine:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """All that are trained on this rank, each once."""
-        return _trained(self.stages)
+        """All trained parameters of this rank, each once."""
+        return _trained_parameters(self.stages)
 
 
-def _trained(stages: list[Stage]) -> list[torch.nn.Parameter]:
+def _trained_parameters(stages: list[NativeStage]) -> list[torch.nn.Parameter]:
+    """All trained parameters of some stages, each once."""
     return list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
 
 
-def _by_decay(
-    stages: list[Stage], pieces: list[torch.Tensor], rule: AdamW, *, model: Model
+def _decay_groups(
+    stages: list[NativeStage], pieces: list[torch.Tensor], rule: AdamW, *, model: Model
 ) -> list[dict[str, Any]]:
-    """Groups for PyTorch's optimizer of the pieces of all trained parameters: those with weight
-    decay, and those that it spares.
-    """
+    """Optimizer groups of the trained parameters' pieces: with weight decay, and exempt from it."""
     keys = {
-        id(stage.get_parameter(name)): key for stage in stages for name, key, _ in stage.keyed()
+        id(stage.get_parameter(name)): key
+        for stage in stages
+        for name, key, _ in stage.parameter_keys()
     }
-    spared = [is_spared(parameter_of(model, keys[id(p)]), rule.spared) for p in _trained(stages)]
+    exempt = [
+        is_exempt(parameter_of(model, keys[id(p)]), rule.no_decay)
+        for p in _trained_parameters(stages)
+    ]
     groups = ((False, rule.decay), (True, 0.0))
     return [
-        {"params": own, "weight_decay": decay}
+        {"params": group_pieces, "weight_decay": decay}
         for kind, decay in groups
-        if (own := [piece for piece, one in zip(pieces, spared, strict=True) if one == kind])
+        if (
+            group_pieces := [
+                piece
+                for piece, is_in_group in zip(pieces, exempt, strict=True)
+                if is_in_group == kind
+            ]
+        )
     ]
 
 
-def _loss(
-    grid: Grid, meshes: Meshes, *, settings: Settings, scale: float
+def _loss_function(
+    grid: Grid, meshes: GridMeshes, *, settings: Settings, scale: float
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Cross-entropy of logits whose vocabulary is cut by tp, summed over tokens; negative labels
-    have none.
+    """Loss function: cross-entropy of vocabulary-parallel logits summed over tokens, times `scale`.
+
+    Tokens with negative labels have no loss.
     """
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        wanted = torch.where(labels < 0, IGNORED, labels).flatten()
+        """Cross-entropy of the tokens with labels, summed and scaled."""
+        targets = torch.where(labels < 0, IGNORED, labels).flatten()
         flat: torch.Tensor = logits.flatten(0, 1)
         if flat.dtype.itemsize < 4:
             flat = flat.float()
         flat = scaled_logits(flat, settings)
         if grid.tp > 1:
             flat = DTensor.from_local(flat, meshes.dense["tp"], [Shard(-1)], run_check=False)
-            wanted = DTensor.from_local(wanted, meshes.dense["tp"], [Replicate()], run_check=False)
-        found = functional.cross_entropy(flat, wanted, reduction="sum", ignore_index=IGNORED)
+            targets = DTensor.from_local(
+                targets, meshes.dense["tp"], [Replicate()], run_check=False
+            )
+        summed = functional.cross_entropy(flat, targets, reduction="sum", ignore_index=IGNORED)
         # Scaled last: the pipeline detaches a loss in place, which a view of a DTensor does not
         # allow.
-        return (found.to_local() if isinstance(found, DTensor) else found) * scale
+        return (summed.to_local() if isinstance(summed, DTensor) else summed) * scale
 
     return loss
 
 
-def engine(
+def create_engine(
     model: Model,
     job: TrainingJob,
     grid: Grid,
@@ -211,21 +230,21 @@ def engine(
     compute: torch.dtype | None = None,
     order: Table | None = None,
     device: str = "cpu",
-) -> Engine:
-    """This rank's part of `grid`, ready for its first step. All ranks of the process group call it.
+) -> NativeEngine:
+    """Create this rank's engine for `grid`, ready for the first step; all ranks must call it.
 
     Args:
-        dtype: of parameters, gradients and states between steps.
-        compute: of products and activations; None = `dtype`.
-        order: of the stages' actions instead of the grid's schedule, which then only says where
-            they are.
+        dtype: format of parameters, gradients and states between steps.
+        compute: format of matrix products and activations; None = `dtype`.
+        order: order of the stages' actions instead of the grid's schedule, which then only places
+            the stages.
 
     Raises:
         StrategyError: ``run.world``: another number of ranks than the grid's devices; rules
         ``native.*``, ``grid.*`` and of plans.
     """
     chosen_settings = settings or model.settings
-    require_expressible(replace(model, settings=chosen_settings), grid, job=job)
+    require_expressible_grid(replace(model, settings=chosen_settings), grid, job=job)
     facts = grid_facts(
         model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length
     )
@@ -240,49 +259,59 @@ def engine(
     if order is not None:
         plan = replace(plan, orders=(order,))
     require_valid(plan, model=model, global_batch=job.global_batch)
-    meshes, chosen = grid_meshes(grid, experts=facts.experts > 0, device=device), rule or AdamW()
+    meshes, optimizer_settings = (
+        grid_meshes(grid, experts=facts.experts > 0, device=device),
+        rule or AdamW(),
+    )
     (parts,) = plan_stages(plan, model=model)
     rank = dist.get_rank()
-    mine = [part for part in parts if rank in part.devices]
-    context = context_of(
-        mine[0], meshes.context, rank=rank, length=job.sequence_length, gather=grid.gather
+    local_parts = [part for part in parts if rank in part.devices]
+    context = rank_context(
+        local_parts[0], meshes.context, rank=rank, length=job.sequence_length, gather=grid.gather
     )
-    stages = [Stage(part, model=model, settings=chosen_settings, context=context) for part in mine]
-    place(stages, meshes, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
-    loss = _loss(
+    stages = [
+        NativeStage(part, model=model, settings=chosen_settings, context=context)
+        for part in local_parts
+    ]
+    parallelize_stages(
+        stages, meshes, grid, source=source, dtypes=(dtype, compute or dtype), device=device
+    )
+    loss = _loss_function(
         grid, meshes, settings=chosen_settings, scale=1.0 / (job.global_batch * job.sequence_length)
     )
     microbatches = plan.lanes[0].microbatches
-    # The update is element by element: of a DTensor it would work out anew how each of its products
-    # is cut.
-    pieces = [local(p.detach()) for p in _trained(stages)]
+    # The update is element-wise: on DTensors it would propagate the sharding of every operation
+    # anew.
+    pieces = [local_shard(p.detach()) for p in _trained_parameters(stages)]
     optimizer = torch.optim.AdamW(
-        _by_decay(stages, pieces, chosen, model=model),
-        lr=chosen.rate,
-        betas=chosen.betas,
-        eps=chosen.eps,
+        _decay_groups(stages, pieces, optimizer_settings, model=model),
+        lr=optimizer_settings.rate,
+        betas=optimizer_settings.betas,
+        eps=optimizer_settings.eps,
         foreach=True,
     )
-    own = Engine(
+    created = NativeEngine(
         grid=grid,
         plan=plan,
         meshes=meshes,
-        tokens=tokens_of(mine[0], rank=rank, microbatches=microbatches, length=job.sequence_length),
+        tokens=rank_tokens(
+            local_parts[0], rank=rank, microbatches=microbatches, length=job.sequence_length
+        ),
         stages=stages,
-        places=tuple(part.chunk for part in mine),
+        places=tuple(part.chunk for part in local_parts),
         chunks=len(parts),
         runtime=None,
         loss=loss,
         pieces=pieces,
         optimizer=optimizer,
-        rule=chosen,
+        rule=optimizer_settings,
         microbatches=microbatches,
         device=device,
-        shared=copies(model, stages, mine, parts, rank=rank),
+        shared=tied_copies(model, stages, local_parts, parts, rank=rank),
         balance=native_balance(
             stages, grid, coefficient=chosen_settings.load_balancing, microbatches=microbatches
         ),
     )
     if grid.pp > 1:
-        own.runtime = own.pipeline()
-    return own
+        created.runtime = created.pipeline()
+    return created

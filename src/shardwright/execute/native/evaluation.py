@@ -1,4 +1,4 @@
-"""The loss of batches that nothing is learnt from, on PyTorch's own engine."""
+"""Loss of evaluation batches, without training on them, on PyTorch's own engine."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from shardwright.execute.interpreter.device_walk import Batch
-from shardwright.execute.native.engine import Engine
-from shardwright.execute.native.torch_private import around_actions, drop_output, forward_only
+from shardwright.execute.native.engine import NativeEngine
+from shardwright.execute.native.torch_private import drop_output, keep_forward_actions, wrap_actions
 
 
-def evaluate(engine: Engine, batches: Iterable[Batch]) -> float:
-    """Mean loss of all batches with the parameters as they are, the same number on every rank. All
-    ranks call it.
+def evaluate(engine: NativeEngine, batches: Iterable[Batch]) -> float:
+    """Mean loss of all batches with the current parameters, equal on every rank.
 
-    Of a pipeline the forward actions of the plan's order run, by a runtime of their own that is
-    gone afterwards, and its buffers with it. Parameters that are sharded between steps are gathered
-    as in a step, and dropped again.
+    All ranks must call it.
+
+    In a pipeline, only the forward actions of the plan's order run, in a temporary runtime whose
+    buffers are freed afterwards. Parameters that are sharded between steps are gathered as in a
+    step, and freed again.
     """
-    runtime = forward_only(engine.pipeline()) if engine.runtime is not None else None
+    runtime = keep_forward_actions(engine.pipeline()) if engine.runtime is not None else None
     losses = []
     for batch in batches:
-        tokens, labels = engine.given(batch)
+        tokens, labels = engine.local_batch(batch)
         with torch.no_grad(), engine.computing():
             total = (
-                _piped(engine, runtime, tokens, labels)
+                _pipeline_loss(engine, runtime, tokens, labels)
                 if runtime is not None
-                else _alone(engine, tokens, labels)
+                else _loss_without_pipeline(engine, tokens, labels)
             )
         total = total.double() / engine.grid.tp
         dist.all_reduce(total)
@@ -42,27 +43,35 @@ def evaluate(engine: Engine, batches: Iterable[Batch]) -> float:
     return sum(losses) / len(losses)
 
 
-def _piped(
-    engine: Engine, runtime: Any, tokens: torch.Tensor, labels: torch.Tensor
+def _pipeline_loss(
+    engine: NativeEngine, runtime: Any, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """The loss of this replica where the rank has the last chunk, else zero."""
+    """Loss of this replica in a pipeline, if the rank has the last chunk; else zero."""
     losses: list[torch.Tensor] = []
     inputs = (tokens,) if engine.first else ()
 
     @contextmanager
-    def forgetting(word: str, chunk: int, microbatch: int) -> Iterator[None]:
+    def drop_outputs(word: str, chunk: int, microbatch: int) -> Iterator[None]:
+        """Context manager that drops the last chunk's output after an action."""
         yield
         drop_output(runtime, word, chunk, microbatch)
 
-    around_actions(runtime, forgetting)
+    wrap_actions(runtime, drop_outputs)
     runtime.eval(
         *inputs, target=labels if engine.last else None, losses=losses, return_outputs=False
     )
     return torch.stack(losses).sum() if losses else torch.zeros((), device=engine.device)
 
 
-def _alone(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of this replica."""
+def _loss_without_pipeline(
+    engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """Loss of this replica without a pipeline."""
     (stage,) = engine.stages
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
-    return torch.stack([engine.loss(stage(some), wanted) for some, wanted in pairs]).sum()
+    return torch.stack(
+        [
+            engine.loss(stage(microbatch_tokens), microbatch_labels)
+            for microbatch_tokens, microbatch_labels in pairs
+        ]
+    ).sum()

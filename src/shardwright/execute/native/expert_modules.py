@@ -1,9 +1,8 @@
-"""Mixtures of experts: the choice, the rows of each of a rank's experts, their products, and the
-way back.
+"""Mixture-of-experts modules: routing, dispatch of rows, expert projections and the way back.
 
-Between `Permute` and `Unpermute` a value is (rows, elements) for each extent, one row for each
-token and expert that it chose, sorted by expert; behind the extents stand the number of rows of
-each expert and the way that the rows came (`dispatch.Way`).
+Between `NativePermute` and `NativeUnpermute` a value is (rows, elements) for each extent, with one
+row for each pair of a token and a chosen expert, sorted by expert. After the extents follow the
+number of rows of each expert and the rows' route (`token_dispatch.TokenRoute`).
 """
 
 from __future__ import annotations
@@ -15,19 +14,26 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from shardwright.execute.native.token_dispatch import Owners, Way, returned, sent
-from shardwright.execute.native.torch_private import local
+from shardwright.execute.native.token_dispatch import (
+    ExpertOwners,
+    TokenRoute,
+    return_rows,
+    send_rows,
+)
+from shardwright.execute.native.torch_private import local_shard
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Dim
 
 
-class Route(nn.Module):  # type: ignore[misc]
-    """The choice of experts: see `chosen_experts`.
+class NativeRouter(nn.Module):  # type: ignore[misc]
+    """Module that chooses the experts of each token from its logits.
+
+    See `chosen_experts`.
 
     Args:
-        seen: gets the logits of every forward pass; None: they are not kept.
+        seen: receives the logits of every forward pass; None: logits are not kept.
     """
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
@@ -43,7 +49,7 @@ class Route(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(samples, positions, topk) twice."""
+        """Probabilities and numbers of the chosen experts, (samples, positions, topk) each."""
         if self.seen is not None:
             self.seen.append(logits)
         return chosen_experts(
@@ -52,43 +58,43 @@ class Route(nn.Module):  # type: ignore[misc]
 
 
 class NativePermute(nn.Module):  # type: ignore[misc]
-    """Rows of tokens, copied to every expert that they chose, or times what it counts.
+    """Copy each token's row to every expert that it chose, and send rows to the experts' ranks.
+
+    Rows are multiplied by the expert's probability where the operator is weighted.
 
     Args:
-        owners: ranks that have experts, or parts of them, of their own. copies: ranks of tp that
-            have the same tokens and parts of experts.
+        owners: ranks that jointly hold all experts; None: this rank has all.
+        copies: ranks of tp that have the same tokens and parts of experts.
     """
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         assert operator.experts is not None
         self.experts, self.weighed = operator.experts.experts, operator.weighed
-        self.owners: Owners | None = None
+        self.owners: ExpertOwners | None = None
         self.copies: DeviceMesh | None = None
 
     def forward(
-        self, x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, Way]:
-        """Rows, their number by expert, and their way."""
-        order = torch.argsort(chosen.flatten(), stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self.experts)
-        rows = x.flatten(0, 1)[order // chosen.shape[-1]]
+        self, x: torch.Tensor, probabilities: torch.Tensor, expert_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, TokenRoute]:
+        """Rows for the experts of this rank, number of rows by expert, and the rows' route."""
+        order = torch.argsort(expert_ids.flatten(), stable=True)
+        counts = torch.bincount(expert_ids.flatten(), minlength=self.experts)
+        rows = x.flatten(0, 1)[order // expert_ids.shape[-1]]
         if self.weighed:
             rows = rows * probabilities.flatten()[order].unsqueeze(-1)
         if self.copies is not None:
-            # In backward each rank has what its part of the experts gives.
+            # In backward each rank has the partial gradient of its part of the experts.
             rows = DTensor.from_local(rows, self.copies, [Replicate()], run_check=False).to_local(
                 grad_placements=[Partial()]
             )
         if self.owners is None:
-            return rows, counts, Way(order=order)
-        return sent(rows, counts, order, to=self.owners)
+            return rows, counts, TokenRoute(order=order)
+        return send_rows(rows, counts, order, to=self.owners)
 
 
-class Products(nn.Module):  # type: ignore[misc]
-    """y_e = x_e W_e (+ b_e) for the rows of every expert e, one tensor for every extent that the
-    operator writes.
-    """
+class GroupedProjections(nn.Module):  # type: ignore[misc]
+    """Grouped linear layers y_e = x_e W_e (+ b_e) of every expert e, one output for each extent."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
@@ -105,35 +111,36 @@ class Products(nn.Module):  # type: ignore[misc]
             [e.dim for e in p.extents].index(Dim.FFN) for p in operator.parameters[:count]
         ]
 
-    def cut(self, mesh: DeviceMesh) -> None:
-        """Leave every rank its part of the experts (dim ``ep`` of the mesh) and of their inner
-        width (any other dim).
-        """
-        for own, widths in ((self.weights, self.widths), (self.biases, ())):
-            for i, whole in enumerate(own):
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Shard the weights: experts over the mesh dim ``ep``, inner width over the other dims."""
+        for parameters, widths in ((self.weights, self.widths), (self.biases, ())):
+            for i, full in enumerate(parameters):
                 placements = [
                     Shard(0 if name == "ep" else widths[i]) for name in mesh.mesh_dim_names or ()
                 ]
-                part = distribute_tensor(whole.detach(), mesh, placements, src_data_rank=None)
-                own[i] = nn.Parameter(part, requires_grad=whole.requires_grad)
+                part = distribute_tensor(full.detach(), mesh, placements, src_data_rank=None)
+                parameters[i] = nn.Parameter(part, requires_grad=full.requires_grad)
 
     def forward(
-        self, x: torch.Tensor, counts: torch.Tensor, way: Way
-    ) -> tuple[torch.Tensor | Way, ...]:
-        """Products, and what says whose rows they are."""
+        self, x: torch.Tensor, counts: torch.Tensor, route: TokenRoute
+    ) -> tuple[torch.Tensor | TokenRoute, ...]:
+        """Multiply each expert's rows by its weights; the counts and the route pass through."""
         rows = x.split(counts.tolist())
-        found = [
-            torch.cat([part @ matrix for part, matrix in zip(rows, local(weight), strict=True)])
+        outputs = [
+            torch.cat(
+                [part @ matrix for part, matrix in zip(rows, local_shard(weight), strict=True)]
+            )
             for weight in self.weights
         ]
         for i, bias in enumerate(self.biases):
-            found[i] = found[i] + local(bias).repeat_interleave(counts, dim=0)
-        return (*found, counts, way)
+            outputs[i] = outputs[i] + local_shard(bias).repeat_interleave(counts, dim=0)
+        return (*outputs, counts, route)
 
 
 class NativeUnpermute(nn.Module):  # type: ignore[misc]
-    """y = sum over a token's experts of probability x row, or of rows that were weighed before;
-    `copies`: see `NativePermute`.
+    """Sum of each token's expert rows, weighted by probability, back in token order.
+
+    Rows may have been weighted before (`weighed`). `copies`: see `NativePermute`.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -145,45 +152,50 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
         self,
         rows: torch.Tensor,
         counts: torch.Tensor,
-        way: Way,
+        route: TokenRoute,
         probabilities: torch.Tensor,
-        chosen: torch.Tensor,
+        expert_ids: torch.Tensor,
     ) -> tuple[torch.Tensor]:
-        """(samples, positions, elements)."""
+        """Sum each token's expert rows by probability: (samples, positions, elements)."""
         if self.copies is not None:
             rows = (
                 DTensor.from_local(rows, self.copies, [Partial()], run_check=False)
                 .redistribute(placements=[Replicate()])
                 .to_local()
             )
-        each = returned(rows, way).unflatten(0, chosen.shape)
-        return ((each if self.weighed else probabilities.unsqueeze(-1) * each).sum(-2),)
+        rows_by_choice = return_rows(rows, route).unflatten(0, expert_ids.shape)
+        return (
+            (rows_by_choice if self.weighed else probabilities.unsqueeze(-1) * rows_by_choice).sum(
+                -2
+            ),
+        )
 
 
-def spread_experts(
-    steps: Iterable[nn.Module], mesh: DeviceMesh | None, owners: Owners | None
-) -> tuple[Products, ...]:
-    """Leave every rank its own experts, or parts of them, and send it rows of other ranks' tokens:
-    the products of a layer.
+def shard_expert_layer(
+    steps: Iterable[nn.Module], mesh: DeviceMesh | None, owners: ExpertOwners | None
+) -> tuple[GroupedProjections, ...]:
+    """Give every rank its part of the experts, and make permutations send rows to the other ranks.
+
+    Returns the layer's grouped projections.
 
     Args:
         mesh: ``ep`` and ``etp``; None: each rank has all experts.
     """
-    found = []
+    projections = []
     for step in steps:
         if isinstance(step, NativePermute):
             step.owners = owners
-        if isinstance(step, Products):
-            found.append(step)
+        if isinstance(step, GroupedProjections):
+            projections.append(step)
             if mesh is not None:
-                step.cut(mesh)
-    return tuple(found)
+                step.shard(mesh)
+    return tuple(projections)
 
 
-def cut_experts(steps: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-    """Cut all experts of a layer by their inner width, over ranks that have the same tokens."""
+def shard_expert_width(steps: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+    """Shard the inner width of all experts of a layer over ranks that have the same tokens."""
     for step in steps:
         if isinstance(step, NativePermute | NativeUnpermute):
             step.copies = mesh
-        if isinstance(step, Products):
-            step.cut(mesh)
+        if isinstance(step, GroupedProjections):
+            step.shard(mesh)

@@ -1,5 +1,6 @@
-"""The load-balancing loss on PyTorch's own engine, without pipeline stages: counts are added over
-all ranks after a forward pass.
+"""Load-balancing loss on PyTorch's own engine without pipeline stages.
+
+Counts are summed over all ranks after a forward pass.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.native.decoder_module import Stage
-from shardwright.execute.native.expert_modules import Route
+from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.native.expert_modules import NativeRouter
 from shardwright.execute.numerics.base.local_tensors import at_least_float32
 from shardwright.execute.numerics.experts.load_balancing_loss import (
     balance_loss,
@@ -23,51 +24,57 @@ from shardwright.strategy.grid.grid import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeBalance:
-    """The loss of a rank's microbatches.
+    """Load-balancing loss of a rank's microbatches.
 
     Args:
-        routes: the choices of experts of this rank.
-        factor: of a microbatch's loss in the step's.
-        copies: ranks that count the same tokens.
-        parts: ranks among which the value that is reported is divided.
+        routes: the router modules of this rank.
+        factor: factor of a microbatch's loss in the step's loss.
+        copies: number of ranks that count the same tokens.
+        parts: number of ranks over which the reported value is divided.
     """
 
-    routes: tuple[Route, ...]
+    routes: tuple[NativeRouter, ...]
     factor: float
     copies: int
     parts: int
 
     def begin(self) -> None:
-        """From here on routers keep the logits of a forward pass, in the graph of its gradients."""
+        """Make the routers keep the logits of the next forward pass, with their autograd graph."""
         for route in self.routes:
             route.seen = []
 
     def loss(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(what this rank's own tokens have of the loss, for its gradient; this rank's part of the
-        value). All ranks call it.
+        """(loss of this rank's tokens, for the gradient; this rank's part of the reported value).
+
+        All ranks call it, after a forward pass.
         """
-        logits = [one for route in self.routes for one in route.seen or ()]
+        logits = [router_logits for route in self.routes for router_logits in route.seen or ()]
         for route in self.routes:
             route.seen = None
         shape = self.routes[0].shape
-        total = torch.stack([router_counts(one, shape=shape) for one in logits]).sum(0)
+        total = torch.stack(
+            [router_counts(router_logits, shape=shape) for router_logits in logits]
+        ).sum(0)
         dist.all_reduce(total)
         total = total / self.copies
-        own = (
+        local_loss = (
             torch.stack(
-                [token_share_of_loss(at_least_float32(one), total, shape=shape) for one in logits]
+                [
+                    token_share_of_loss(at_least_float32(router_logits), total, shape=shape)
+                    for router_logits in logits
+                ]
             ).sum()
             * self.factor
         )
-        return own, balance_loss(total, shape=shape) * (self.factor / self.parts)
+        return local_loss, balance_loss(total, shape=shape) * (self.factor / self.parts)
 
 
 def native_balance(
-    stages: Iterable[Stage], grid: Grid, *, coefficient: float, microbatches: int
+    stages: Iterable[NativeStage], grid: Grid, *, coefficient: float, microbatches: int
 ) -> NativeBalance | None:
-    """The loss of a rank's stages; None where none is computed."""
+    """Create the load-balancing loss of a rank's stages; None if the run has none."""
     routes = tuple(
-        module for stage in stages for module in stage.modules() if isinstance(module, Route)
+        module for stage in stages for module in stage.modules() if isinstance(module, NativeRouter)
     )
     if not coefficient or not routes:
         return None

@@ -1,6 +1,4 @@
-"""Attention of a rank's queries to keys and values that the ranks of a ring pass round, as a
-function of autograd.
-"""
+"""Ring attention as an autograd function: keys and values travel around the ranks of a ring."""
 
 from __future__ import annotations
 
@@ -25,73 +23,78 @@ from shardwright.program.layout.tensor_layout import Indices, count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Ranks that pass their keys and values to the next one.
+    """Ranks that pass their keys and values to the next rank.
 
     Args:
-        ranks: in order.
-        dealt: positions of the keys of each.
+        ranks: the ranks, in order.
+        positions_by_rank: positions of the keys of each rank.
     """
 
     ranks: dist.ProcessGroup
-    dealt: tuple[Indices, ...]
+    positions_by_rank: tuple[Indices, ...]
 
-    def held(self, step: int) -> Indices:
-        """Positions of the keys that this rank has once all have travelled so many hops."""
-        return self.dealt[(self.ranks.rank() - step) % len(self.dealt)]
+    def key_positions(self, step: int) -> Indices:
+        """Positions of the keys that this rank holds after `step` hops."""
+        return self.positions_by_rank[(self.ranks.rank() - step) % len(self.positions_by_rank)]
 
-    def passed(self, tensor: torch.Tensor, *, positions: Indices) -> _Passing:
-        """Begin to send a tensor (samples, positions, ..) to the rank behind, and to receive one of
-        `positions` from the rank before.
+    def pass_on(self, tensor: torch.Tensor, *, positions: Indices) -> _Transfer:
+        """Begin to send a tensor to the next rank, and to receive one from the previous rank.
+
+        Both are (samples, positions, ..); `positions`: those of the received tensor.
         """
-        own, size = self.ranks.rank(), len(self.dealt)
-        behind, before = (dist.get_global_rank(self.ranks, (own + way) % size) for way in (1, -1))
-        given = tensor.contiguous()
-        came = given.new_empty((given.shape[0], count(positions), *given.shape[2:]))
-        both = [
-            dist.P2POp(dist.isend, given, behind, self.ranks),
-            dist.P2POp(dist.irecv, came, before, self.ranks),
+        rank, size = self.ranks.rank(), len(self.positions_by_rank)
+        next_rank, previous_rank = (
+            dist.get_global_rank(self.ranks, (rank + hop) % size) for hop in (1, -1)
+        )
+        outgoing = tensor.contiguous()
+        incoming = outgoing.new_empty((outgoing.shape[0], count(positions), *outgoing.shape[2:]))
+        operations = [
+            dist.P2POp(dist.isend, outgoing, next_rank, self.ranks),
+            dist.P2POp(dist.irecv, incoming, previous_rank, self.ranks),
         ]
-        return _Passing(works=dist.batch_isend_irecv(both), given=given, came=came)
+        return _Transfer(
+            works=dist.batch_isend_irecv(operations), outgoing=outgoing, incoming=incoming
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Passing:
-    """A tensor on its way to the rank behind, which stays until it is there, and one that comes."""
+class _Transfer:
+    """A tensor being sent to the next rank, and one being received."""
 
     works: list[dist.Work]
-    given: torch.Tensor
-    came: torch.Tensor
+    outgoing: torch.Tensor
+    incoming: torch.Tensor
 
-    def ended(self) -> torch.Tensor:
-        """The tensor that arrived."""
+    def wait(self) -> torch.Tensor:
+        """Wait for the transfer, and return the received tensor."""
         for work in self.works:
             work.wait()
-        return self.came
+        return self.incoming
 
 
-def passed_round(
+def attend_over_ring(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, place: OperatorShare, ring: Ring
 ) -> torch.Tensor:
-    """The output (samples, positions, heads x width of values) of a rank's queries over the keys of
-    all ranks.
+    """Attention of a rank's queries to all ranks' keys: (samples, positions, heads x value width).
 
     Each block of keys is attended to when it arrives (`attention_by_key_block`), while the next one
-    is on its way. For backward the output and the logarithms of its denominators are kept beside
-    what the rank itself
-    had: keys pass by again, and their gradients travel with them, to which each rank adds what its
-    queries give.
+    is on its way. For backward, the rank keeps its own inputs, the output and the logarithms of its
+    denominators. Keys travel around again in backward together with their gradients, to which each
+    rank adds the part of its queries.
 
     Args:
         query, key, value: (samples, positions, heads x width).
-        place: what heads of which positions they are.
+        place: the rank's share of the operator: its heads and positions.
 
     Source: Liu et al. 2023 (arXiv 2310.01889).
     """
-    found: torch.Tensor = _Round.apply(query, key, value, place, ring)
-    return found
+    output: torch.Tensor = _RingAttention.apply(query, key, value, place, ring)
+    return output
 
 
-class _Round(torch.autograd.Function):  # type: ignore[misc]
+class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
+    """Autograd function of `attend_over_ring`."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -101,48 +104,74 @@ class _Round(torch.autograd.Function):  # type: ignore[misc]
         place: OperatorShare,
         ring: Ring,
     ) -> torch.Tensor:
-        held, widths, made = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1]), None
-        for step in range(len(ring.dealt)):
-            coming = _next(ring, held, step)
-            made = attend_to_keys(place, query, _keys(held, widths, ring.held(step)), made)
-            held = coming.ended() if coming is not None else held
-        assert made is not None, "a ring has ranks"
-        out = merge_heads(made[0].to(query.dtype))
+        """Attend to each block of keys as it arrives."""
+        keys_and_values, widths, output = (
+            torch.cat([key, value], dim=-1),
+            (key.shape[-1], value.shape[-1]),
+            None,
+        )
+        for step in range(len(ring.positions_by_rank)):
+            transfer = _begin_transfer(ring, keys_and_values, step)
+            output = attend_to_keys(
+                place, query, _key_block(keys_and_values, widths, ring.key_positions(step)), output
+            )
+            keys_and_values = transfer.wait() if transfer is not None else keys_and_values
+        assert output is not None, "a ring has ranks"
+        out = merge_heads(output[0].to(query.dtype))
         ctx.place, ctx.ring = place, ring
-        ctx.save_for_backward(query, key, value, out, made[1])
+        ctx.save_for_backward(query, key, value, out, output[1])
         return out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Send keys and their gradients around the ring again, adding the queries' parts."""
         query, key, value, out, normal = ctx.saved_tensors
         place, ring = ctx.place, ctx.ring
-        held, widths = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1])
-        made, back = (split_heads(place, out), normal), split_heads(place, grad)
-        dq, own, travelling = at_least_float32(torch.zeros_like(query)), None, None
-        for step in range(len(ring.dealt)):
-            coming = _next(ring, held, step)
-            more, found = attend_to_keys_backward(
-                place, query, _keys(held, widths, ring.held(step)), made, back
+        keys_and_values, widths = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1])
+        output, output_grads = (split_heads(place, out), normal), split_heads(place, grad)
+        dq, own_block_grads, grads_transfer = at_least_float32(torch.zeros_like(query)), None, None
+        for step in range(len(ring.positions_by_rank)):
+            transfer = _begin_transfer(ring, keys_and_values, step)
+            query_grad, block_grads = attend_to_keys_backward(
+                place,
+                query,
+                _key_block(keys_and_values, widths, ring.key_positions(step)),
+                output,
+                output_grads,
             )
-            dq, both = dq + more, torch.cat([found.key, found.value], dim=-1)
-            if travelling is not None:
-                both = both + travelling.ended()
+            dq, key_value_grads = (
+                dq + query_grad,
+                torch.cat([block_grads.key, block_grads.value], dim=-1),
+            )
+            if grads_transfer is not None:
+                key_value_grads = key_value_grads + grads_transfer.wait()
             if step:
-                travelling = ring.passed(both, positions=ring.held(step + 1))
+                grads_transfer = ring.pass_on(
+                    key_value_grads, positions=ring.key_positions(step + 1)
+                )
             else:
-                own = both
-            held = coming.ended() if coming is not None else held
-        assert own is not None, "a ring has ranks"
-        dk, dv = (own if travelling is None else own + travelling.ended()).split(widths, dim=-1)
+                own_block_grads = key_value_grads
+            keys_and_values = transfer.wait() if transfer is not None else keys_and_values
+        assert own_block_grads is not None, "a ring has ranks"
+        dk, dv = (
+            own_block_grads if grads_transfer is None else own_block_grads + grads_transfer.wait()
+        ).split(widths, dim=-1)
         return dq.to(query.dtype), dk, dv, None, None
 
 
-def _next(ring: Ring, held: torch.Tensor, step: int) -> _Passing | None:
-    """The next block of keys on its way; None: this one is the last."""
-    return ring.passed(held, positions=ring.held(step + 1)) if step + 1 < len(ring.dealt) else None
+def _begin_transfer(ring: Ring, keys_and_values: torch.Tensor, step: int) -> _Transfer | None:
+    """Begin to pass the block of keys on; None at the last hop."""
+    return (
+        ring.pass_on(keys_and_values, positions=ring.key_positions(step + 1))
+        if step + 1 < len(ring.positions_by_rank)
+        else None
+    )
 
 
-def _keys(held: torch.Tensor, widths: tuple[int, int], positions: Indices) -> KeyBlock:
-    key, value = held.split(widths, dim=-1)
+def _key_block(
+    keys_and_values: torch.Tensor, widths: tuple[int, int], positions: Indices
+) -> KeyBlock:
+    """Split a tensor of joined keys and values into a `KeyBlock`."""
+    key, value = keys_and_values.split(widths, dim=-1)
     return KeyBlock(key=key, value=value, positions=positions)

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.execute.interpreter.recorder import Recorder, Tell, silent
+from shardwright.execute.interpreter.recorder import Recorder, Tell, ignore_event
 from shardwright.execute.native.torch_private import (
-    around_actions,
-    around_shards,
-    around_wait,
     is_sharded,
     message_size,
+    wrap_actions,
+    wrap_receive_wait,
+    wrap_shard_waits,
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_trace import ACTIONS, Track
@@ -26,48 +26,54 @@ from shardwright.program.task_arrays import TaskKind
 from shardwright.units import MILLI
 
 SYNC = {"UNSHARD": TaskKind.GATHER, "REDUCE_GRAD": TaskKind.REDUCE}
-"""What the runtime does about shards, as a trace has it."""
+"""Task kinds of the pipeline runtime's actions on shards."""
 SENDS, RECEIVES = ("SEND_F", "SEND_B"), ("RECV_F", "RECV_B")
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Reports of a rank: `tell` for events that begin, `asking` for requests to other ranks (see
-    `Recorder`).
+    """Functions of a rank that record its actions and its communication.
+
+    `tell` for actions, `record_request` for communication; see `Recorder`.
     """
 
     tell: Tell
-    asking: Callable[..., AbstractContextManager[None]]
+    record_request: Callable[..., AbstractContextManager[None]]
 
 
-def _nothing(*asked: object, **more: object) -> AbstractContextManager[None]:
+def _record_nothing(*asked: object, **more: object) -> AbstractContextManager[None]:
+    """Context manager that records nothing."""
     return nullcontext()
 
 
-NOBODY = Listener(silent, _nothing)
+NO_LISTENER = Listener(ignore_event, _record_nothing)
 
 
-def listening(recorder: Recorder | None, *, device: int) -> Listener:
-    """The listener of `device` for a step that begins now."""
+def listener_of_step(recorder: Recorder | None, *, device: int) -> Listener:
+    """Create the listener of `device` for a step that begins now.
+
+    One that records nothing without a recorder.
+    """
     if recorder is None:
-        return NOBODY
+        return NO_LISTENER
     recorder.begin((device,))
-    return Listener(recorder.tell(device), partial(recorder.asking, device))
+    return Listener(recorder.tell(device), partial(recorder.record_request, device))
 
 
-def tell_actions(runtime: Any, listener: Listener) -> None:
-    """In its next step a pipeline tells every action as it begins, and what it waits for."""
-    if listener is not NOBODY:
-        around_actions(runtime, partial(_told, runtime, listener))
+def record_actions(runtime: Any, listener: Listener) -> None:
+    """Make a pipeline report every action and every wait of its next step to the listener."""
+    if listener is not NO_LISTENER:
+        wrap_actions(runtime, partial(_record_action, runtime, listener))
 
 
 @contextmanager
-def _told(
+def _record_action(
     runtime: Any, listener: Listener, word: str, chunk: int, microbatch: int
 ) -> Iterator[None]:
+    """Context manager that reports one action of a pipeline runtime, and wraps its receive."""
     place = (0, chunk, microbatch, 0)
     if word in SENDS:
-        with listener.asking(
+        with listener.record_request(
             "send", track=Track.MESSAGES, size=message_size(runtime, word, chunk), place=place
         ):
             yield
@@ -79,38 +85,42 @@ def _told(
         yield
     if word in RECEIVES:
         size = message_size(runtime, word, chunk)
-        around_wait(
+        wrap_receive_wait(
             runtime,
             word,
             chunk,
             microbatch,
-            partial(listener.asking, "receive", track=Track.MESSAGES, size=size),
+            partial(listener.record_request, "receive", track=Track.MESSAGES, size=size),
         )
 
 
-def tell_shards(stages: Iterable[torch.nn.Module], recorder: Recorder, *, device: int) -> None:
-    """From now on FSDP2 tells what it asks of others inside what a step tells."""
+def record_shard_collectives(
+    stages: Iterable[torch.nn.Module], recorder: Recorder, *, device: int
+) -> None:
+    """Make FSDP2 report its collectives to the recorder while a device's action runs."""
 
     def around(kind: Collective) -> AbstractContextManager[None]:
+        """Context manager that records a collective during the device's actions."""
         return (
-            recorder.asking(device, kind, track=Track.COLLECTIVES)
+            recorder.record_request(device, kind, track=Track.COLLECTIVES)
             if recorder.listens(device)
             else nullcontext()
         )
 
     for stage in stages:
-        around_shards(stage, around)
+        wrap_shard_waits(stage, around)
 
 
 @dataclass(slots=True)
-class Events:
-    """A clock of an accelerator's stream: a reading is the number of an event, which the stream
-    reaches when what was asked before is done.
+class StreamClock:
+    """Clock of an accelerator's stream, whose readings are numbers of recorded events.
+
+    The stream reaches an event when all earlier work is done.
 
     Args:
-        event: makes one.
-        settle: waits for all of them.
-        clock: seconds of the host.
+        event: creates an event.
+        settle: waits for all events.
+        clock: the host's clock, in seconds.
     """
 
     event: Callable[[], Any]
@@ -120,7 +130,10 @@ class Events:
     begun: float = 0.0
 
     def restart(self) -> None:
-        """Forget all events, and set the clock by the host's: events know short times alone."""
+        """Drop all events, and set the clock's origin by the host's clock.
+
+        Events measure only short intervals well.
+        """
         self.marks = []
         self.settle()
         self.read()
@@ -128,25 +141,26 @@ class Events:
         self.begun = self.clock()
 
     def read(self) -> float:
-        """The number of an event that is asked for now."""
+        """Record an event on the stream, and return its number."""
         mark = self.event()
         mark.record()
         self.marks.append(mark)
         return float(len(self.marks) - 1)
 
     def seconds(self, reading: float) -> float:
-        """When the stream reached an event."""
+        """Seconds at which the stream reached an event, on the host's clock."""
         self.settle()
         return self.begun + float(self.marks[0].elapsed_time(self.marks[int(reading)])) * MILLI
 
 
 def native_recorder(on: torch.device) -> Recorder:
-    """Of a CPU by its clock; of a GPU by events of its stream,
-    so that kernels overlap as without.
+    """Create a recorder: with a CPU's clock, or with events of a GPU's stream.
+
+    With events, kernels overlap as without a recorder.
     """
     if on.type != "cuda":
         return Recorder()
-    events = Events(partial(torch.cuda.Event, enable_timing=True), torch.cuda.synchronize)
+    events = StreamClock(partial(torch.cuda.Event, enable_timing=True), torch.cuda.synchronize)
     events.restart()
     return Recorder(
         clock=events.read,

@@ -1,4 +1,4 @@
-"""Grids that PyTorch's own engine can run, and its differences from the plan."""
+"""Rules for grids that PyTorch's own engine can run, and its differences from the plan."""
 
 from __future__ import annotations
 
@@ -18,46 +18,45 @@ from shardwright.strategy.grid.model_counts import grid_facts
 from shardwright.strategy.rule_violations import Violation
 
 
-def expressible(model: Model, grid: Grid, *, job: TrainingJob) -> Violation | None:
-    """Why PyTorch cannot run `grid` by itself; None if it can. The grid must be legal
-    (`strategy.grid.rules`).
-    """
-    return next(refusals(model, grid, job=job), None)
+def why_not_expressible(model: Model, grid: Grid, *, job: TrainingJob) -> Violation | None:
+    """Reason why PyTorch cannot run a valid `grid` by itself; None if it can."""
+    return next(violations_of_grid(model, grid, job=job), None)
 
 
-def require_expressible(model: Model, grid: Grid, *, job: TrainingJob) -> None:
-    """Raise what `expressible` says.
+def require_expressible_grid(model: Model, grid: Grid, *, job: TrainingJob) -> None:
+    """Raise `StrategyError` with the reason why PyTorch cannot run the grid by itself, if any.
 
     Raises:
         StrategyError: a rule ``native.*``; ``run.optimizer``.
     """
     require_adamw(job.optimizer)
-    found = expressible(model, grid, job=job)
-    if found is not None:
+    violation = why_not_expressible(model, grid, job=job)
+    if violation is not None:
         raise StrategyError(
-            found.message,
-            hint=f"{found.hint}, or run without --backend torch-native",
-            rule=found.rule,
+            violation.message,
+            hint=f"{violation.hint}, or run without --backend torch-native",
+            rule=violation.rule,
         )
 
 
-def refusals(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violation]:
-    """Every reason."""
-    yield from _axes(grid)
+def violations_of_grid(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violation]:
+    """Iterate over all reasons why PyTorch cannot run a grid by itself."""
+    yield from _grid_violations(grid)
     if model.settings.load_balancing and grid.pp > 1:
         yield Violation(
             rule="native.balance",
             message=(
-                f"pp {grid.pp}: the load-balancing loss needs what routers of all stages counted,"
-                " and PyTorch's stages do not send it"
+                f"pp {grid.pp}: the load-balancing loss needs the counts of all stages' routers,"
+                " and PyTorch's stages do not send them"
             ),
             hint="use pp=1, or --load-balancing 0",
         )
-    yield from _model(model, grid)
-    yield from _widths(model, grid, job)
+    yield from _model_violations(model, grid)
+    yield from _uneven_violations(model, grid, job)
 
 
-def _axes(grid: Grid) -> Iterator[Violation]:
+def _grid_violations(grid: Grid) -> Iterator[Violation]:
+    """Violations by the grid's offload, slices and schedule."""
     if grid.offload:
         yield Violation(
             rule="native.offload",
@@ -78,22 +77,22 @@ def _axes(grid: Grid) -> Iterator[Violation]:
         )
 
 
-def _model(model: Model, grid: Grid) -> Iterator[Violation]:
-    """A chain from the embedding to the head, of operators that `decoder` has."""
-    before: tuple[str, ...] = ()
+def _model_violations(model: Model, grid: Grid) -> Iterator[Violation]:
+    """Violation of a model that is no chain of decoder layers with supported operators."""
+    expected_inputs: tuple[str, ...] = ()
     for run in model.runs:
         block = model.blocks[run.block]
-        if run.inputs != before or block.sequence != "text" or block.memory:
+        if run.inputs != expected_inputs or block.sequence != "text" or block.memory:
             yield Violation(
                 rule="native.model",
                 message=f"{model.name}: {run.name} is no link of a chain of decoder layers",
                 hint="use a decoder-only model without prediction modules",
             )
             return
-        before = (run.name,)
+        expected_inputs = (run.name,)
     for block in model.blocks:
         for operator in block.operators:
-            reason = _unknown(operator, grid)
+            reason = _why_unsupported(operator, grid)
             if reason:
                 yield Violation(
                     rule="native.operator",
@@ -121,21 +120,22 @@ _KINDS = frozenset(
 
 
 SEVERAL = (OperatorKind.RESIDUAL, OperatorKind.PERMUTE, OperatorKind.ROTARY)
-"""Kinds that read several tensors: sums, experts, and positions of latent attention."""
+"""Operator kinds that may read several tensors: sums, experts, and rotary positions of latent
+attention."""
 
 
-def _unknown(operator: Operator, grid: Grid) -> str:
-    """Why `decoder` has no module for an operator; empty if it has."""
+def _why_unsupported(operator: Operator, grid: Grid) -> str:
+    """Reason why PyTorch's engine cannot run an operator; empty if it can."""
     shape = operator.attention
     gate = (
         operator.kind is OperatorKind.ACTIVATION
         and operator.klass is OperatorClass.SHARED
         and not operator.gated
     )
-    many = len(operator.inputs) > 1 and operator.kind not in SEVERAL and not gate
+    has_several_inputs = len(operator.inputs) > 1 and operator.kind not in SEVERAL and not gate
     if (
         operator.kind not in _KINDS
-        or many
+        or has_several_inputs
         or (operator.kind is OperatorKind.PERMUTE and operator.experts is None)
     ):
         return f"({operator.kind}) has no plain PyTorch module here"
@@ -149,19 +149,19 @@ def _unknown(operator: Operator, grid: Grid) -> str:
         or shape.alibi
         or shape.mask is not Mask.CAUSAL
     ):
-        return "attends otherwise than causally or in a window"
+        return "has attention that is neither causal nor in a window"
     if operator.kind is OperatorKind.EMBEDDING and any(
         not p.name.endswith(("weight", "positions")) for p in operator.parameters
     ):
         return "looks up more than tokens and positions"
     tp = grid.tp
-    whole = grid.etp == 1 and (tp == 1 or grid.sp)
+    experts_are_whole = grid.etp == 1 and (tp == 1 or grid.sp)
     if (
-        not whole
+        not experts_are_whole
         and operator.kind is OperatorKind.GROUPED_LINEAR
         and len(operator.parameters) > len(operator.writes)
     ):
-        return f"has biases of experts, which every part of one (tp {tp}, etp {grid.etp}) would add"
+        return f"has biases, which every part of an expert would add (tp {tp}, etp {grid.etp})"
     if tp == 1:
         return ""
     if (
@@ -169,7 +169,7 @@ def _unknown(operator: Operator, grid: Grid) -> str:
         and grid.sp
         and any(p.trainable and p.name.endswith("expert_scale") for p in operator.parameters)
     ):
-        return f"has scales of experts, whose gradients the ranks of tp {tp} have parts of"
+        return f"has scales of experts, of whose gradients each rank of tp {tp} has a part"
     cut = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
     if (
         operator.kind is OperatorKind.LINEAR
@@ -177,16 +177,16 @@ def _unknown(operator: Operator, grid: Grid) -> str:
         and operator.writes[0].dim in cut
     ):
         return "is not cut by columns or rows"
-    wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
+    gain_spans_heads = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
     if operator.kind is OperatorKind.NORM and (
-        wide or (operator.klass is OperatorClass.ATTN and not operator.parameters)
+        gain_spans_heads or (operator.klass is OperatorClass.ATTN and not operator.parameters)
     ):
-        return f"norms all heads together, of which tp {tp} leaves a part"
+        return f"norms all heads together, and a rank of tp {tp} has only a part of them"
     return ""
 
 
-def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
-    """Tensor parallelism and replicas cut evenly."""
+def _uneven_violations(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
+    """Violation of a grid whose tp, dp or expert degrees do not divide the sizes evenly."""
     facts = grid_facts(
         model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length
     )
@@ -229,9 +229,7 @@ def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
 
 
 def _uneven_experts(operator: Operator, grid: Grid) -> str:
-    """Of what no dim of a rank's experts divides by the ranks that shard them; empty if some dim
-    does.
-    """
+    """Message on an expert parameter with no dim that the shards divide; empty if there is none."""
     if operator.kind is not OperatorKind.GROUPED_LINEAR:
         return ""
     shard = expert_shard(grid)
@@ -244,24 +242,24 @@ def _uneven_experts(operator: Operator, grid: Grid) -> str:
     return ""
 
 
-def remarks(grid: Grid) -> tuple[str, ...]:
-    """Differences between PyTorch's execution and the plan, with the same losses: one line each."""
-    found = []
+def differences_from_plan(grid: Grid) -> tuple[str, ...]:
+    """Differences of PyTorch's execution from the plan, at equal losses: one line each."""
+    lines = []
     if grid.zero in (1, 2) and grid.dp * grid.cp > 1:
-        found.append(
+        lines.append(
             f"zero{grid.zero}: FSDP2 shards the parameters too between steps, and gathers them in"
             " forward instead of after the update"
         )
     if grid.zero >= 2 and grid.dp * grid.cp > 1 and grid.pp > 1:
-        found.append(
+        lines.append(
             f"zero{grid.zero} with pp: a stage's gradients stay whole until its last backward, as"
             " with zero1"
         )
     if grid.zero == 3 and grid.dp * grid.cp > 1 and grid.pp > 1:
-        found.append("zero3 with pp: the parameters of up to three chunks a rank stay gathered")
+        lines.append("zero3 with pp: the parameters of up to three chunks a rank stay gathered")
     if grid.ring > 1 and grid.gather and grid.recompute is Recompute.NONE:
-        found.append(
+        lines.append(
             "cp-gather: gathered keys and values stay until backward instead of being gathered"
             " again"
         )
-    return tuple(found)
+    return tuple(lines)

@@ -1,6 +1,4 @@
-"""A stage on its devices: tensor parallelism by DTensor, replicas and shards by FSDP2, experts on
-ranks of their own.
-"""
+"""Parallelisation of a rank's stages: DTensor for tp, FSDP2 for replicas and shards, experts."""
 
 from __future__ import annotations
 
@@ -20,12 +18,17 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from shardwright.execute.device_state.device_parameters import Source, part
+from shardwright.execute.device_state.device_parameters import Source, parameter_part
 from shardwright.execute.native.attention_modules import NativeRotary
-from shardwright.execute.native.decoder_module import Layer, Stage, step_path
-from shardwright.execute.native.device_meshes import Meshes, holders, owned_by, owners_of
-from shardwright.execute.native.expert_modules import cut_experts, spread_experts
-from shardwright.execute.native.torch_private import local, own_intervals
+from shardwright.execute.native.decoder_module import NativeLayer, NativeStage, module_path
+from shardwright.execute.native.device_meshes import (
+    GridMeshes,
+    expert_owner_ranks,
+    expert_shard_dims,
+    replica_mesh,
+)
+from shardwright.execute.native.expert_modules import shard_expert_layer, shard_expert_width
+from shardwright.execute.native.torch_private import local_shard, own_intervals
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.grid import Grid
@@ -34,11 +37,14 @@ CUT = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
 """Dims that tensor parallelism cuts."""
 
 
-def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
-    """The parallel styles of one operator's modules, by name inside its step.
+def _parallel_styles(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
+    """Tensor-parallel styles of one operator's modules, by name inside the operator's module.
 
-    An operator that writes a cut dim from the stream is cut by columns, one that reads it by rows;
-    the stream between them is whole on every rank, or cut by positions.
+    An operator that writes a cut dim is sharded by columns, an operator that reads one by rows. The
+    hidden states between them are replicated, or sharded by positions (sequence parallelism).
+
+
+
     """
     stream = Shard(1) if sp else Replicate()
     if operator.kind is OperatorKind.EMBEDDING:
@@ -47,8 +53,8 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
             for i in range(len(operator.parameters))
         }
     if operator.kind is OperatorKind.NORM and operator.reads[0].dim is Dim.HEADS:
-        # Heads of queries and keys are cut: the same gain for all of them, a part of its gradient
-        # on each rank.
+        # Heads of queries and keys are sharded: all have the same gain, and each rank has a part
+        # of its gradient.
         return {
             f"parts.{i}": SequenceParallel(sequence_dim=2, use_local_output=True)
             for i in range(len(operator.reads))
@@ -58,8 +64,8 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
     if operator.kind is not OperatorKind.LINEAR:
         return {}
     if operator.reads[0].dim not in CUT and operator.writes[0].dim not in CUT:
-        # Scores of a router, latents: each rank of tp has those of its own positions, so a part of
-        # the gradient.
+        # Router scores and latents: each rank of tp computes those of its own positions, and so a
+        # part of the gradient.
         return (
             {
                 f"parts.{i}": SequenceParallel(use_local_output=True)
@@ -70,16 +76,22 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
         )
     if operator.reads[0].dim in CUT:
         return {"parts.0": RowwiseParallel(output_layouts=stream)}
-    whole = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
-    return {"": whole, **{f"parts.{i}": ColwiseParallel() for i in range(len(operator.writes))}}
+    gathered_input = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
+    return {
+        "": gathered_input,
+        **{f"parts.{i}": ColwiseParallel() for i in range(len(operator.writes))},
+    }
 
 
-def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
-    """Tensor parallelism over ``mesh`` for one layer; tensors between operators stay local ones."""
+def apply_tensor_parallelism(layer: NativeLayer, mesh: DeviceMesh, *, sp: bool) -> None:
+    """Apply tensor parallelism over ``mesh`` to a layer.
+
+    Values between operators stay local tensors.
+    """
     plan = {
-        f"{step_path(operator)}.{name}".rstrip("."): style
+        f"{module_path(operator)}.{name}".rstrip("."): style
         for operator in layer.operators
-        for name, style in _style(operator, sp=sp).items()
+        for name, style in _parallel_styles(operator, sp=sp).items()
     }
     if plan:
         parallelize_module(layer, mesh, plan)
@@ -87,50 +99,55 @@ def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
         if isinstance(step, NativeRotary):
             step.stream = mesh, Shard(1) if sp else Replicate()
     if not sp:
-        cut_experts(layer.steps.values(), mesh)
+        shard_expert_width(layer.steps.values(), mesh)
 
 
-def tie(stages: list[Stage]) -> None:
-    """Give parameters of one key, such as a head's and the embedding's, the same tensor, where one
-    rank has both in one stage.
-    """
+def tie_parameters(stages: list[NativeStage]) -> None:
+    """Make parameters of one key, such as head and embedding in one stage, the same tensor."""
     for stage in stages:
         first: dict[object, nn.Parameter] = {}
-        for name, key, _ in list(stage.keyed()):
+        for name, key, _ in list(stage.parameter_keys()):
             place, _, leaf = name.rpartition(".")
-            own = first.setdefault(key, stage.get_parameter(name))
-            setattr(stage.get_submodule(place), leaf, own)
+            shared_parameter = first.setdefault(key, stage.get_parameter(name))
+            setattr(stage.get_submodule(place), leaf, shared_parameter)
 
 
-def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecisionPolicy) -> None:
-    """FSDP2 over ``replicate`` x ``shard``: every layer with recurring blocks is a unit, what is
-    left is the stage's own.
+def shard_stage(
+    stage: NativeStage, meshes: GridMeshes, grid: Grid, *, policy: MixedPrecisionPolicy
+) -> None:
+    """Apply FSDP2 over ``replicate`` x ``shard``, with each layer of a repeated block as a unit.
 
-    Experts that lie otherwise than the rest are units before, over meshes of their own.
+    The remaining parameters form the stage's own unit.
+
+    Experts with a mesh of their own are units before that, over their mesh.
 
     zero 0: shards of one rank, gradients all-reduced. zero 1 and 2: parameters stay gathered from
     forward to backward. zero 3: they are gathered again in backward. Under a pipeline its runtime
     decides when they are gathered.
     """
-    over = holders(meshes.dense, "replicate", "shard")
-    again = grid.zero == 3 and grid.pp == 1
-    owners = owners_of(meshes)
+    mesh = replica_mesh(meshes.dense, "replicate", "shard")
+    gather_again = grid.zero == 3 and grid.pp == 1
+    owners = expert_owner_ranks(meshes)
     for layer in stage.layers:
         if meshes.experts is not None:
-            products = spread_experts(layer.steps.values(), owned_by(meshes), owners)
-            if products:
-                mesh = holders(meshes.experts, "expert_replicate", "expert_shard")
-                placed = partial(_even, ranks=meshes.experts["expert_shard"].size())
+            projections = shard_expert_layer(
+                layer.steps.values(), expert_shard_dims(meshes), owners
+            )
+            if projections:
+                expert_mesh = replica_mesh(meshes.experts, "expert_replicate", "expert_shard")
+                shard_placement = partial(
+                    _evenly_divided_dim, ranks=meshes.experts["expert_shard"].size()
+                )
                 fully_shard(
-                    list(products),
-                    mesh=mesh,
-                    reshard_after_forward=again,
+                    list(projections),
+                    mesh=expert_mesh,
+                    reshard_after_forward=gather_again,
                     mp_policy=policy,
-                    shard_placement_fn=placed,
+                    shard_placement_fn=shard_placement,
                 )
         if not any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in layer.operators):
-            fully_shard(layer, mesh=over, reshard_after_forward=again, mp_policy=policy)
-    fully_shard(stage, mesh=over, reshard_after_forward=again, mp_policy=policy)
+            fully_shard(layer, mesh=mesh, reshard_after_forward=gather_again, mp_policy=policy)
+    fully_shard(stage, mesh=mesh, reshard_after_forward=gather_again, mp_policy=policy)
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             # The loss is a sum over tokens that is divided once: replicas add their gradients.
@@ -138,54 +155,59 @@ def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecis
             module.set_force_sum_reduction_for_comms(True)
 
 
-def _even(experts: nn.Parameter, *, ranks: int) -> Shard:
-    """The first dim of this rank's experts that so many ranks cut evenly: FSDP2 cuts no other where
-    one dim is cut twice.
+def _evenly_divided_dim(experts: nn.Parameter, *, ranks: int) -> Shard:
+    """Placement on the first dim of this rank's experts that the ranks divide evenly.
+
+    Else dim 0.
     """
     return Shard(
-        next((dim for dim, size in enumerate(local(experts).shape) if size % ranks == 0), 0)
+        next((dim for dim, size in enumerate(local_shard(experts).shape) if size % ranks == 0), 0)
     )
 
 
-def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> None:
-    """Give every rank its elements of all parameters, and read no others."""
+def load_rank_parameters(
+    stage: NativeStage, *, source: Source, dtype: torch.dtype, device: str
+) -> None:
+    """Load this rank's elements of all parameters of a stage from the source, and no others."""
     stage.to(dtype)
     stage.to_empty(device=device)
     with torch.no_grad():
-        for name, key, turn in stage.keyed():
-            held = stage.get_parameter(name)
-            if local(held).numel():
-                box = tuple((interval,) for interval in turn.intervals(own_intervals(held)))
-                local(held).copy_(turn.to_module(part(source, key, box)))
+        for name, key, layout in stage.parameter_keys():
+            parameter = stage.get_parameter(name)
+            if local_shard(parameter).numel():
+                box = tuple(
+                    (interval,) for interval in layout.model_intervals(own_intervals(parameter))
+                )
+                local_shard(parameter).copy_(layout.to_module(parameter_part(source, key, box)))
 
 
-def place(
-    stages: list[Stage],
-    meshes: Meshes,
+def parallelize_stages(
+    stages: list[NativeStage],
+    meshes: GridMeshes,
     grid: Grid,
     *,
     source: Source,
     dtypes: tuple[torch.dtype, torch.dtype],
     device: str,
 ) -> None:
-    """Cut, tie, shard and fill the stages of this rank.
+    """Apply tp, tie and shard the stages of this rank, and load their parameters.
 
     Args:
-        dtypes: of parameters between steps (their gradients are summed in it), and of computing;
-            FSDP2 casts, so where they differ a single replica is under it too.
+        dtypes: format of parameters between steps (and of gradient sums), and format of the
+            computation. FSDP2 does the casts, so it wraps a single replica too where they differ.
     """
-    kept, compute = dtypes
+    stored, compute = dtypes
     if grid.tp > 1:
         for stage in stages:
             for layer in stage.layers:
-                cut_layer(layer, meshes.dense["tp"], sp=grid.sp)
-    tie(stages)
+                apply_tensor_parallelism(layer, meshes.dense["tp"], sp=grid.sp)
+    tie_parameters(stages)
     policy = (
-        MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=kept)
-        if compute is not kept
+        MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=stored)
+        if compute is not stored
         else MixedPrecisionPolicy()
     )
     for stage in stages:
-        if grid.dp * grid.cp > 1 or meshes.experts is not None or compute is not kept:
+        if grid.dp * grid.cp > 1 or meshes.experts is not None or compute is not stored:
             shard_stage(stage, meshes, grid, policy=policy)
-        fill(stage, source=source, dtype=kept, device=device)
+        load_rank_parameters(stage, source=source, dtype=stored, device=device)

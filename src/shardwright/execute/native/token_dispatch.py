@@ -1,24 +1,22 @@
-"""Rows of tokens on their way to the ranks that have their experts, and back: all-to-all over ep
-and etp.
-"""
+"""Dispatch of token rows to the ranks of their experts and back: all-to-all over ep and etp."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.native.torch_private import exchanged
+from shardwright.execute.native.torch_private import all_to_all_rows
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owners:
-    """Ranks that have all experts together.
+class ExpertOwners:
+    """An expert-parallel group: ranks that jointly hold every expert.
 
     Args:
-        group: of them.
-        runs: which of the equal runs of experts each has, in the group's order; of a run that
-            several have, each has a part of every expert's width.
+        group: the process group of the ranks.
+        runs: number of the run of experts (of equally long runs) that each rank has, in the group's
+            order. Ranks with the same run have parts of every expert's width.
     """
 
     group: dist.ProcessGroup
@@ -26,66 +24,85 @@ class Owners:
 
     @property
     def count(self) -> int:
-        """Runs of experts."""
+        """Number of runs of experts."""
         return max(self.runs) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """The route of rows that came to this rank, by which the experts' outputs return.
+class TokenRoute:
+    """The route of the rows that this rank received, by which the experts' outputs return.
 
     Args:
-        order: of the rank's own rows, their (token, choice) as one number.
-        turn: of the rows that came, their places in the order of their experts.
-        given, came: rows to and from every rank of `to`; None where each rank has all experts.
+        order: for each of the rank's own rows, its (token, choice) as one number.
+        turn: the permutation that sorts the received rows by expert.
+        send_counts, receive_counts: number of rows to and from every rank of `to`.
+        to: the ranks that jointly hold all experts; None: each rank has all.
     """
 
     order: torch.Tensor
     turn: torch.Tensor | None = None
-    given: tuple[int, ...] = ()
-    came: tuple[int, ...] = ()
-    to: Owners | None = None
+    send_counts: tuple[int, ...] = ()
+    receive_counts: tuple[int, ...] = ()
+    to: ExpertOwners | None = None
 
 
-def sent(
-    rows: torch.Tensor, counts: torch.Tensor, order: torch.Tensor, *, to: Owners
-) -> tuple[torch.Tensor, torch.Tensor, Way]:
-    """(rows of this rank's experts, sorted by expert, then by the rank that they came from; their
-    number by expert; their way).
+def send_rows(
+    rows: torch.Tensor, counts: torch.Tensor, order: torch.Tensor, *, to: ExpertOwners
+) -> tuple[torch.Tensor, torch.Tensor, TokenRoute]:
+    """Send rows to the ranks of their experts: (received rows by expert, counts by expert, route).
+
+    Received rows are sorted by expert, then by the source rank.
 
     Args:
-        rows: sorted by expert.
-        counts: (experts) of them.
-        order: see `Way`.
+        rows: the rank's rows, sorted by expert.
+        counts: (experts,) number of rows of each expert.
+        order: see `TokenRoute`.
     """
     runs = counts.view(to.count, -1)
-    mine = runs[list(to.runs)]
-    theirs = torch.empty_like(mine)
-    dist.all_to_all_single(theirs, mine, group=to.group)
-    given, came = (tuple(x.sum(-1).tolist()) for x in (mine, theirs))
+    send_counts = runs[list(to.runs)]
+    receive_counts = torch.empty_like(send_counts)
+    dist.all_to_all_single(receive_counts, send_counts, group=to.group)
+    sent, received = (tuple(x.sum(-1).tolist()) for x in (send_counts, receive_counts))
     parts = rows.split(runs.sum(-1).tolist())
-    brought = exchanged(
-        torch.cat([parts[run] for run in to.runs]), given=given, came=came, group=to.group
+    received_rows = all_to_all_rows(
+        torch.cat([parts[run] for run in to.runs]),
+        send_counts=sent,
+        receive_counts=received,
+        group=to.group,
     )
-    experts = torch.arange(theirs.shape[1], device=rows.device).repeat(theirs.shape[0])
-    turn = torch.argsort(experts.repeat_interleave(theirs.flatten()), stable=True)
-    return brought[turn], theirs.sum(0), Way(order=order, turn=turn, given=given, came=came, to=to)
+    experts = torch.arange(receive_counts.shape[1], device=rows.device).repeat(
+        receive_counts.shape[0]
+    )
+    order_by_expert = torch.argsort(
+        experts.repeat_interleave(receive_counts.flatten()), stable=True
+    )
+    return (
+        received_rows[order_by_expert],
+        receive_counts.sum(0),
+        TokenRoute(
+            order=order, turn=order_by_expert, send_counts=sent, receive_counts=received, to=to
+        ),
+    )
 
 
-def returned(rows: torch.Tensor, way: Way) -> torch.Tensor:
-    """The experts' outputs for this rank's rows, in the order of (token, choice); the sum over
-    parts of an expert.
+def return_rows(rows: torch.Tensor, route: TokenRoute) -> torch.Tensor:
+    """Send the experts' outputs back: this rank's rows in the order of (token, choice).
+
+    Outputs of several parts of an expert are summed.
     """
-    if way.to is not None:
-        assert way.turn is not None
-        back = exchanged(
-            rows[torch.argsort(way.turn)], given=way.came, came=way.given, group=way.to.group
-        ).split(list(way.given))
+    if route.to is not None:
+        assert route.turn is not None
+        returned = all_to_all_rows(
+            rows[torch.argsort(route.turn)],
+            send_counts=route.receive_counts,
+            receive_counts=route.send_counts,
+            group=route.to.group,
+        ).split(list(route.send_counts))
         runs = [
-            [part for part, run in zip(back, way.to.runs, strict=True) if run == number]
-            for number in range(way.to.count)
+            [part for part, run in zip(returned, route.to.runs, strict=True) if run == number]
+            for number in range(route.to.count)
         ]
         rows = torch.cat(
             [parts[0] if len(parts) == 1 else torch.stack(parts).sum(0) for parts in runs]
         )
-    return rows[torch.argsort(way.order)]
+    return rows[torch.argsort(route.order)]

@@ -1,14 +1,13 @@
-"""Private interfaces of PyTorch 2.13 that this backend needs; no other module of the package uses
-them.
+"""Private interfaces of PyTorch 2.13 that this engine needs; no other module uses them.
 
-`_PipelineScheduleRuntime` is the only schedule that runs an order given from outside, and
-`_load_csv` its only door: the public schedules each know one order by name. Only its own state says
-when an action begins, what it has begun to receive, and what it keeps of a forward; only FSDP2's
-groups of parameters say when a rank waits for a gather or a sum: a trace and an evaluation look
-there. `compute_local_shape_and_global_offset` is the only way to learn which elements a rank has of
-a parameter that two mesh dims cut along the same dim (FSDP2 over tensor parallelism), so that each
-rank can slice its own without a collective. `_functional_collectives` has the collectives with a
-backward that `torch.distributed.nn.functional`, the public ones, is deprecated for.
+`_PipelineScheduleRuntime` is the only schedule that runs a given order, and `_load_csv` is its only
+interface for that: each public schedule has one fixed order. Only the runtime's state tells when an
+action begins, which receives have begun, and which forward outputs are kept. Only FSDP2's parameter
+groups tell when a rank waits for a gather or a reduction. Traces and evaluations read both.
+`compute_local_shape_and_global_offset` is the only way to learn which elements a rank has of a
+parameter that two mesh dims cut along the same dim (FSDP2 over tensor parallelism), so that each
+rank can slice its own without a collective. `_functional_collectives` has collectives with a
+backward pass; it replaces `torch.distributed.nn.functional`, the public ones, which are deprecated.
 """
 
 from __future__ import annotations
@@ -44,9 +43,12 @@ _ALL_GATHER: Final = (
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def pipeline(stages: Sequence[PipelineStage], *, csv: str, microbatches: int, loss: Loss) -> Any:
-    """A runtime that runs `csv` (compute-only) over the stages of this rank; gradients of
-    microbatches are summed, not averaged.
+def create_pipeline_runtime(
+    stages: Sequence[PipelineStage], *, csv: str, microbatches: int, loss: Loss
+) -> Any:
+    """Create a runtime that runs the order `csv` (compute-only) over this rank's stages.
+
+    Gradients of microbatches are summed, not averaged.
     """
     runtime = _PipelineScheduleRuntime(list(stages), microbatches, loss_fn=loss, scale_grads=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -56,19 +58,19 @@ def pipeline(stages: Sequence[PipelineStage], *, csv: str, microbatches: int, lo
     return runtime
 
 
-def forward_only(runtime: Any) -> Any:
-    """The runtime, which runs the forward actions of its order alone from now on, in that order.
+def keep_forward_actions(runtime: Any) -> Any:
+    """Restrict a pipeline runtime to the forward actions of its order, and return it.
 
-    What a forward waits for is forwards, so it is still an order of all ranks. PyTorch loads no
-    table without backwards: its checks see the whole one.
+    A forward pass waits only for forward passes, so the order of all ranks stays free of deadlocks.
+    PyTorch loads no table without backward passes, so its checks see the whole order.
     """
     forwards = {
         rank: [
-            one
+            forward_action
             for action in row
             if action is not None
-            for one in action.sub_actions or (action,)
-            if one.computation_type.value == "F"
+            for forward_action in action.sub_actions or (action,)
+            if forward_action.computation_type.value == "F"
         ]
         for rank, row in runtime.pipeline_order.items()
     }
@@ -80,55 +82,55 @@ def forward_only(runtime: Any) -> Any:
     return runtime
 
 
-Around = Callable[[str, int, int], AbstractContextManager[None]]
-"""What is done around something of a pipeline: PyTorch's word of the action, chunk, microbatch (-1:
-none)."""
+ActionContext = Callable[[str, int, int], AbstractContextManager[None]]
+"""Context manager around an action of a pipeline: PyTorch's name of the action, chunk, microbatch
+(-1: none)."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Actions:
-    """Actions of a rank, each of which runs inside `around`; the runtime takes them one by one."""
+class _WrappedActions:
+    """A rank's actions, each of which runs inside the context manager `around`."""
 
     runtime: Any
     own: Sequence[Any]
-    around: Around
+    around: ActionContext
 
     def __iter__(self) -> Iterator[Any]:
-        # Once begun, whoever prints the order finds plain actions.
+        # From now on the runtime's printed order shows plain actions.
+        """Yield the actions one by one, each inside its context."""
         self.runtime.pipeline_order_with_comms[self.runtime.rank] = self.own
         for action in self.own:
-            # The runtime runs the two of a pair one behind the other, too.
-            for one in action.sub_actions or (action,):
+            # The runtime also runs the two actions of a pair one after the other.
+            for sub_action in action.sub_actions or (action,):
                 with self.around(
-                    one.computation_type.value,
-                    one.stage_index,
-                    -1 if one.microbatch_index is None else one.microbatch_index,
+                    sub_action.computation_type.value,
+                    sub_action.stage_index,
+                    -1 if sub_action.microbatch_index is None else sub_action.microbatch_index,
                 ):
-                    yield one
+                    yield sub_action
 
 
-def around_actions(runtime: Any, around: Around) -> None:
-    """The actions of the runtime's next step run inside `around`, messages and what it does about
-    shards too.
-    """
+def wrap_actions(runtime: Any, around: ActionContext) -> None:
+    """Run each action of the runtime's next step, messages included, inside `around`."""
     row = runtime.pipeline_order_with_comms[runtime.rank]
-    runtime.pipeline_order_with_comms[runtime.rank] = _Actions(runtime, row, around)
+    runtime.pipeline_order_with_comms[runtime.rank] = _WrappedActions(runtime, row, around)
 
 
 @dataclass(frozen=True, slots=True)
-class _Waits:
-    """Works that are waited for inside `around`."""
+class _WrappedWaits:
+    """Communication handles whose wait runs inside the context manager `around`."""
 
     works: Sequence[Any]
     around: Callable[[], AbstractContextManager[None]]
 
     def wait(self) -> None:
+        """Wait for all handles inside the context."""
         with self.around():
             for work in self.works:
                 work.wait()
 
 
-def around_wait(
+def wrap_receive_wait(
     runtime: Any,
     word: str,
     chunk: int,
@@ -137,19 +139,22 @@ def around_wait(
 ) -> None:
     """Run the wait for a RECV_F or RECV_B inside `around`, in the action that needs its tensor."""
     works = runtime.fwd_recv_ops if word == "RECV_F" else runtime.bwd_recv_ops
-    works[chunk, microbatch] = [_Waits(works[chunk, microbatch], around)]
+    works[chunk, microbatch] = [_WrappedWaits(works[chunk, microbatch], around)]
 
 
-def around_shards(
+def wrap_shard_waits(
     stage: nn.Module, around: Callable[[Collective], AbstractContextManager[None]]
 ) -> None:
-    """Run FSDP2's waits inside `around`: the start and end of a gather, and sums of gradients.
+    """Run FSDP2's waits inside `around`: the start and end of a gather, and gradient reductions.
 
-    Collectives of one rank are none.
+    Collectives of one rank are left out.
+
+
+
     """
     modules = (module for module in stage.modules() if isinstance(module, FSDPModule))
     for group in dict.fromkeys(
-        group for module in modules for group in _groups(module._get_fsdp_state())
+        group for module in modules for group in _parameter_groups(module._get_fsdp_state())
     ):
         shards, replicas = (
             group._all_gather_process_group.size(),
@@ -157,21 +162,21 @@ def around_shards(
         )
         sums = Collective.REDUCE_SCATTER if shards > 1 else Collective.ALL_REDUCE
         if shards > 1:
-            _put_inside(
+            _wrap_method(
                 group,
                 "unshard",
                 partial(around, Collective.ALL_GATHER),
                 lambda g: not (g._all_gather_result or g.is_unsharded),
             )
-            _put_inside(
+            _wrap_method(
                 group,
                 "wait_for_unshard",
                 partial(around, Collective.ALL_GATHER),
                 lambda g: g._all_gather_result,
             )
         if shards * replicas > 1:
-            _put_inside(group, "post_backward", partial(around, sums), lambda g: g.reduce_grads)
-            _put_inside(
+            _wrap_method(group, "post_backward", partial(around, sums), lambda g: g.reduce_grads)
+            _wrap_method(
                 group,
                 "finalize_backward",
                 partial(around, sums),
@@ -179,8 +184,11 @@ def around_shards(
             )
 
 
-def _groups(state: Any) -> Sequence[Any]:
-    """Of a module. PyTorch 2.13 has several; releases before had one or none."""
+def _parameter_groups(state: Any) -> Sequence[Any]:
+    """FSDP2's parameter groups of a module.
+
+    PyTorch 2.13 has several; earlier releases have one or none.
+    """
     many = getattr(state, "_fsdp_param_groups", None)
     return (
         many
@@ -191,20 +199,19 @@ def _groups(state: Any) -> Sequence[Any]:
     )
 
 
-def _put_inside(
+def _wrap_method(
     group: Any,
     name: str,
     around: Callable[[], AbstractContextManager[None]],
     acts: Callable[[Any], object],
 ) -> None:
-    """A method of a group of parameters runs inside `around` where the group says that it has
-    something to do.
-    """
-    own = getattr(group, name)
+    """Run a method of an FSDP2 parameter group inside `around`, whenever `acts(group)` is true."""
+    original = getattr(group, name)
 
     def method(*asked: Any, **more: Any) -> Any:
+        """Run the original method, inside `around` if it acts."""
         with around() if acts(group) else nullcontext():
-            return own(*asked, **more)
+            return original(*asked, **more)
 
     setattr(group, name, method)
 
@@ -215,7 +222,7 @@ def is_sharded(runtime: Any, chunk: int) -> bool:
 
 
 def message_size(runtime: Any, word: str, chunk: int) -> int:
-    """Bytes of a message between chunks."""
+    """Bytes of a message that a SEND or RECV action of a chunk moves."""
     meta = _stage(runtime, chunk)._stage_meta
     tensors = {
         "SEND_F": meta.outputs,
@@ -231,52 +238,61 @@ def message_size(runtime: Any, word: str, chunk: int) -> int:
 
 
 def drop_output(runtime: Any, word: str, chunk: int, microbatch: int) -> None:
-    """Forget what the last chunk made of a microbatch, which the runtime keeps for a backward."""
+    """Drop the last chunk's output of a microbatch, which the runtime keeps for a backward pass."""
     stage = _stage(runtime, chunk)
     if word == "F" and stage.is_last:
         stage.fwd_cache.pop(microbatch)
 
 
 def _stage(runtime: Any, chunk: int) -> PipelineStage:
+    """The pipeline stage of a chunk on this rank."""
     return next(stage for stage in runtime._stages if stage.stage_index == chunk)
 
 
-def own_intervals(held: torch.Tensor) -> tuple[tuple[int, int], ...]:
-    """The elements of a parameter on this rank: an interval of each dim, empty ones where it has
-    none.
+def own_intervals(parameter: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    """This rank's elements of a parameter: an interval of each dim, empty if it has none.
+
+    The intervals count in the whole parameter.
     """
-    if not isinstance(held, DTensor):
-        return tuple((0, size) for size in held.shape)
+    if not isinstance(parameter, DTensor):
+        return tuple((0, size) for size in parameter.shape)
     shape, offset = compute_local_shape_and_global_offset(
-        held.shape, held.device_mesh, held.placements
+        parameter.shape, parameter.device_mesh, parameter.placements
     )
     return tuple(
-        (min(start, whole), min(start, whole) + size)
-        for size, start, whole in zip(shape, offset, held.shape, strict=True)
+        (min(start, full_size), min(start, full_size) + size)
+        for size, start, full_size in zip(shape, offset, parameter.shape, strict=True)
     )
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's elements."""
+def local_shard(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's elements of a tensor, as a plain tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def exchanged(
-    rows: torch.Tensor, *, given: Sequence[int], came: Sequence[int], group: dist.ProcessGroup
+def all_to_all_rows(
+    rows: torch.Tensor,
+    *,
+    send_counts: Sequence[int],
+    receive_counts: Sequence[int],
+    group: dist.ProcessGroup,
 ) -> torch.Tensor:
-    """Rows of all ranks of a group for this one, by rank; backward they go the other way.
+    """All-to-all of rows with autograd: rows from all ranks of a group, in the order of the ranks.
 
     Args:
-        rows: for every rank, in order.
-        given, came: how many are for and from each.
+        rows: rows for every rank, in order.
+        send_counts, receive_counts: number of rows for and from each rank.
     """
     return functional.wait_tensor(
-        functional.all_to_all_single_autograd(rows.contiguous(), list(came), list(given), group)
+        functional.all_to_all_single_autograd(
+            rows.contiguous(), list(receive_counts), list(send_counts), group
+        )
     )
 
 
-def gathered(rows: torch.Tensor, *, group: dist.ProcessGroup) -> torch.Tensor:
-    """Rows of all ranks of a group, in order; backward each gets the sum of all ranks' gradients of
-    its own.
+def all_gather_rows(rows: torch.Tensor, *, group: dist.ProcessGroup) -> torch.Tensor:
+    """All-gather rows of all ranks of a group, in order.
+
+    In backward, gradients are summed by rank.
     """
     return functional.wait_tensor(_ALL_GATHER(rows.contiguous(), 0, group))

@@ -1,4 +1,4 @@
-"""Train a grid on PyTorch's own engine, with our batches."""
+"""Training of a grid on PyTorch's own engine, with the same batches as the interpreter."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.execute.device_state.device_parameters import Source
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
-from shardwright.execute.native.engine import Engine, engine
-from shardwright.execute.native.step_events import Listener, listening, tell_actions, tell_shards
-from shardwright.execute.native.tied_parameters import add_up
-from shardwright.execute.native.torch_private import local
+from shardwright.execute.native.engine import NativeEngine, create_engine
+from shardwright.execute.native.step_events import (
+    Listener,
+    listener_of_step,
+    record_actions,
+    record_shard_collectives,
+)
+from shardwright.execute.native.tied_parameters import sum_tied_gradients
+from shardwright.execute.native.torch_private import local_shard
 from shardwright.execute.training.optimizer import AdamW, clip_factor
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.training_loop import Batches, StepReport
@@ -29,16 +34,17 @@ from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.order import Table
 
 
-def _run(
-    engine: Engine, tokens: torch.Tensor, labels: torch.Tensor, *, listener: Listener
+def _forward_and_backward(
+    engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor, *, listener: Listener
 ) -> torch.Tensor:
-    """Forward and backward of all microbatches of this replica: the loss, zero where the rank has
-    not the last chunk.
+    """Run forward and backward passes of all microbatches: the replica's loss, or zero.
+
+    The loss is zero where the rank does not have the last chunk.
     """
     if engine.runtime is not None:
         losses: list[torch.Tensor] = []
         inputs = (tokens,) if engine.first else ()
-        tell_actions(engine.runtime, listener)
+        record_actions(engine.runtime, listener)
         engine.runtime.step(
             *inputs, target=labels if engine.last else None, losses=losses, return_outputs=False
         )
@@ -50,21 +56,24 @@ def _run(
     (stage,) = engine.stages
     total = torch.zeros((), device=engine.device)
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
-    for number, (some, wanted) in enumerate(pairs):
+    for number, (microbatch_tokens, microbatch_labels) in enumerate(pairs):
         if isinstance(stage, FSDPModule):
-            # zero 0 and 1 keep whole gradients until the last microbatch, 2 and 3 reduce them after
-            # every one.
+            # zero 0 and 1 keep full gradients until the last microbatch, 2 and 3 reduce them after
+            # every microbatch.
             last = number == engine.microbatches - 1
             stage.set_requires_gradient_sync(engine.grid.zero >= 2 or last)
             stage.set_is_last_backward(last)
         listener.tell(TaskKind.F, (0, 0, number, 0))
         if engine.balance is not None:
             engine.balance.begin()
-        loss = engine.loss(stage(some), wanted)
+        loss = engine.loss(stage(microbatch_tokens), microbatch_labels)
         value = loss.detach()
         if engine.balance is not None:
-            own, part = engine.balance.loss()
-            loss, value = loss + own.to(loss.dtype), value + part.to(value.dtype)
+            local_balance_loss, balance_value = engine.balance.loss()
+            loss, value = (
+                loss + local_balance_loss.to(loss.dtype),
+                value + balance_value.to(value.dtype),
+            )
         listener.tell(TaskKind.B, (0, 0, number, 0))
         loss.backward()
         total = total + value
@@ -72,72 +81,73 @@ def _run(
     return total
 
 
-def _settled(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """The gradient as the parameter lies: of one that all ranks of tp have whole, the sum of their
-    parts.
-    """
-    gradient, there = parameter.grad, parameter
+def _gradient_as_sharded(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The gradient of a parameter, reduced and sharded like the parameter."""
+    gradient, parameter_tensor = parameter.grad, parameter
     if (
         isinstance(gradient, DTensor)
-        and isinstance(there, DTensor)
-        and gradient.placements != there.placements
+        and isinstance(parameter_tensor, DTensor)
+        and gradient.placements != parameter_tensor.placements
     ):
-        gradient = gradient.redistribute(placements=there.placements)
+        gradient = gradient.redistribute(placements=parameter_tensor.placements)
     assert gradient is not None
     return gradient
 
 
-def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
-    """Sum of squares of this rank's elements over the number of ranks of the stage that have them
-    too.
-    """
+def _share_of_square_norm(engine: NativeEngine, gradient: torch.Tensor) -> torch.Tensor:
+    """Sum of squares of this rank's gradient elements, over the number of ranks that hold each."""
     parts = 1
     if isinstance(gradient, DTensor):
         for dim, placement in enumerate(gradient.placements):
             parts *= 1 if isinstance(placement, Replicate) else gradient.device_mesh.size(dim)
-    return local(gradient).double().square().sum() * (
+    return local_shard(gradient).double().square().sum() * (
         parts / (engine.grid.tp * engine.grid.cp * engine.grid.dp)
     )
 
 
-def step(
-    engine: Engine,
+def train_step(
+    engine: NativeEngine,
     batch: Batch,
     *,
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
 ) -> StepReport:
-    """One step: the replica's samples forward and backward, clip by the global norm, update.
+    """Run one training step on this rank: forward, backward, gradient clipping and update.
 
     Args:
-        stop, recorder: as `execute.training.train.step_task` has them.
+        stop, recorder: as in `execute.training.training_loop.step_task`.
     """
-    listener = listening(recorder, device=dist.get_rank())
-    tokens, labels = engine.given(batch)
+    listener = listener_of_step(recorder, device=dist.get_rank())
+    tokens, labels = engine.local_batch(batch)
     with engine.computing():
-        loss = _run(engine, tokens, labels, listener=listener)
+        loss = _forward_and_backward(engine, tokens, labels, listener=listener)
     listener.tell(TaskKind.REDUCE, STEP_LEVEL)
-    settled = {id(p): _settled(p) for p in engine.parameters if p.grad is not None}
-    add_up(engine.shared, settled)
+    gradient_of = {id(p): _gradient_as_sharded(p) for p in engine.parameters if p.grad is not None}
+    sum_tied_gradients(engine.shared, gradient_of)
     listener.tell(TaskKind.STEP, STEP_LEVEL)
     trained = [
-        (piece, settled[id(p)])
+        (piece, gradient_of[id(p)])
         for piece, p in zip(engine.pieces, engine.parameters, strict=True)
-        if id(p) in settled
+        if id(p) in gradient_of
     ]
-    again = {id(copy.last) for copy in engine.shared}
-    none = torch.zeros((), dtype=torch.float64, device=engine.device)
+    second_copies = {id(copy.last) for copy in engine.shared}
+    zero = torch.zeros((), dtype=torch.float64, device=engine.device)
     squares = sum(
-        (_square(engine, grad) for number, grad in settled.items() if number not in again), none
+        (
+            _share_of_square_norm(engine, grad)
+            for number, grad in gradient_of.items()
+            if number not in second_copies
+        ),
+        zero,
     )
-    asked = torch.full_like(squares, float(stop is not None and stop()))
-    sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])
-    with listener.asking(Collective.ALL_REDUCE, track=Track.COLLECTIVES):
+    stop_request = torch.full_like(squares, float(stop is not None and stop()))
+    sums = torch.stack([loss.double() / engine.grid.tp, squares, stop_request])
+    with listener.record_request(Collective.ALL_REDUCE, track=Track.COLLECTIVES):
         dist.all_reduce(sums)
     norm = sums[1].sqrt()
     factor = clip_factor(norm, engine.rule)
     for piece, grad in trained:
-        piece.grad = local(grad).mul_(factor.to(grad.dtype))
+        piece.grad = local_shard(grad).mul_(factor.to(grad.dtype))
     for group in engine.optimizer.param_groups:
         group["lr"] = engine.rule.rate_at(engine.steps + 1)
     engine.optimizer.step()
@@ -167,25 +177,27 @@ def train_native(
     device: str = "cpu",
     timeout_s: float = 300.0,
     stop: Callable[[], bool] | None = None,
-    begun: Callable[[Engine], None] | None = None,
-    after: Callable[[Engine, StepReport], None] | None = None,
+    begun: Callable[[NativeEngine], None] | None = None,
+    after: Callable[[NativeEngine, StepReport], None] | None = None,
     recorder: Recorder | None = None,
 ) -> Iterator[StepReport]:
-    """Steps of `grid` on this rank, the last where `stop` was true on any; all ranks call it.
+    """Train `grid` on this rank, yielding a report after each step; all ranks must call it.
+
+    Training ends after `steps` steps, or after a step in which `stop` was true on any rank.
 
     Args:
-        source: first values of parameters.
+        source: initial values of parameters.
         batches: the whole batch of a step, counted from 0.
-        dtype, compute, order: see `engine`.
-        begun: is given what the rank has before the first step, which may set how many were done.
-        after: and behind every step.
-        recorder: has the last step.
+        dtype, compute, order: see `create_engine`.
+        begun: called with the engine before the first step; may set the number of steps done.
+        after: called with the engine and the report after every step.
+        recorder: records every step, and keeps the last one.
 
     Raises:
         StrategyError: ``run.world``; a rule ``native.*`` if PyTorch does not express the grid.
     """
     with process_group(timeout_s=timeout_s):
-        own = engine(
+        engine = create_engine(
             model,
             job,
             grid,
@@ -198,13 +210,13 @@ def train_native(
             device=device,
         )
         if recorder is not None:
-            tell_shards(own.stages, recorder, device=dist.get_rank())
+            record_shard_collectives(engine.stages, recorder, device=dist.get_rank())
         if begun is not None:
-            begun(own)
-        for number in range(own.steps, steps):
-            one = step(own, batches(number), stop=stop, recorder=recorder)
-            yield one
+            begun(engine)
+        for number in range(engine.steps, steps):
+            report = train_step(engine, batches(number), stop=stop, recorder=recorder)
+            yield report
             if after is not None:
-                after(own, one)
-            if one.stopped:
+                after(engine, report)
+            if report.stopped:
                 return

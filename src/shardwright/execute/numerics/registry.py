@@ -1,4 +1,4 @@
-"""The numerics of each operator."""
+"""Registry of the numerics (forward and backward passes) of each operator kind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from shardwright.execute.numerics.experts.expert_layer import (
     route,
 )
 from shardwright.execute.numerics.experts.token_slots import (
-    Gather,
-    Scatter,
+    GatherSlots,
+    ScatterSlots,
     copy_to_slots,
     sum_weighted_slots,
 )
@@ -56,20 +56,21 @@ NUMERICS: Final[dict[OperatorKind, Numerics]] = {
 }
 
 
-def _moves(operator: Operator) -> Numerics:
-    """The numerics of an operator that moves tokens to their experts or back; in a cut block, of
-    one that moves their slots.
+def _token_exchange_numerics(operator: Operator) -> Numerics:
+    """Numerics of an operator that moves tokens to their experts or back.
+
+    In a block that a pipeline cut divides, tokens move as slots.
     """
     returns = operator.name.endswith("unpermute")
     if operator.klass is OperatorClass.ROUTER:
         return AutogradOperator(function=sum_weighted_slots if returns else copy_to_slots)
     if operator.name.endswith((SCATTER, GATHER)):
-        return Scatter() if operator.name.endswith(SCATTER) else Gather()
+        return ScatterSlots() if operator.name.endswith(SCATTER) else GatherSlots()
     return Unpermute() if returns else Permute()
 
 
 def numerics_of(operator: Operator) -> Numerics:
-    """The numerics of an operator.
+    """The forward and backward passes of an operator.
 
     Raises:
         StrategyError: no numerics for its kind (rule ``execute.operator``), or for adapters of it
@@ -87,7 +88,7 @@ def numerics_of(operator: Operator) -> Numerics:
     elif operator.merges:
         numerics = InsertImageTokens()
     elif operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
-        numerics = _moves(operator)
+        numerics = _token_exchange_numerics(operator)
     elif operator.kind is OperatorKind.INDEX and operator.choice is not None:
         numerics = AutogradOperator(function=select_key_blocks)
     elif numerics is not None and neighbour_count(operator) > 1:

@@ -1,4 +1,7 @@
-"""Result of a plan's proof, made by `execute.proof.prove` and read without PyTorch."""
+"""Result of a plan's proof, readable without PyTorch.
+
+`execute.proof.prove_plan` makes it.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,22 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 
 TOLERANCE = 1e-10
-"""Largest difference of float64 numbers of about one that order of sums explains, with room."""
+"""Largest float64 difference, of numbers of about one, that a different order of sums explains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """Results of a step of a plan and of the unsplit model, both in float64 on a model of the same
-    structure.
+class PlanProof:
+    """Comparison of a plan's step with the unsplit model's, in float64 on a smaller model.
 
     Args:
-        model: the small one.
-        devices: virtual ones.
+        model: the small model.
+        devices: number of virtual devices.
         tokens: positions of each sequence.
         loss: mean over the step's tokens.
-        loss_difference: from the unsplit model's.
+        loss_difference: difference from the unsplit model's loss.
         gradients: by parameter, the largest difference on any device, in units of the parameter's
             largest gradient (of a thousandth of the model's largest, where that is more).
-        moved: by kind of communication, (requests, elements given to other devices) of all devices.
+        moved: by kind of communication, (requests, elements sent to other devices) of all devices.
     """
 
     model: Model
@@ -37,10 +39,10 @@ class Proof:
 
     @property
     def worst(self) -> tuple[str, float]:
-        """The parameter whose gradient differs most, and by how much."""
+        """The parameter with the largest gradient difference, and this difference."""
         return max(self.gradients.items(), key=lambda item: item[1])
 
     @property
     def equal(self) -> bool:
-        """Loss and every gradient are the unsplit model's, but for the order of sums."""
+        """True if loss and gradients equal the unsplit model's within `TOLERANCE`."""
         return abs(self.loss_difference) <= TOLERANCE and self.worst[1] <= TOLERANCE

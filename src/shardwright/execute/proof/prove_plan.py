@@ -1,6 +1,4 @@
-"""Proof that a plan trains: on a small model of the same structure, its loss and every gradient are
-those of the unsplit model.
-"""
+"""Proof that a plan's step has the unsplit model's loss and gradients, on a small model."""
 
 from __future__ import annotations
 
@@ -12,18 +10,18 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import Key, seeded
-from shardwright.execute.proof.narrower_model import shrink_for
-from shardwright.execute.proof.proof_result import Proof
-from shardwright.execute.proof.short_windows import reach_of, short_reach
-from shardwright.execute.proof.shorter_step import num_operators, shortened
+from shardwright.execute.proof.narrower_model import narrowest_model
+from shardwright.execute.proof.proof_result import PlanProof
+from shardwright.execute.proof.short_windows import reach_of, with_short_windows
+from shardwright.execute.proof.shorter_step import num_operators, shorter_step
 from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
 from shardwright.execute.training.training_step import (
     StepResult,
-    differences,
     reference_plan,
     run_step,
+    step_differences,
 )
-from shardwright.execute.transport.communication_record import Trace
+from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.block import TEXT
@@ -36,43 +34,45 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_plan import require_valid
 
 FEWEST = 8
-"""Positions of a sequence that nothing cuts."""
+"""Number of positions of a sequence that nothing cuts."""
 MOST_OPERATORS = 20_000_000
-"""Operators that a step on virtual devices may run: some hours."""
+"""Maximum number of operators of a step on virtual devices: some hours."""
 SHORT_OPERATORS = 20_000
-"""Operators that a step is shortened to where its plan allows: about half a minute."""
+"""Number of operators to which a step is shortened where its plan allows: about half a minute."""
 
 
-def prove(
+def prove_plan(
     model: Model,
     job: TrainingJob,
     plan: Plan,
     *,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Proof:
-    """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters
-    and tokens.
+) -> PlanProof:
+    """Compare a step of `plan` with the unsplit model's, on virtual devices and a small model.
 
-    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as
-    short as the plan's cuts allow, and windows and chunks of scans that ended within the long ones
-    end within those too (`reach`). A step of more than SHORT_OPERATORS has fewer layers and
-    microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
+    Both have the same parameters and tokens.
+
+    The model keeps its heads and experts, its widths are divided (`narrowest_model`); sequences are
+    as short as the plan's cuts allow, and windows and chunks of scans that ended within the long
+    ones end within those too (`short_windows`). A step of more than SHORT_OPERATORS has fewer
+    layers and microbatches (`shorter_step`). Leaves out: number formats below float64, and
+    time.
 
     Args:
-        seed: of parameters and tokens.
-        progress: told of each phase.
+        seed: seed of parameters and tokens.
+        progress: called at each phase.
 
     Raises:
-        StrategyError: the plan breaks a rule, holds what is not executed (execute.*), or is too
-        large for one process (execute.size).
+        StrategyError: the plan breaks a rule, has parts that are not executed (execute.*), or is
+        too large for one process (execute.size).
     """
     require_valid(plan, model=model, global_batch=job.global_batch)
-    tell = progress or (lambda phase, done, total: None)
-    tell("shrink the model", 0, 0)
+    report_phase = progress or (lambda phase, done, total: None)
+    report_phase("shrink the model", 0, 0)
     model = replace(model, settings=replace(model.settings, router_noise=0.0))
-    model, job, plan = shortened(model, job, plan, most=SHORT_OPERATORS)
-    small = shrink_for(plan, model=model)
+    model, job, plan = shorter_step(model, job, plan, most=SHORT_OPERATORS)
+    small = narrowest_model(plan, model=model)
     stages = plan_stages(plan, model=small, unfolded=True)
     count = num_operators((small, job, plan), stages)
     if count > MOST_OPERATORS:
@@ -82,42 +82,48 @@ def prove(
             hint="prove the same plan with fewer replicas, microbatches or layers",
             rule="execute.size",
         )
-    short = _short(job, plan, stages, small)
+    short = _short_job(job, plan, stages, small)
     reaches = {
-        one.name: reach_of(other.tokens, whole=one.tokens)
-        for one, other in zip(job.sequences, short.sequences, strict=True)
+        full_sequence.name: reach_of(short_sequence.tokens, whole=full_sequence.tokens)
+        for full_sequence, short_sequence in zip(job.sequences, short.sequences, strict=True)
     }
-    small = short_reach(small, reaches)
-    batch = made_batch(small, short, seed=seed)
-    source, trace = seeded(small, seed=seed), Trace()
-    tell(f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0)
-    whole = run_step(small, short, reference_plan(small, short, plan), batch=batch, source=source)
-    parts = run_step(small, short, plan, batch=batch, source=source, trace=trace)
+    small = with_short_windows(small, reaches)
+    batch = random_batch(small, short, seed=seed)
+    source, trace = seeded(small, seed=seed), CommunicationRecord()
+    report_phase(
+        f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0
+    )
+    reference_result = run_step(
+        small, short, reference_plan(small, short, plan), batch=batch, source=source
+    )
+    plan_result = run_step(small, short, plan, batch=batch, source=source, trace=trace)
     moved: dict[str, tuple[int, int]] = {}
     for record in trace.records:
         requests, elements = moved.get(record.kind, (0, 0))
         moved[record.kind] = (requests + 1, elements + record.sent)
-    return Proof(
+    return PlanProof(
         model=small,
-        devices=len(parts.stores),
+        devices=len(plan_result.stores),
         tokens={s.name: s.tokens for s in short.sequences},
-        loss=float(parts.loss),
-        loss_difference=float(parts.loss - whole.loss),
-        gradients=_gradients(small, parts, whole),
+        loss=float(plan_result.loss),
+        loss_difference=float(plan_result.loss - reference_result.loss),
+        gradients=_relative_gradient_differences(small, plan_result, reference_result),
         moved=dict(sorted(moved.items())),
     )
 
 
-def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
-    """Random token ids of every sequence of the job, and labels of the text; one label in eight is
-    left out of the loss.
+def random_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
+    """Random batch: token ids of every sequence, labels of the text, and patches of images.
 
-    Of images random patches, behind a class token's zeros where the model has one; their tokens'
-    places in the text are drawn too.
+    One label in eight is left out of the loss.
+
+    Images are random patches, after zeros for a class token where the model has one. The places of
+    image tokens in the text are drawn too.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def ids(tokens: int) -> torch.Tensor:
+        """Random token ids, (samples, tokens)."""
         return torch.randint(0, model.vocab, (job.global_batch, tokens), generator=generator)
 
     batch = {s.name: ids(s.tokens) for s in job.sequences}
@@ -129,14 +135,14 @@ def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.
 def _with_images(
     model: Model, job: TrainingJob, batch: dict[str, torch.Tensor], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """A batch with places in its texts and patches, of a model that reads images."""
+    """The batch with random patches and places of image tokens, for a model that reads images."""
     image = model.settings.image
     first = patch_operator(model)
     if image is None or first is None:
         return batch
     tokens = batch[IMAGE].shape[1]
     text = batch[TEXT].masked_fill(batch[TEXT] == image.token, (image.token + 1) % model.vocab)
-    places = _places(
+    places = _image_places(
         text, image.written(tokens), generator, in_row=isinstance(model.settings.turns, TextRotary)
     )
     patches = torch.randn(
@@ -147,11 +153,12 @@ def _with_images(
     return batch | {TEXT: text.masked_fill(places, image.token), IMAGE: patches}
 
 
-def _places(
+def _image_places(
     text: torch.Tensor, count: int, generator: torch.Generator, *, in_row: bool
 ) -> torch.Tensor:
-    """Positions of the texts that hold image tokens: anywhere, or in one row; none where the row is
-    longer than a text.
+    """Random positions of image tokens in the texts: anywhere, or in one row.
+
+    There are none where the row is longer than a text.
     """
     samples, length = text.shape
     if not in_row:
@@ -164,13 +171,14 @@ def _places(
     return (number >= 0) & (number < count)
 
 
-def _short(
+def _short_job(
     job: TrainingJob, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
 ) -> TrainingJob:
-    """The job with sequences as short as the plan's cuts allow; a text that turns by its image's
-    rows has room for the image, if it had.
+    """The job with sequences as short as the plan's cuts allow.
+
+    If a text is rotated by the rows of its image, it stays long enough for the image.
     """
-    lengths = {s.name: _fewest(s, plan, stages, model) for s in job.sequences}
+    lengths = {s.name: _fewest_positions(s, plan, stages, model) for s in job.sequences}
     image = model.settings.image
     if image is not None and isinstance(model.settings.turns, TextRotary):
         while lengths[TEXT] < min(image.written(lengths[IMAGE]), job.sequence_length):
@@ -178,11 +186,12 @@ def _short(
     return replace(job, sequences=tuple(replace(s, tokens=lengths[s.name]) for s in job.sequences))
 
 
-def _fewest(
+def _fewest_positions(
     sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
 ) -> int:
-    """The least power of two of positions that leaves no device, and no slice, without any; of an
-    image with rows and columns the least square, of whole blocks, whose parts are.
+    """Fewest positions of a sequence that leave no device and no slice without any.
+
+    They are a power of two, or, for an image with rows and columns, a square of whole blocks.
     """
     ways = {
         (lane.slices, cell.way(Dim.SEQUENCE))
@@ -194,21 +203,22 @@ def _fewest(
     }
     image = model.settings.image if sequence.name == IMAGE and has_grid(model) else None
     size = 1 if image is None else image.block[0] * image.block[1]
-    for length in _lengths(sequence.tokens, image):
+    for length in _candidate_lengths(sequence.tokens, image):
         parts = (
             indices(w, part)
             for slices, w in ways
             for part in (largest_remainder(length, slices) if slices else (length,))
         )
         if all(
-            found and not any(end % size for stretch in found for end in stretch) for found in parts
+            positions and not any(end % size for interval in positions for end in interval)
+            for positions in parts
         ):
             return length
     return sequence.tokens
 
 
-def _lengths(most: int, image: ImageInput | None) -> Iterator[int]:
-    """Numbers of positions below `most` that are tried."""
+def _candidate_lengths(most: int, image: ImageInput | None) -> Iterator[int]:
+    """Iterate over the numbers of positions below `most` to try, ascending."""
     if image is None:
         yield from (FEWEST << i for i in range(most.bit_length()) if FEWEST << i < most)
         return
@@ -220,27 +230,34 @@ def _lengths(most: int, image: ImageInput | None) -> Iterator[int]:
     )
 
 
-def _gradients(model: Model, parts: StepResult, whole: StepResult) -> dict[str, float]:
-    """By parameter: difference in units of what it is compared with."""
-    (store,) = whole.stores.values()
+def _relative_gradient_differences(
+    model: Model, plan_result: StepResult, reference_result: StepResult
+) -> dict[str, float]:
+    """Largest gradient difference by parameter, relative to the parameter's largest gradient."""
+    (store,) = reference_result.stores.values()
     largest = {
-        key: _largest(held.gradient) for key, boxes in store.held.items() for held in boxes.values()
+        key: _largest_element(stored.gradient)
+        for key, boxes in store.held.items()
+        for stored in boxes.values()
     }
     floor = 1e-3 * max(largest.values())
-    found: dict[str, float] = {}
-    for key, _, difference in differences(parts, whole):
+    differences: dict[str, float] = {}
+    for key, _, difference in step_differences(plan_result, reference_result):
         name = parameter_name(model, key)
         unit = max(largest[key], floor)
-        found[name] = max(found.get(name, 0.0), difference / unit if difference else 0.0)
-    return found
+        differences[name] = max(
+            differences.get(name, 0.0), difference / unit if difference else 0.0
+        )
+    return differences
 
 
-def _largest(gradient: torch.Tensor | None) -> float:
+def _largest_element(gradient: torch.Tensor | None) -> float:
+    """Largest absolute element of a gradient; 0 without one."""
     return float(gradient.abs().max()) if gradient is not None else 0.0
 
 
 def parameter_name(model: Model, key: Key) -> str:
-    """``run.layer/parameter``, without the layer where there is one."""
+    """Text name of a parameter: ``run.layer/parameter``, or ``run/parameter`` without layers."""
     run, layer, _, name = key
     place = model.runs[run]
     return f"{place.name}.{layer}/{name}" if place.count > 1 else f"{place.name}/{name}"

@@ -1,5 +1,6 @@
-"""Windows, chunks of scans and selected blocks of keys that short sequences go beyond, as long ones
-go beyond the model's own.
+"""Shorter attention windows, scan chunks and selected key blocks for short test sequences.
+
+Short sequences then exceed them as long sequences exceed the model's own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortReach:
-    """Of the blocks of one sequence: `window` keys and `chunk` tokens at most, where the model's
-    own are fewer than `beyond` tokens; longer ones keep nothing out, and stay.
+    """Limits for the blocks of one sequence: windows of `window` keys, chunks of `chunk` tokens.
+
+    They apply where the model's own are longer and below `beyond` tokens; others stay.
     """
 
     window: int
@@ -24,36 +26,36 @@ class ShortReach:
 
 
 def reach_of(tokens: int, *, whole: int) -> ShortReach:
-    """For a sequence of `tokens` positions in place of `whole`: three eighths of them, which no cut
-    into equal parts meets.
+    """Limits for a sequence of `tokens` positions in place of `whole`: 3/8 of its positions.
+
+    No cut into equal parts ends there.
     """
     least = max(1, 3 * tokens // 8)
     return ShortReach(window=least, chunk=least, beyond=whole)
 
 
-def short_reach(model: Model, reaches: Mapping[str, ShortReach]) -> Model:
-    """`model` with windows and chunks as `reaches` says of each block's sequence; blocks of others
-    stay.
-    """
+def with_short_windows(model: Model, reaches: Mapping[str, ShortReach]) -> Model:
+    """The model with windows and chunks limited by `reaches`, by the sequence of each block."""
     blocks = []
     for block in model.blocks:
         reach = reaches.get(block.sequence)
         operators = (
             block.operators
             if reach is None
-            else tuple(_short(operator, reach) for operator in block.operators)
+            else tuple(_short_operator(operator, reach) for operator in block.operators)
         )
         blocks.append(replace(block, operators=operators))
     return replace(model, blocks=tuple(blocks))
 
 
-def _short(operator: Operator, reach: ShortReach) -> Operator:
+def _short_operator(operator: Operator, reach: ShortReach) -> Operator:
+    """An operator with its window, scan chunk and selected key blocks limited."""
     attention, scan = operator.attention, operator.scan
     if attention is not None and reach.window < attention.window < reach.beyond:
         attention = replace(attention, window=reach.window)
     if scan is not None and reach.chunk < scan.chunk < reach.beyond:
         scan = replace(scan, chunk=reach.chunk)
-    operator = _fewer(operator, reach)
+    operator = _fewer_key_blocks(operator, reach)
     return (
         operator
         if attention is operator.attention and scan is operator.scan
@@ -61,8 +63,8 @@ def _short(operator: Operator, reach: ShortReach) -> Operator:
     )
 
 
-def _fewer(operator: Operator, reach: ShortReach) -> Operator:
-    """Blocks of fewer keys, and fewer of them, where an indexer selects some."""
+def _fewer_key_blocks(operator: Operator, reach: ShortReach) -> Operator:
+    """An operator with fewer and smaller selected key blocks."""
     choice = operator.choice
     if choice is None or not reach.window < choice.size * choice.count < reach.beyond:
         return operator
@@ -70,11 +72,11 @@ def _fewer(operator: Operator, reach: ShortReach) -> Operator:
     shorter = replace(
         choice, size=max(1, reach.window // count), count=count, local=min(choice.local, count)
     )
-    index = operator.kind is OperatorKind.INDEX
+    is_indexer = operator.kind is OperatorKind.INDEX
     return replace(
         operator,
         choice=shorter,
         writes=(replace(operator.writes[0], size=choice.heads * count),)
-        if index
+        if is_indexer
         else operator.writes,
     )

@@ -1,5 +1,6 @@
-"""A shorter step of the same structure: fewer layers a stage and fewer microbatches, every device,
-tree, stage and order kept.
+"""Shorter step of the same structure: fewer layers in a stage and fewer microbatches.
+
+All devices, trees, stages and orders are kept.
 """
 
 from __future__ import annotations
@@ -21,41 +22,41 @@ from shardwright.strategy.plan.stages import Item, Stage
 from shardwright.strategy.verify.check_plan import require_valid
 
 LAYERS = (4, 2, 1)
-"""Layers of an item that are kept, the most first."""
+"""Numbers of layers of an item to try, the most first."""
 
-Question = tuple[Model, TrainingJob, Plan]
+ModelJobPlan = tuple[Model, TrainingJob, Plan]
 
 
-def shortened(model: Model, job: TrainingJob, plan: Plan, *, most: int) -> Question:
-    """The question with as few layers and then as few microbatches as it takes to run no more than
-    `most` operators one way.
+def shorter_step(model: Model, job: TrainingJob, plan: Plan, *, most: int) -> ModelJobPlan:
+    """The model, job and plan with few enough layers and microbatches for `most` operators.
 
-    Blocks at the ends of what a placement or a recompute rule names stay, so a rule that differs
-    inside a stage still does. Microbatches are halved as far as the orders allow; a table has an
-    action of each, so it keeps them. What cannot be shortened stays as it is.
+    Blocks at the ends of the ranges of placement and recompute rules stay, so that a rule that
+    differs inside a stage still does. Microbatches are halved as far as the orders allow; an order
+    table keeps them, because it has an action for each. If no shortening is possible, the inputs
+    are returned.
     """
-    found = model, job, plan
+    shortened = model, job, plan
     for layers in LAYERS:
-        if num_operators(found) <= most:
-            return found
-        found = _with_layers(model, job, plan, layers) or found
-    while num_operators(found) > most:
-        fewer = _with_half(*found)
+        if num_operators(shortened) <= most:
+            return shortened
+        shortened = _with_layers(model, job, plan, layers) or shortened
+    while num_operators(shortened) > most:
+        fewer = _with_half(*shortened)
         if fewer is None:
             break
-        found = fewer
-    return found
+        shortened = fewer
+    return shortened
 
 
 def num_operators(
-    question: Question, stages: tuple[tuple[StageParts, ...], ...] | None = None
+    model_job_plan: ModelJobPlan, stages: tuple[tuple[StageParts, ...], ...] | None = None
 ) -> int:
-    """Operators that all devices run in a step, one way."""
-    model, _, plan = question
+    """Number of operators that all devices run forward in a step."""
+    model, _, plan = model_job_plan
     count = 0
     for lane, parts in zip(plan.lanes, stages or plan_stages(plan, model=model), strict=True):
-        turns = lane.microbatches * max(len(lane.slices), 1)
-        count += turns * sum(
+        passes = lane.microbatches * max(len(lane.slices), 1)
+        count += passes * sum(
             len(stage.devices) * s.count * len(s.block.operators)
             for stage in parts
             for s in stage.segments
@@ -63,43 +64,46 @@ def num_operators(
     return count
 
 
-def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> Question | None:
-    """At most so many layers of each item, but for those that a rule ends at; None where lanes
-    would then differ.
+def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> ModelJobPlan | None:
+    """Shorten each item to at most `layers` layers, plus the layers at which a rule ends.
+
+    None if lanes would differ.
     """
     of_teacher = frozenset(run.name for run in model.runs if model.blocks[run.block].is_of_teacher)
     lanes = tuple(
-        replace(lane, stages=tuple(_stage(stage, layers, of_teacher) for stage in lane.stages))
+        replace(
+            lane,
+            stages=tuple(_stage_with_layers(stage, layers, of_teacher) for stage in lane.stages),
+        )
         for lane in plan.lanes
     )
     long = [run.name for run in model.runs if run.count > 1 and run.name not in of_teacher]
-    counts = [_counts(lane, any_run=long[0] if len(long) == 1 else "") for lane in lanes]
+    counts = [_layers_by_run(lane, any_run=long[0] if len(long) == 1 else "") for lane in lanes]
     if any(other != counts[0] for other in counts) or "" in counts[0]:
         return None
     runs = tuple(replace(run, count=counts[0].get(run.name, run.count)) for run in model.runs)
-    return _valid(replace(model, runs=runs), job, replace(plan, lanes=lanes))
+    return _if_valid(replace(model, runs=runs), job, replace(plan, lanes=lanes))
 
 
-def _counts(lane: Lane, *, any_run: str) -> Counter[str]:
-    """Layers of each run that has several;
-    `any_run` is the one that an item without a name is of.
+def _layers_by_run(lane: Lane, *, any_run: str) -> Counter[str]:
+    """Number of layers of each run with several layers.
+
+    `any_run` is the run of items without a name.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for item in (item for stage in lane.stages for item in stage.items):
-        found[item.name or any_run] += item.count
-    return +found
+        counts[item.name or any_run] += item.count
+    return +counts
 
 
-def _stage(stage: Stage, layers: int, of_teacher: frozenset[str]) -> Stage:
-    """A stage with fewer layers; ranges of blocks, in which items by name alone and a teacher's do
-    not count, are those of what is left.
-    """
+def _stage_with_layers(stage: Stage, layers: int, of_teacher: frozenset[str]) -> Stage:
+    """A stage with fewer layers, and the block ranges of its rules adapted."""
     ranges = [p.select.blocks for p in stage.placements if p.select.blocks] + [
         k.blocks for k in stage.keeps
     ]
     ends = {end for pair in ranges for end in pair}
     items: list[Item] = []
-    left: list[int] = []
+    kept_blocks: list[int] = []
     first = 0
     for item in stage.items:
         if not item.count or item.name in of_teacher:
@@ -108,27 +112,29 @@ def _stage(stage: Stage, layers: int, of_teacher: frozenset[str]) -> Stage:
         blocks = range(first, first + item.count)
         stay = [block for block in blocks if block - first < layers or block in ends]
         items.append(replace(item, count=len(stay)))
-        left += stay
+        kept_blocks += stay
         first = blocks.stop
 
-    def moved(pair: tuple[int, int]) -> tuple[int, int]:
-        return left.index(pair[0]), left.index(pair[1])
+    def moved_range(pair: tuple[int, int]) -> tuple[int, int]:
+        """A block range, with numbers of the kept blocks."""
+        return kept_blocks.index(pair[0]), kept_blocks.index(pair[1])
 
     placements = tuple(
         (
-            replace(p, select=replace(p.select, blocks=moved(p.select.blocks)))
+            replace(p, select=replace(p.select, blocks=moved_range(p.select.blocks)))
             if p.select.blocks
             else p
         )
         for p in stage.placements
     )
-    keeps = tuple(replace(keep, blocks=moved(keep.blocks)) for keep in stage.keeps)
+    keeps = tuple(replace(keep, blocks=moved_range(keep.blocks)) for keep in stage.keeps)
     return replace(stage, items=tuple(items), placements=placements, keeps=keeps)
 
 
-def _with_half(model: Model, job: TrainingJob, plan: Plan) -> Question | None:
-    """Half the microbatches of every lane, as large as they were; None where the rules or an order
-    forbid it.
+def _with_half(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
+    """Half the microbatches of every lane, of unchanged size; None if a rule or order forbids.
+
+    None if a rule or order forbids it.
     """
     if any(not isinstance(order, NamedOrder) for order in plan.orders) or any(
         lane.microbatches % 2 for lane in plan.lanes
@@ -139,11 +145,11 @@ def _with_half(model: Model, job: TrainingJob, plan: Plan) -> Question | None:
         for lane in plan.lanes
     )
     batch = sum(lane.samples for lane in lanes if lane.role is Role.TRAIN)
-    return _valid(model, replace(job, global_batch=batch), replace(plan, lanes=lanes))
+    return _if_valid(model, replace(job, global_batch=batch), replace(plan, lanes=lanes))
 
 
-def _valid(model: Model, job: TrainingJob, plan: Plan) -> Question | None:
-    """The question if it breaks no rule, and its orders end."""
+def _if_valid(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
+    """The model, job and plan if they break no rule and their orders end; else None."""
     try:
         require_valid(plan, model=model, global_batch=job.global_batch)
         edges = [

@@ -1,6 +1,4 @@
-"""Copies between tensors that hold boxes of one global tensor: which slices of one are which slices
-of the other.
-"""
+"""Copies of the shared elements between tensors that hold boxes of one global tensor."""
 
 from __future__ import annotations
 
@@ -13,18 +11,19 @@ from shardwright.program.layout.tensor_layout import Box, Indices, common_indice
 
 Slices = tuple[slice, ...]
 Overlap = tuple[tuple[Slices, Slices], ...]
-"""(slices of the first tensor, slices of the second) that hold the same indices."""
+"""Pairs (slices of the first tensor, slices of the second) that hold the same indices."""
 
 
-def shape(box: Box) -> tuple[int, ...]:
-    """Shape of the tensor that holds a box."""
+def box_shape(box: Box) -> tuple[int, ...]:
+    """Shape of the tensor that holds the elements of a box."""
     return tuple(map(count, box))
 
 
 @lru_cache(maxsize=65536)
 def overlap(first: Box, second: Box, within: Box) -> Overlap:
-    """The places in two tensors of the indices that their boxes and `within` share; dims are in
-    index order in both.
+    """Pairs of slices of two tensors that hold the indices shared by both boxes and `within`.
+
+    Dims are in index order in both tensors.
     """
     dims = [_runs(a, b, w) for a, b, w in zip(first, second, within, strict=True)]
     return tuple(
@@ -34,9 +33,7 @@ def overlap(first: Box, second: Box, within: Box) -> Overlap:
 
 
 def _runs(first: Indices, second: Indices, within: Indices) -> list[tuple[int, int, int]]:
-    """(start in the first list, start in the second, length) of each run of shared indices that is
-    contiguous in both.
-    """
+    """Shared index runs, contiguous in both lists: (start in first, start in second, length)."""
     result: list[tuple[int, int, int]] = []
     for low, high in common_indices(common_indices(first, second), within):
         a, b = _position(first, low), _position(second, low)
@@ -48,14 +45,19 @@ def _runs(first: Indices, second: Indices, within: Indices) -> list[tuple[int, i
 
 
 def _position(indices: Indices, index: int) -> int:
-    """The number of indices of the list before `index`."""
+    """Number of indices of the list that are less than `index`."""
     return sum(min(high, index) - low for low, high in indices if low < index)
 
 
-def copy(places: Overlap, *, source: torch.Tensor, into: torch.Tensor, add: bool = False) -> None:
-    """Write, or add, what the first tensor of `places` (`source`) holds to the second (`into`)."""
-    for there, here in places:
+def copy_overlap(
+    places: Overlap, *, source: torch.Tensor, into: torch.Tensor, add: bool = False
+) -> None:
+    """Copy (or add) the overlapping elements of `source` into `into`.
+
+    `places`: the result of `overlap` with the source's box first.
+    """
+    for source_slices, target_slices in places:
         if add:
-            into[here] += source[there]
+            into[target_slices] += source[source_slices]
         else:
-            into[here] = source[there]
+            into[target_slices] = source[source_slices]

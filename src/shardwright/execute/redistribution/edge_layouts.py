@@ -1,6 +1,4 @@
-"""Layouts of a tensor between the operator that makes it and one that reads it, and of its
-cotangent on the way back, by extent.
-"""
+"""Layouts of a tensor at its producer and its reader, and the way of its gradient back."""
 
 from __future__ import annotations
 
@@ -10,10 +8,10 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.device_state.gathered_positions import is_spread, looks_around
+from shardwright.execute.device_state.gathered_positions import is_gathered, reads_other_positions
 from shardwright.execute.numerics.base.cut_operator import is_expert_choice, is_stand_in
 from shardwright.execute.redistribution.box_overlaps import overlap
-from shardwright.execute.redistribution.move_tensor import moved
+from shardwright.execute.redistribution.move_tensor import move_tensor
 from shardwright.execute.transport.requests import Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
@@ -33,8 +31,10 @@ from shardwright.program.layout.tensor_layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """One extent between a producer and a reader: number of the extent, layouts made and wanted,
-    and how its cotangent returns.
+    """One extent of a tensor between two operators: its layouts at producer and reader, and back.
+
+    It has the number of the extent, the layouts at the producer and at the reader, and the routes
+    on which its gradient returns.
     """
 
     name: str
@@ -45,15 +45,13 @@ class Edge:
     back: tuple[CotangentRoute, ...]
 
 
-def at(layout: Layout, base: int) -> Layout:
-    """The layout with devices as the cluster numbers them."""
+def at_devices(layout: Layout, base: int) -> Layout:
+    """The layout with `base` added to every device number."""
     return tuple(h._replace(device=h.device + base) for h in layout) if base else layout
 
 
-def is_passed(block: Block, reader: Operator, name: str) -> bool:
-    """The value stays as it is on the device: between an expert's operators, and from the choice of
-    experts to what moves tokens.
-    """
+def stays_on_device(block: Block, reader: Operator, name: str) -> bool:
+    """True if the reader takes the value without moving it, as between an expert's operators."""
     maker = next((o for o in block.operators if o.name == name), None)
     return (
         maker is not None
@@ -64,8 +62,9 @@ def is_passed(block: Block, reader: Operator, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The layout of an extent after the last operator, its layout in the stream, and the layout of
-    its returning cotangent.
+    """One extent of a layer's output: its layout at the last operator and in the residual stream.
+
+    `back`: the routes on which its gradient returns.
     """
 
     extent: Extent
@@ -75,33 +74,44 @@ class Exit:
 
 
 @lru_cache(maxsize=65536)
-def exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple[Exit, ...]:
-    """The exit of every extent of a layer's last operator into the stream's layout."""
-    found = []
+def layer_exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple[Exit, ...]:
+    """The layouts of every extent of a layer's output, at its last operator and in the stream."""
+    exits = []
     for extent in last.writes:
-        made, stream = _layout(cells, last, extent, length, "made"), stream_operator((extent,))
+        producer_layout, stream = (
+            _layout(cells, last, extent, length, "made"),
+            stream_operator((extent,)),
+        )
         streamed = made_layout(cells, stream, extent, length)
-        back = (
+        routes = (
             ()
             if is_expert_choice(extent)
-            else shared_cotangent_routes(cells, last, stream, extent, made=made, returned=streamed)
+            else shared_cotangent_routes(
+                cells, last, stream, extent, made=producer_layout, returned=streamed
+            )
         )
-        shifted = tuple(_back_at(way, base) for way in back)
-        found.append(
-            Exit(extent=extent, made=at(made, base), streamed=at(streamed, base), back=shifted)
+        shifted = tuple(_route_at_devices(route, base) for route in routes)
+        exits.append(
+            Exit(
+                extent=extent,
+                made=at_devices(producer_layout, base),
+                streamed=at_devices(streamed, base),
+                back=shifted,
+            )
         )
-    return tuple(found)
+    return tuple(exits)
 
 
 def stream_layout(cells: StageCells, extent: Extent, *, base: int, length: int) -> Layout:
-    """The layout of an extent of the stream, or of a tensor that a cut inside a block leaves in the
-    stream's layout.
+    """The layout of an extent in the residual stream between layers.
+
+    Tensors that a cut inside a block leaves use it too.
     """
-    return at(made_layout(cells, stream_operator((extent,)), extent, length), base)
+    return at_devices(made_layout(cells, stream_operator((extent,)), extent, length), base)
 
 
 @lru_cache(maxsize=65536)
-def edges(
+def input_edges(
     cells: StageCells,
     block: Block,
     reader: Operator,
@@ -111,79 +121,88 @@ def edges(
     length: int,
     memory_length: int,
 ) -> tuple[Edge, ...]:
-    """The edge of every extent of an input of `reader`.
+    """The layouts of every extent of an input, at its producer and at `reader`.
 
     Args:
-        base: of the stage.
-        length: positions of the block's sequence, or of the slice at work.
-        memory_length: of its memory.
+        base: number of the stage's first device.
+        length: positions of the block's sequence, or of the current slice.
+        memory_length: positions of the block's memory.
     """
     maker = _maker(block, name, reader)
     tensor_length = memory_length if name == MEMORY or maker.inputs == (MEMORY,) else length
-    before = sum(
+    earlier_extents = sum(
         len(_maker(block, n, reader).writes) for n in reader.inputs[: reader.inputs.index(name)]
     )
-    spread = is_spread(cells, reader, length=length, memory_length=memory_length)
-    found, writes = [], maker.writes
+    gathered = is_gathered(cells, reader, length=length, memory_length=memory_length)
+    edges, writes = [], maker.writes
     for index, extent in enumerate(writes):
         if is_stand_in(maker):
             maker = replace(maker, writes=(extent,))  # every extent lies by itself
-        made = _layout(cells, maker, extent, tensor_length, "made")
-        wanted = _layout(cells, reader, extent, tensor_length, "wanted")
+        producer_layout = _layout(cells, maker, extent, tensor_length, "made")
+        reader_layout = _layout(cells, reader, extent, tensor_length, "wanted")
         returned = _layout(cells, reader, extent, tensor_length, "returned")
-        if spread and looks_around(reader, before + index):
-            wanted, returned = (
-                _whole(part, tensor_length)
-                for part in (wanted, _by_queries(cells, reader, returned, length))
+        if gathered and reads_other_positions(reader, earlier_extents + index):
+            reader_layout, returned = (
+                _with_all_positions(part, tensor_length)
+                for part in (reader_layout, _as_sums_over_queries(cells, reader, returned, length))
             )
-        back = (
+        routes = (
             ()
             if is_expert_choice(extent)
-            else shared_cotangent_routes(cells, maker, reader, extent, made=made, returned=returned)
+            else shared_cotangent_routes(
+                cells, maker, reader, extent, made=producer_layout, returned=returned
+            )
         )
-        shifted = tuple(_back_at(way, base) for way in back)
-        found.append(
+        shifted = tuple(_route_at_devices(route, base) for route in routes)
+        edges.append(
             Edge(
                 name=name,
                 index=index,
                 extent=extent,
-                made=at(made, base),
-                wanted=at(wanted, base),
+                made=at_devices(producer_layout, base),
+                wanted=at_devices(reader_layout, base),
                 back=shifted,
             )
         )
-    return tuple(found)
+    return tuple(edges)
 
 
-def _back_at(way: CotangentRoute, base: int) -> CotangentRoute:
-    answered = tuple((device + base, box, inside) for device, box, inside in way.answered)
+def _route_at_devices(route: CotangentRoute, base: int) -> CotangentRoute:
+    """The gradient route with `base` added to every device number."""
+    answered = tuple((device + base, box, inside) for device, box, inside in route.answered)
     return CotangentRoute(
-        source=at(way.source, base), wanted=at(way.wanted, base), answered=answered
+        source=at_devices(route.source, base),
+        wanted=at_devices(route.wanted, base),
+        answered=answered,
     )
 
 
-def _whole(layout: Layout, length: int) -> Layout:
-    """The layout with all positions everywhere."""
+def _with_all_positions(layout: Layout, length: int) -> Layout:
+    """The layout in which every device has all `length` positions."""
     return tuple(h._replace(box=(h.box[0], ((0, length),), *h.box[2:])) for h in layout)
 
 
-def _by_queries(cells: StageCells, reader: Operator, returned: Layout, length: int) -> Layout:
-    """Cotangents as parts of a sum over the readers' own positions."""
-    own = cells.cells[reader.klass]
+def _as_sums_over_queries(
+    cells: StageCells, reader: Operator, returned: Layout, length: int
+) -> Layout:
+    """The layout of gradients as partial sums, one for each reader's own query positions."""
+    reader_cells = cells.cells[reader.klass]
     return tuple(
-        h._replace(part=(h.part, indices(own[h.device].way(Dim.SEQUENCE), length)))
+        h._replace(part=(h.part, indices(reader_cells[h.device].way(Dim.SEQUENCE), length)))
         for h in returned
     )
 
 
 def _maker(block: Block, name: str, reader: Operator) -> Operator:
-    """The operator that makes an input, or the stream that it comes in."""
-    found = next((o for o in block.operators if o.name == name), None)
-    return found if found is not None else stream_operator(_stream_extents(block, reader, name))
+    """The operator that makes an input; a stand-in for the residual stream if none does."""
+    producer = next((o for o in block.operators if o.name == name), None)
+    return (
+        producer if producer is not None else stream_operator(_stream_extents(block, reader, name))
+    )
 
 
 def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, ...]:
-    """The block's input is one tensor: hidden wide, or as its only operator reads it."""
+    """The extents of a block's input or memory, as its operators read them."""
     if len(block.operators) == 1 and name == INPUT:
         return reader.reads[:1]
     hidden = next(
@@ -209,45 +228,46 @@ def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, 
 def _layout(
     cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str
 ) -> Layout:
-    """The layout in which an operator makes, wants or returns an extent. Operators that move tokens
-    to experts and back use the layout of routed tokens.
+    """The layout in which an operator makes, wants or returns an extent, as `kind` says.
+
+    Operators that move tokens to experts and back use the layout of routed tokens.
     """
     if is_routed(operator):
-        held = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
-        return made_layout(cells, held, extent, length)
+        router_stream = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
+        return made_layout(cells, router_stream, extent, length)
     return {"made": made_layout, "wanted": wanted_layout, "returned": cotangent_layout}[kind](
         cells, operator, extent, length
     )
 
 
-def given_back(
+def cotangent_at_maker(
     value: torch.Tensor | None,
-    back: tuple[CotangentRoute, ...],
+    routes: tuple[CotangentRoute, ...],
     *,
     device: int,
     key: tuple[Hashable, ...],
     dtype: torch.dtype,
     on: torch.device | str,
 ) -> Task[torch.Tensor | None]:
-    """The device's part of a cotangent where its tensor was made; None where it was not.
+    """Move a gradient from its readers to the devices that made the tensor; None on other devices.
 
     Args:
-        value: what the device's readers return.
-        dtype, on: as in `moved`.
+        value: the gradient that the readers on this device computed.
+        dtype, on: as in `move_tensor`.
     """
     result: torch.Tensor | None = None
-    for number, way in enumerate(back):
-        gives, gets = (
-            any(h.device == device for h in layout) for layout in (way.source, way.wanted)
+    for number, route in enumerate(routes):
+        sends, receives = (
+            any(h.device == device for h in layout) for layout in (route.source, route.wanted)
         )
-        if not gives and not gets:
+        if not sends and not receives:
             continue
-        found = yield from moved(
-            value, way.source, way.wanted, device=device, key=(*key, number), dtype=dtype, on=on
+        moved = yield from move_tensor(
+            value, route.source, route.wanted, device=device, key=(*key, number), dtype=dtype, on=on
         )
-        if gets:
-            result = found
-            for _, box, inside in (one for one in way.answered if one[0] == device):
+        if receives:
+            result = moved
+            for _, box, inside in (answer for answer in route.answered if answer[0] == device):
                 assert result is not None
                 result = result.clone()
                 for place, _ in overlap(box, inside, inside):

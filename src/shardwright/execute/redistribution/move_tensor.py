@@ -1,6 +1,4 @@
-"""A device's one tensor of a layout, moved to another; and requests with the keys of what they are
-for.
-"""
+"""Redistribution of one tensor between layouts, and prefixes of request keys."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from shardwright.execute.transport.requests import Answer, Begin, End, T, Task
 from shardwright.program.layout.tensor_layout import Layout
 
 
-def moved(
+def move_tensor(
     value: torch.Tensor | None,
     source: Layout,
-    wanted: Layout,
+    target: Layout,
     *,
     device: int,
     key: Hashable,
@@ -25,23 +23,26 @@ def moved(
     on: torch.device | str,
     across: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """The device's tensor in `wanted`; None for a device that neither layout, or only `source`,
-    has.
+    """Redistribute a device's tensor from layout `source` to layout `target`.
+
+    None for a device that is only in `source` or in neither.
 
     Args:
-        dtype, on: of the tensor, and where it is, for a device that `source` has not.
+        dtype, on: format and torch device of the tensor, for a device that is not in `source`.
     """
-    if source == wanted or not any(h.device == device for h in (*source, *wanted)):
+    if source == target or not any(h.device == device for h in (*source, *target)):
         return value
-    given = (value,) if value is not None and any(h.device == device for h in source) else ()
-    found = yield from redistribute(
-        given, source, wanted, device=device, key=key, dtype=dtype, on=on, across=across
+    local_tensors = (
+        (value,) if value is not None and any(h.device == device for h in source) else ()
     )
-    return found[0] if found else None
+    moved = yield from redistribute(
+        local_tensors, source, target, device=device, key=key, dtype=dtype, on=on, across=across
+    )
+    return moved[0] if moved else None
 
 
-def scoped(task: Task[T], key: Hashable) -> Task[T]:
-    """`task` with `key` before the keys of all that it asks."""
+def with_key_prefix(task: Task[T], key: Hashable) -> Task[T]:
+    """Run a task with `key` put before the keys of all its requests."""
     answer: Answer = None
     while True:
         try:
@@ -49,5 +50,5 @@ def scoped(task: Task[T], key: Hashable) -> Task[T]:
         except StopIteration as done:
             result: T = done.value
             return result
-        assert not isinstance(request, Begin | End), "nothing is begun inside of a move"
+        assert not isinstance(request, Begin | End), "a move begins no side task"
         answer = yield replace(request, key=(key, request.key))

@@ -1,6 +1,4 @@
-"""Blocks of the cache: a table for each request, a list of free ones; for each reach of attention
-cores its own.
-"""
+"""Paged KV cache blocks: a block table for each request and a list of free blocks, by key reach."""
 
 from __future__ import annotations
 
@@ -12,16 +10,18 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape
 
 
-class Reach(NamedTuple):
-    """The number of earlier keys that attention reads: `window` keys, or to the start of its run of
-    `window` positions (`chunked`); 0 = all.
+class KeyReach(NamedTuple):
+    """The earlier keys that an attention operator reads: a window, a chunk or all.
+
+    The last `window` keys, or the keys from the start of the query's chunk of `window` positions
+    (`chunked`); `window` 0 = all.
     """
 
     window: int = 0
     chunked: bool = False
 
     def first(self, position: int) -> int:
-        """The first position that a query at `position`, or any later one, sees."""
+        """The first key position that a query at `position` or any later query reads."""
         if not self.window:
             return 0
         if self.chunked:
@@ -29,54 +29,57 @@ class Reach(NamedTuple):
         return max(0, position - self.window + 1)
 
 
-def reach_of(shape: AttentionShape) -> Reach:
-    """Of a core."""
-    return Reach(window=shape.window, chunked=shape.chunked and bool(shape.window))
+def key_reach(shape: AttentionShape) -> KeyReach:
+    """The key reach of an attention operator's shape."""
+    return KeyReach(window=shape.window, chunked=shape.chunked and bool(shape.window))
 
 
-def reaches(model: Model) -> tuple[Reach, ...]:
-    """All that cores of a model have, each once."""
+def key_reaches(model: Model) -> tuple[KeyReach, ...]:
+    """The different key reaches of a model's attention operators."""
     shapes = (
         o.attention for block in model.blocks for o in block.operators if o.attention is not None
     )
-    return tuple(dict.fromkeys(map(reach_of, shapes)))
+    return tuple(dict.fromkeys(map(key_reach, shapes)))
 
 
 @dataclass(slots=True)
-class Table:
-    """Blocks of a request, in order: the first one holds positions from `first` x block size on."""
+class CacheBlockTable:
+    """Block numbers of one request in order, and the number of its first block.
+
+    The first block holds positions from `first` x block size on.
+    """
 
     first: int
     blocks: list[int]
 
 
 @dataclass(slots=True)
-class BlockTables:
-    """The cache blocks of each request on one rank with a cache of its own. Devices that share its
-    requests hold parts of the same blocks.
+class CacheBlockTables:
+    """The cache blocks of each request in one cache.
+
+    Devices that share the requests of a cache hold parts of the same blocks.
 
     Args:
-        reaches: of the model's cores.
-        blocks: of each reach.
+        reaches: key reaches of the model's attention operators.
+        blocks: number of blocks for each reach.
         block_tokens: positions of a block.
-        cached: positions of each request.
+        cached: number of cached positions of each request.
     """
 
-    reaches: tuple[Reach, ...]
+    reaches: tuple[KeyReach, ...]
     blocks: int
     block_tokens: int
-    free: dict[Reach, list[int]] = field(default_factory=dict)
-    held: dict[tuple[Reach, int], Table] = field(default_factory=dict)
+    free: dict[KeyReach, list[int]] = field(default_factory=dict)
+    held: dict[tuple[KeyReach, int], CacheBlockTable] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.free = {reach: list(range(self.blocks))[::-1] for reach in self.reaches}
 
-    def extend(self, request: int, *, past: int, end: int) -> dict[Reach, list[int]]:
-        """Room for positions from `past` to `end` of a request; blocks that nobody will look at
-        again are given back.
+    def extend(self, request: int, *, past: int, end: int) -> dict[KeyReach, list[int]]:
+        """Reserve blocks for positions `past` to `end` of a request.
 
-        Answer: those blocks, by reach.
+        Blocks that no later query reads are freed and returned, by reach.
 
         Raises:
             StrategyError: other positions than those before `past` are cached (rule
@@ -91,18 +94,21 @@ class BlockTables:
             )
         return self.receive(request, first=past, end=end)
 
-    def receive(self, request: int, *, first: int, end: int) -> dict[Reach, list[int]]:
-        """Room for positions up to `end` of a request whose next query is at `first` or behind it;
-        see `extend`.
+    def receive(self, request: int, *, first: int, end: int) -> dict[KeyReach, list[int]]:
+        """Reserve blocks for positions up to `end`, when the next query is at `first` or later.
+
+        Blocks that no later query reads are freed and returned, by reach.
         """
-        left: dict[Reach, list[int]] = {}
+        freed: dict[KeyReach, list[int]] = {}
         for reach in self.reaches:
             start = reach.first(first) // self.block_tokens
-            table = self.held.setdefault((reach, request), Table(first=start, blocks=[]))
-            passed = min(max(start - table.first, 0), len(table.blocks))
-            left[reach], table.blocks = table.blocks[:passed], table.blocks[passed:]
-            table.first = max(table.first, start) if not table.blocks else table.first + passed
-            self.free[reach] += left[reach][::-1]
+            table = self.held.setdefault((reach, request), CacheBlockTable(first=start, blocks=[]))
+            passed_blocks = min(max(start - table.first, 0), len(table.blocks))
+            freed[reach], table.blocks = table.blocks[:passed_blocks], table.blocks[passed_blocks:]
+            table.first = (
+                max(table.first, start) if not table.blocks else table.first + passed_blocks
+            )
+            self.free[reach] += freed[reach][::-1]
             needed = -(-end // self.block_tokens) - table.first - len(table.blocks)
             if needed > len(self.free[reach]):
                 raise StrategyError(
@@ -113,14 +119,14 @@ class BlockTables:
                 )
             table.blocks += [self.free[reach].pop() for _ in range(needed)]
         self.cached[request] = end
-        return left
+        return freed
 
-    def release(self, request: int) -> dict[Reach, list[int]]:
-        """All blocks of a request are free again. Answer: which."""
+    def release(self, request: int) -> dict[KeyReach, list[int]]:
+        """Free all blocks of a request, and return them by reach."""
         self.cached.pop(request, None)
-        left: dict[Reach, list[int]] = {}
+        freed: dict[KeyReach, list[int]] = {}
         for reach in self.reaches:
-            table = self.held.pop((reach, request), Table(first=0, blocks=[]))
-            left[reach] = table.blocks
+            table = self.held.pop((reach, request), CacheBlockTable(first=0, blocks=[]))
+            freed[reach] = table.blocks
             self.free[reach] += table.blocks[::-1]
-        return left
+        return freed

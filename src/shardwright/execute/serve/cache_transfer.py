@@ -1,5 +1,6 @@
-"""Transfer of a request's cache and states between workers of different degrees, by the cells'
-layouts on both sides.
+"""Transfer of a request's cache and states between workers with different parallel degrees.
+
+The layouts on both sides determine the messages.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.device_state.operator_shares import place_of
+from shardwright.execute.device_state.operator_shares import operator_share
 from shardwright.execute.redistribution.redistribute import redistribute
-from shardwright.execute.serve.cache_blocks import BlockTables, Reach, reach_of
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach, key_reach
 from shardwright.execute.serve.cached_latent_attention import latent_operators
-from shardwright.execute.serve.device_cache import Spot
+from shardwright.execute.serve.device_cache import CacheKey
 from shardwright.execute.serve.worker import ServingWorker, site_of
 from shardwright.execute.transport.requests import Task
 from shardwright.lazy_dataclass import dataclass
@@ -25,109 +26,122 @@ from shardwright.program.stages.stage_segments import Segment, StageParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A tensor that an operator keeps of a request.
+class KeptTensor:
+    """A tensor of a request that an operator keeps between iterations.
+
+    It lies in cache blocks, or is a state.
 
     Args:
-        operator: of which it is;
-        number: which of its tensors;
-        reads: which of the operator's extents says what a device has of it.
-        reach: of the blocks that it lies in; None = a state.
-        last: rows of a state that are kept (inputs of a convolution); 0 = one row of each head.
+        operator: the operator that keeps it.
+        number: number of the tensor among those that the operator keeps.
+        reads: number of the operator's input extent whose elements a device keeps; -1 = all
+            elements.
+        reach: key reach of the blocks that hold it; None = a state.
+        last: rows of a state (last inputs of a convolution); 0 = one row for each head.
         per_head: elements of a state for each head.
     """
 
     operator: Operator
     number: int
     reads: int
-    reach: Reach | None = None
+    reach: KeyReach | None = None
     last: int = 0
     per_head: int = 0
 
 
 @lru_cache(maxsize=256)
-def kept_by(block: Block) -> tuple[Kept, ...]:
-    """All that the operators of a block keep, tensor by tensor (`model.living.lives_in` counts
-    them).
+def kept_tensors(block: Block) -> tuple[KeptTensor, ...]:
+    """The tensors that a block's operators keep between iterations.
+
+    `model.decode_state` counts their elements.
     """
-    found: list[Kept] = []
+    tensors: list[KeptTensor] = []
     latent = latent_operators(block)
     for operator in block.operators:
         if latent is not None and operator.name in (latent.up, latent.rotary):
             assert latent.core.attention is not None
-            found.append(
-                Kept(operator=operator, number=0, reads=-1, reach=reach_of(latent.core.attention))
+            tensors.append(
+                KeptTensor(
+                    operator=operator, number=0, reads=-1, reach=key_reach(latent.core.attention)
+                )
             )
         elif operator.attention is not None and latent is None:
-            reach = reach_of(operator.attention)
-            found += [Kept(operator=operator, number=i, reads=i + 1, reach=reach) for i in range(2)]
+            reach = key_reach(operator.attention)
+            tensors += [
+                KeptTensor(operator=operator, number=i, reads=i + 1, reach=reach) for i in range(2)
+            ]
         elif operator.kind is OperatorKind.CONV:
             taps = operator.parameters[0].extents[1].size
-            found += [
-                Kept(operator=operator, number=i, reads=i, last=taps - 1)
+            tensors += [
+                KeptTensor(operator=operator, number=i, reads=i, last=taps - 1)
                 for i in range(len(operator.writes))
             ]
         elif operator.scan is not None:
-            found.append(
-                Kept(
+            tensors.append(
+                KeptTensor(
                     operator=operator,
                     number=0,
                     reads=0,
                     per_head=operator.scan.head_dim * operator.scan.state,
                 )
             )
-    return tuple(found)
+    return tuple(tensors)
 
 
 def has_states(model: Model) -> bool:
-    """Something that lives is of a whole sequence, not of its positions."""
-    return any(kept.reach is None for block in model.blocks for kept in kept_by(block))
+    """True if the model has recurrent or convolution states, which belong to a whole sequence."""
+    return any(tensor.reach is None for block in model.blocks for tensor in kept_tensors(block))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """A worker, and the rank of it that has a request."""
+class WorkerRank:
+    """A serving worker, and the rank of the worker that has the request."""
 
     worker: ServingWorker
     rank: int
 
     @property
-    def tables(self) -> BlockTables:
-        """Of the rank."""
+    def tables(self) -> CacheBlockTables:
+        """The block tables of the rank."""
         return self.worker.tables[self.rank]
 
 
-def transfer_task(device: int, source: Side, target: Side, *, request: int, end: int) -> Task[None]:
-    """A device's part in moving what lives of a request with `end` cached positions. All devices of
-    both sides run it.
+def transfer_task(
+    device: int, source: WorkerRank, target: WorkerRank, *, request: int, end: int
+) -> Task[None]:
+    """Move a request's cache and states from one worker to another: one device's part.
 
-    It waits in the target's caches until the request has blocks there (`DeviceCache.land`). Of a
-    window what later queries see moves.
+    All devices of both workers run it; `end`: number of cached positions.
+
+    The tensors wait in the target's caches until the request has blocks there
+    (`DeviceCache.store_arrived`). Of a window, only the positions that later queries read move.
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)
     for (stage, segment, layer), (other_stage, other_segment, _) in moves:
-        for kept in kept_by(segment.block):
-            spot = Spot(
-                run=segment.run, layer=layer, operator=kept.operator.name, number=kept.number
+        for tensor in kept_tensors(segment.block):
+            cache_key = CacheKey(
+                run=segment.run, layer=layer, operator=tensor.operator.name, number=tensor.number
             )
-            low, high = _positions(source, target, kept, request, end)
+            low, high = _positions(source, target, tensor, request, end)
             if high > low:
-                lying = _lying(source, stage, segment, kept, rows=high - low)
-                wanted = _lying(target, other_stage, other_segment, kept, rows=high - low)
-                yield from _moved(
+                source_layout = _tensor_layout(source, stage, segment, tensor, rows=high - low)
+                target_layout = _tensor_layout(
+                    target, other_stage, other_segment, tensor, rows=high - low
+                )
+                yield from _move_rows(
                     device,
                     source,
                     target,
-                    (lying, wanted),
-                    kept,
-                    spot,
+                    (source_layout, target_layout),
+                    tensor,
+                    cache_key,
                     request=request,
                     rows=(low, high),
                 )
 
 
 def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
-    """Every layer of the model in its order, with the stage that has it."""
+    """Iterate over the model's layers in order, each with its stage and segment."""
     places = (
         (stage, segment)
         for stage in worker.work(worker.ranks).stages[0]
@@ -138,96 +152,114 @@ def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
         for stage, segment in places
         for layer in range(segment.first, segment.first + segment.count)
     ]
-    return iter(sorted(listed, key=lambda one: (one[1].run, one[2])))
+    return iter(sorted(listed, key=lambda place: (place[1].run, place[2])))
 
 
-def _positions(source: Side, target: Side, kept: Kept, request: int, end: int) -> Interval:
-    """Positions (or rows of a state) that move."""
-    if kept.reach is None:
-        return 0, min(end, kept.last) if kept.last else 1
-    first = source.tables.held[kept.reach, request].first * source.tables.block_tokens
+def _positions(
+    source: WorkerRank, target: WorkerRank, tensor: KeptTensor, request: int, end: int
+) -> Interval:
+    """Range of positions (or rows of a state) that move."""
+    if tensor.reach is None:
+        return 0, min(end, tensor.last) if tensor.last else 1
+    first = source.tables.held[tensor.reach, request].first * source.tables.block_tokens
     size = target.tables.block_tokens
-    # The last position may be computed once more there.
-    return max(first, kept.reach.first(end - 1) // size * size), end
+    # The target may compute the last position once more.
+    return max(first, tensor.reach.first(end - 1) // size * size), end
 
 
-def _lying(side: Side, stage: StageParts, segment: Segment, kept: Kept, *, rows: int) -> Layout:
-    """The layout of the tensor, as (1, rows, elements)."""
-    found = []
+def _tensor_layout(
+    side: WorkerRank, stage: StageParts, segment: Segment, tensor: KeptTensor, *, rows: int
+) -> Layout:
+    """Layout of a kept tensor on one side, as a (1, rows, elements) tensor."""
+    holdings = []
     for place in segment.cells.devices:
         device = place + stage.base
-        share = place_of(
-            site_of(segment, stage, device, side.worker.work(side.worker.ranks)), kept.operator
+        share = operator_share(
+            site_of(segment, stage, device, side.worker.work(side.worker.ranks)), tensor.operator
         )
         if share is not None and side.worker.rank_of[device] == side.rank:
-            if kept.reads < 0:
-                elements = (0, _shared_width(kept, segment.block))
-            elif kept.per_head:
-                elements = (share.heads[0] * kept.per_head, share.heads[1] * kept.per_head)
+            if tensor.reads < 0:
+                elements = (0, _shared_width(tensor, segment.block))
+            elif tensor.per_head:
+                elements = (share.heads[0] * tensor.per_head, share.heads[1] * tensor.per_head)
             else:
-                elements = share.reads[kept.reads]
-            found.append(Holding(device=device, box=(((0, 1),), ((0, rows),), (elements,))))
-    return tuple(sorted(found))
+                elements = share.reads[tensor.reads]
+            holdings.append(Holding(device=device, box=(((0, 1),), ((0, rows),), (elements,))))
+    return tuple(sorted(holdings))
 
 
-def _shared_width(kept: Kept, block: Block) -> int:
-    """Elements of a latent, or of the turned part of the keys."""
-    if kept.operator.kind is not OperatorKind.ROTARY:
-        return kept.operator.reads[0].size
-    down = next(o for o in block.operators if o.name == kept.operator.inputs[2])
+def _shared_width(tensor: KeptTensor, block: Block) -> int:
+    """Elements of a latent, or of the rotary part of the keys, which all heads share."""
+    if tensor.operator.kind is not OperatorKind.ROTARY:
+        return tensor.operator.reads[0].size
+    down = next(o for o in block.operators if o.name == tensor.operator.inputs[2])
     return down.writes[1].size
 
 
-def _moved(
+def _move_rows(
     device: int,
-    source: Side,
-    target: Side,
+    source: WorkerRank,
+    target: WorkerRank,
     layouts: tuple[Layout, Layout],
-    kept: Kept,
-    spot: Spot,
+    tensor: KeptTensor,
+    cache_key: CacheKey,
     *,
     request: int,
     rows: Interval,
 ) -> Task[None]:
-    lying, wanted = layouts
-    gives, gets = (any(h.device == device for h in layout) for layout in layouts)
-    if not gives and not gets:
+    """Move rows of one kept tensor between the workers, and store those received."""
+    source_layout, target_layout = layouts
+    sends, receives = (any(h.device == device for h in layout) for layout in layouts)
+    if not sends and not receives:
         return
-    given = (_read(source, device, kept, spot, request=request, rows=rows),) if gives else ()
-    store = (target if gets else source).worker.stores[device]
-    key = ("moved", *spot, request)
-    found = yield from redistribute(
-        given,
-        lying,
-        wanted,
+    local_tensors = (
+        (_read_rows(source, device, tensor, cache_key, request=request, rows=rows),)
+        if sends
+        else ()
+    )
+    store = (target if receives else source).worker.stores[device]
+    key = ("moved", *cache_key, request)
+    moved = yield from redistribute(
+        local_tensors,
+        source_layout,
+        target_layout,
         device=device,
         key=key,
         dtype=store.precision.compute,
         on=store.on,
         across=True,
     )
-    if gets:
-        came = found[0] if kept.reach is not None or kept.last else _state_of(kept, found[0])
+    if receives:
+        received = (
+            moved[0] if tensor.reach is not None or tensor.last else _state_of(tensor, moved[0])
+        )
         target.worker.caches[device].arrived.setdefault(request, []).append(
-            (kept.reach, spot, rows[0], came)
+            (tensor.reach, cache_key, rows[0], received)
         )
 
 
-def _read(
-    side: Side, device: int, kept: Kept, spot: Spot, *, request: int, rows: Interval
+def _read_rows(
+    side: WorkerRank,
+    device: int,
+    tensor: KeptTensor,
+    cache_key: CacheKey,
+    *,
+    request: int,
+    rows: Interval,
 ) -> torch.Tensor:
+    """Read rows of one kept tensor from a device's cache."""
     cache = side.worker.caches[device]
-    if kept.reach is None:
-        state = cache.states[request, spot]
-        return state if kept.last else state.reshape(1, 1, -1)
-    return cache.get(kept.reach, spot, request=request, end=rows[1])[
-        :, rows[0] - cache.first(kept.reach, request) :
+    if tensor.reach is None:
+        state = cache.states[request, cache_key]
+        return state if tensor.last else state.reshape(1, 1, -1)
+    return cache.get(tensor.reach, cache_key, request=request, end=rows[1])[
+        :, rows[0] - cache.first(tensor.reach, request) :
     ]
 
 
-def _state_of(kept: Kept, elements: torch.Tensor) -> torch.Tensor:
-    """A scan's state from its elements, in the shape that its numerics give it."""
-    scan = kept.operator.scan
+def _state_of(tensor: KeptTensor, elements: torch.Tensor) -> torch.Tensor:
+    """Reshape the elements of a scan's state to the shape that the scan operator reads."""
+    scan = tensor.operator.scan
     assert scan is not None
     inner = (scan.state, scan.head_dim) if scan.delta else (scan.head_dim, scan.state)
     return elements.reshape(1, -1, *(inner if scan.head_dim > 1 or scan.delta else (scan.state,)))

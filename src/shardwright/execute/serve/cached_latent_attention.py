@@ -1,10 +1,10 @@
-"""Latent attention over a cache of latents: expanded to keys and values, or absorbed into queries
-and outputs.
+"""Latent attention (MLA) over a cache of latents, with expanded keys or in absorbed form.
 
-What lives is the normed latent and the turned rotary part of the keys, one for all heads
-(DeepSeek-V2, arXiv 2405.04434, section 2.1.2). Absorbed, a query meets latents: q (W c) = (q W) c,
-and what comes out is made a value once: with L elements a latent and R turned ones it is attention
-of one key head of L + R elements, whose values are its first L.
+The cache holds the normed latent and the rotated part of the keys, one for all heads (DeepSeek-V2,
+arXiv 2405.04434, section 2.1.2). In absorbed form a query reads latents directly: q (W c) = (q W)
+c, and the output latent is expanded to a value once. With L elements a latent and R rotated
+elements, this is attention with one key head of L + R elements, whose values are its first L
+elements.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.numerics.layers.linear import Linear, weight_and_bias_names
 from shardwright.execute.numerics.positions.rotary_operator import Rotary, join_rotary_keys
-from shardwright.execute.serve.cache_blocks import reach_of
+from shardwright.execute.serve.cache_blocks import key_reach
 from shardwright.execute.serve.cached_operators import (
-    Absorb,
     ByPart,
-    Here,
+    LatentReads,
+    LocalPart,
     ServedLayer,
-    cached,
-    parts_here,
-    require_lasting_turns,
+    cached_operator,
+    local_parts,
+    require_stable_rotary,
 )
-from shardwright.execute.serve.device_cache import Spot
+from shardwright.execute.serve.device_cache import CacheKey
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -45,8 +45,9 @@ from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentOperators:
-    """Names in a block: what expands latents, what turns keys, and the core; the core's shape in
-    absorbed form.
+    """Names of a block's latent-attention operators, and the shape in absorbed form.
+
+    `up` expands latents, `rotary` rotates keys, `core` computes attention.
     """
 
     up: str
@@ -68,24 +69,25 @@ def latent_operators(block: Block) -> LatentOperators | None:
     )
 
 
-def forward_in(layer: ServedLayer, block: Block, operator: Operator) -> Forward:
-    """The forward pass of a block's operator over a batch whose parts have different positions."""
-    found = latent_operators(block)
-    if found is None:
-        return cached(layer, operator)
-    if operator.name == found.up:
-        return _KeptLatents(layer=layer, core=found.core)
-    if operator.name == found.rotary:
-        return ByPart(layer=layer, one=_TurnedKeys(layer=layer, core=found.core).one)
+def cached_operator_of_block(layer: ServedLayer, block: Block, operator: Operator) -> Forward:
+    """Forward pass of a block's operator over a batch whose requests have different positions."""
+    latent = latent_operators(block)
+    if latent is None:
+        return cached_operator(layer, operator)
+    if operator.name == latent.up:
+        return _StoreLatents(layer=layer, core=latent.core)
+    if operator.name == latent.rotary:
+        return ByPart(layer=layer, one=_StoreRotatedKeys(layer=layer, core=latent.core).one)
     if operator.attention is not None:
-        return ByPart(layer=layer, one=_LatentCore(layer=layer, operators=found).one)
-    return cached(layer, operator)
+        return ByPart(layer=layer, one=_LatentAttention(layer=layer, operators=latent).one)
+    return cached_operator(layer, operator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _KeptLatents:
-    """Keeps the latents of the batch's tokens; the core makes keys and values of them, or does
-    without.
+class _StoreLatents:
+    """Store the latents of the batch's tokens in the cache.
+
+    The attention core expands them or uses the absorbed form.
     """
 
     layer: ServedLayer
@@ -94,11 +96,20 @@ class _KeptLatents:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Forward`. What it writes is not read."""
+        """Store the latents; the output (unused zeros) stands for keys and values.
+
+        See `Forward`.
+        """
         yield from ()
         self.layer.up = place, weights
-        for here in parts_here(self.layer, place):
-            _put(self.layer, self.core, self.layer.spot(place), here, here.of(inputs)[0][0])
+        for part in local_parts(self.layer, place):
+            _store_in_cache(
+                self.layer,
+                self.core,
+                self.layer.cache_key(place),
+                part,
+                part.sample_of(inputs)[0][0],
+            )
         latent = inputs[0][0]
         unread = (
             latent.new_zeros(()).expand(*latent.shape[:2], high - low) for low, high in place.writes
@@ -107,57 +118,62 @@ class _KeptLatents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TurnedKeys:
-    """Turns queries, and keeps the turned part of the keys."""
+class _StoreRotatedKeys:
+    """Apply rotary positions to queries and keys, and store the rotated part of the keys."""
 
     layer: ServedLayer
     core: Operator
 
-    def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Of a part."""
-        require_lasting_turns(here)
-        (query, key, value), _ = yield from Rotary().forward(here.share, inputs, weights)
-        width, rope = here.share.operator.reads[0].quantum, inputs[2][1].shape[-1]
-        _put(
-            self.layer, self.core, self.layer.spot(here.share), here, key[..., width - rope : width]
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+        """Rotate the queries and keys of one request's part of the batch."""
+        require_stable_rotary(part)
+        (query, key, value), _ = yield from Rotary().forward(part.share, inputs, weights)
+        width, rope = part.share.operator.reads[0].quantum, inputs[2][1].shape[-1]
+        _store_in_cache(
+            self.layer,
+            self.core,
+            self.layer.cache_key(part.share),
+            part,
+            key[..., width - rope : width],
         )
         return query, key, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LatentCore:
-    """Attention of a part to all latents of its request."""
+class _LatentAttention:
+    """Attention of one request's new tokens to all its cached latents."""
 
     layer: ServedLayer
     operators: LatentOperators
 
-    def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Of a part."""
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+        """Attention output for one request's part, in absorbed or expanded form."""
         query = inputs[0][0]
         latents, turned = (
-            self._cached(here, name) for name in (self.operators.up, self.operators.rotary)
+            self._cached(part, name) for name in (self.operators.up, self.operators.rotary)
         )
-        reach = reach_of(shape_of(here.share))
+        reach = key_reach(shape_of(part.share))
         share = replace(
-            here.share,
-            key_positions=((self.layer.cache.first(reach, here.part.request), here.part.end),),
+            part.share,
+            key_positions=((self.layer.cache.first(reach, part.part.request), part.part.end),),
         )
-        absorbed = self.layer.absorb is Absorb.ALWAYS or (
-            self.layer.absorb is Absorb.DECODE and here.part.tokens == 1
+        absorbed = self.layer.absorb is LatentReads.ALWAYS or (
+            self.layer.absorb is LatentReads.DECODE and part.part.tokens == 1
         )
         if absorbed:
             return (yield from self._absorbed(share, query, latents, turned, weights))
         assert self.layer.up is not None
-        up, own = self.layer.up
-        (plain, value), _ = yield from Linear().forward(up, ((latents,),), own)
+        up, up_weights = self.layer.up
+        (plain, value), _ = yield from Linear().forward(up, ((latents,),), up_weights)
         key = join_rotary_keys(plain, turned, head=shape_of(share).head_dim)
-        made, _ = yield from Attention().forward(share, ((query, key, value),), weights)
-        return made
+        outputs, _ = yield from Attention().forward(share, ((query, key, value),), weights)
+        return outputs
 
-    def _cached(self, here: Here, name: str) -> torch.Tensor:
-        spot = Spot(run=self.layer.run, layer=self.layer.number, operator=name, number=0)
+    def _cached(self, part: LocalPart, name: str) -> torch.Tensor:
+        """Read the cached latents or rotated keys of a request, (1, positions, elements)."""
+        cache_key = CacheKey(run=self.layer.run, layer=self.layer.number, operator=name, number=0)
         return self.layer.cache.get(
-            reach_of(shape_of(here.share)), spot, request=here.part.request, end=here.part.end
+            key_reach(shape_of(part.share)), cache_key, request=part.part.request, end=part.part.end
         )
 
     def _absorbed(
@@ -168,42 +184,50 @@ class _LatentCore:
         turned: torch.Tensor,
         weights: Weights,
     ) -> Task[Values]:
+        """Attention in absorbed form: queries multiplied by W read latents as one key head."""
         assert self.layer.up is not None
-        up, own = self.layer.up
+        up, up_weights = self.layer.up
         shape, width = shape_of(share), latents.shape[-1]
         to_key, to_value = (
-            own[name].unflatten(-1, (-1, size))
-            for name, size in zip(weight_and_bias_names(up)[0], _sizes(shape, turned), strict=True)
+            up_weights[name].unflatten(-1, (-1, size))
+            for name, size in zip(
+                weight_and_bias_names(up)[0], _key_and_value_sizes(shape, turned), strict=True
+            )
         )
         heads = query.unflatten(-1, (-1, shape.head_dim))
         plain, rope = heads.split([shape.head_dim - turned.shape[-1], turned.shape[-1]], dim=-1)
         one_head = self.operators.absorbed
-        # The core divides by the root of its own width; that of the model's heads is another one.
+        # Attention divides scores by the root of its head width, which differs from the model's.
         scale = (one_head.head_dim / shape.head_dim) ** 0.5
         absorbed = torch.cat([torch.einsum("nqhd,lhd->nqhl", plain, to_key), rope], dim=-1) * scale
         place = replace(
             share, operator=replace(share.operator, attention=one_head), kv_heads=(0, 1)
         )
         keys = torch.cat([latents, turned], dim=-1)
-        (made,), _ = yield from Attention().forward(
+        (output_latents,), _ = yield from Attention().forward(
             place, ((absorbed.flatten(-2), keys, latents),), weights
         )
         return (
-            torch.einsum("nqhl,lhv->nqhv", made.unflatten(-1, (-1, width)), to_value).flatten(-2),
+            torch.einsum(
+                "nqhl,lhv->nqhv", output_latents.unflatten(-1, (-1, width)), to_value
+            ).flatten(-2),
         )
 
 
-def _sizes(shape: AttentionShape, turned: torch.Tensor) -> tuple[int, int]:
-    """Elements of a head's own key and of its value."""
+def _key_and_value_sizes(shape: AttentionShape, turned: torch.Tensor) -> tuple[int, int]:
+    """(elements of a head's key without rotary part, elements of a head's value)."""
     return shape.head_dim - turned.shape[-1], shape.value_dim
 
 
-def _put(layer: ServedLayer, core: Operator, spot: Spot, here: Here, values: torch.Tensor) -> None:
+def _store_in_cache(
+    layer: ServedLayer, core: Operator, spot: CacheKey, part: LocalPart, values: torch.Tensor
+) -> None:
+    """Store values of one request's new tokens in the device's cache."""
     assert core.attention is not None
     layer.cache.put(
-        reach_of(core.attention),
+        key_reach(core.attention),
         spot,
-        request=here.part.request,
-        start=here.part.past,
+        request=part.part.request,
+        start=part.part.past,
         values=values[0],
     )

@@ -1,8 +1,10 @@
-"""Operators over a batch of unlike positions: what looks at positions or keeps something runs part
-by part, everything else at once.
+"""Operators over a batch of requests at different positions.
 
-The numerics are those of training (`execute.numerics`): a part is one sample of the positions that
-it has, and what it looks back on comes from the cache.
+Operators that depend on positions, or keep tensors, run request by request; all others run on the
+whole batch at once.
+
+The numerics are those of training (`execute.numerics`): each part is one sample with its own
+positions, and earlier keys and states come from the cache.
 """
 
 from __future__ import annotations
@@ -23,26 +25,24 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
 )
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
-from shardwright.execute.numerics.positions.rotary_angles import lengths_differ_above
+from shardwright.execute.numerics.positions.rotary_angles import largest_length_with_equal_rotation
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.numerics.state_space.state_space_mixers import (
     FIRST_CHANNEL,
     causal_convolution,
     scan_from_state,
 )
-from shardwright.execute.serve.cache_blocks import reach_of
-from shardwright.execute.serve.device_cache import DeviceCache, Spot
-from shardwright.execute.serve.iteration_batch import Part, Rows
+from shardwright.execute.serve.cache_blocks import key_reach
+from shardwright.execute.serve.device_cache import CacheKey, DeviceCache
+from shardwright.execute.serve.iteration_batch import IterationRows, RequestPart
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 
 
-class Absorb(StrEnum):
-    """The tokens whose attention reads latents directly instead of keys and values expanded from
-    them: none, those of one-token parts, or all.
-    """
+class LatentReads(StrEnum):
+    """Tokens whose attention reads latents in absorbed form: none, decode tokens only, or all."""
 
     NEVER = "never"
     DECODE = "decode"
@@ -51,68 +51,73 @@ class Absorb(StrEnum):
 
 @dataclass(slots=True)
 class ServedLayer:
-    """A layer of a device in an iteration.
+    """One layer of a device in a serving iteration: its rows, cache and collected logits.
 
     Args:
-        run, number: of the model.
-        logits: gets what a head makes: (first row, rows of all the vocabulary).
-        up: of latent attention, once known: what makes keys and values of latents, and with which
+        run, number: the model's run, and the layer's number in it.
+        logits: receives the head's output: (first row, rows of the whole vocabulary).
+        up: for latent attention, once known: the operator share that expands latents, and its
             weights.
     """
 
     run: int
     number: int
-    rows: Rows
+    rows: IterationRows
     cache: DeviceCache
-    absorb: Absorb
+    absorb: LatentReads
     logits: list[tuple[int, torch.Tensor]]
     up: tuple[OperatorShare, Weights] | None = None
 
-    def spot(self, place: OperatorShare, number: int = 0) -> Spot:
+    def cache_key(self, place: OperatorShare, number: int = 0) -> CacheKey:
         """The cache key under which an operator keeps its tensor `number`."""
-        return Spot(run=self.run, layer=self.number, operator=place.operator.name, number=number)
+        return CacheKey(
+            run=self.run, layer=self.number, operator=place.operator.name, number=number
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
-    """A part of the batch that a device has: `at` of its rows, and the operator's share of it as a
-    sequence of its own.
+class LocalPart:
+    """A request's part of the batch whose rows a device has.
+
+    `at`: its rows on the device; `share`: the operator's share of it as a sequence of its own.
     """
 
-    part: Part
+    part: RequestPart
     at: slice
     share: OperatorShare
 
-    def of(self, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
-        """Its rows as one sample, (1, tokens, elements)."""
+    def sample_of(self, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
+        """The part's rows of the inputs as one sample, (1, tokens, elements)."""
         return tuple(tuple(v[self.at].transpose(0, 1) for v in values) for values in inputs)
 
 
-def parts_here(layer: ServedLayer, place: OperatorShare) -> Iterator[Here]:
-    """The parts whose rows a device has."""
+def local_parts(layer: ServedLayer, place: OperatorShare) -> Iterator[LocalPart]:
+    """Iterate over the request parts whose rows a device has."""
     for low, high in place.samples:
         for row, part in layer.rows.parts:
             if low <= row < high:
                 positions = ((part.past, part.end),)
                 share = replace(place, samples=((0, 1),), positions=positions, length=part.end)
-                yield Here(part=part, at=slice(row - low, row - low + part.tokens), share=share)
+                yield LocalPart(
+                    part=part, at=slice(row - low, row - low + part.tokens), share=share
+                )
 
 
-def require_lasting_turns(here: Here) -> None:
-    """Raise where keys in the cache would have to be turned again because their sequence has grown.
+def require_stable_rotary(part: LocalPart) -> None:
+    """Raise if a longer sequence would change the rotary angles of keys already in the cache.
 
     Raises:
         StrategyError: a request has more positions than those up to which rotary positions do not
         differ with length.
     """
-    most = lengths_differ_above(here.share.settings)
+    longest = largest_length_with_equal_rotation(part.share.settings)
     if (
-        here.share.operator.kind is OperatorKind.ROTARY
-        and most is not None
-        and here.part.end > most
+        part.share.operator.kind is OperatorKind.ROTARY
+        and longest is not None
+        and part.part.end > longest
     ):
         raise StrategyError(
-            f"a request of {here.part.end} tokens: beyond {most:g} this model's rotary positions"
+            f"a request of {part.part.end} tokens: beyond {longest:g} this model's rotary positions"
             " differ with the length of the sequence",
             hint="serve requests up to that length",
             rule="serve.rotary",
@@ -121,17 +126,21 @@ def require_lasting_turns(here: Here) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPart:
-    """Runs something for each part, and puts what it makes at the part's rows; zeros at rows of no
-    part.
+    """Run a function on each request's part, and write its outputs to the part's rows.
+
+    Rows without a part are zero.
     """
 
     layer: ServedLayer
-    one: Callable[[Here, tuple[Values, ...], Weights], Task[Values]]
+    one: Callable[[LocalPart, tuple[Values, ...], Weights], Task[Values]]
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Forward`."""
+        """Run the function part by part.
+
+        See `Forward`.
+        """
         like, rows = (
             next(v for values in inputs for v in values),
             sum(high - low for low, high in place.samples),
@@ -145,123 +154,135 @@ class ByPart:
             torch.zeros((rows, 1, high - low), dtype=dtype, device=like.device)
             for low, high in place.writes
         )
-        for here in parts_here(self.layer, place):
-            made = yield from self.one(here, here.of(inputs), weights)
-            for whole, values in zip(outputs, made, strict=True):
-                whole[here.at] = values.transpose(0, 1)
+        for part in local_parts(self.layer, place):
+            part_outputs = yield from self.one(part, part.sample_of(inputs), weights)
+            for output, values in zip(outputs, part_outputs, strict=True):
+                output[part.at] = values.transpose(0, 1)
         return outputs, SavedTensors(inputs=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """An operator that depends on the tokens' positions alone: rotary positions, and a learned
-    table of positions.
-    """
+class AtPositions:
+    """An operator that depends on the tokens' positions only: rotary or learned positions."""
 
     inner: Forward
 
-    def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Of a part."""
-        require_lasting_turns(here)
-        made, _ = yield from self.inner.forward(here.share, inputs, weights)
-        return made
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+        """Run the operator on one request's part at its positions."""
+        require_stable_rotary(part)
+        outputs, _ = yield from self.inner.forward(part.share, inputs, weights)
+        return outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CachedCore:
-    """Attention of a part to its own keys and to those in the request's blocks."""
+class CachedAttention:
+    """Attention of a request's new tokens to their own keys and to those in its cache blocks."""
 
     layer: ServedLayer
 
-    def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Of a part."""
-        query, *own = [v for values in inputs for v in values][:3]
-        assert here.share.operator.attention is not None
-        reach, cache = reach_of(here.share.operator.attention), self.layer.cache
-        found = []
-        for index, values in enumerate(own):
-            spot = self.layer.spot(here.share, index)
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+        """Store one request's new keys and values, and attend to all its cached ones."""
+        query, *keys_and_values = [v for values in inputs for v in values][:3]
+        assert part.share.operator.attention is not None
+        reach, cache = key_reach(part.share.operator.attention), self.layer.cache
+        cached = []
+        for index, values in enumerate(keys_and_values):
+            cache_key = self.layer.cache_key(part.share, index)
             cache.put(
-                reach, spot, request=here.part.request, start=here.part.past, values=values[0]
+                reach, cache_key, request=part.part.request, start=part.part.past, values=values[0]
             )
-            found.append(cache.get(reach, spot, request=here.part.request, end=here.part.end))
-        keys = ((cache.first(reach, here.part.request), here.part.end),)
-        made, _ = yield from Attention().forward(
-            replace(here.share, key_positions=keys), ((query, *found),), weights
+            cached.append(cache.get(reach, cache_key, request=part.part.request, end=part.part.end))
+        keys = ((cache.first(reach, part.part.request), part.part.end),)
+        outputs, _ = yield from Attention().forward(
+            replace(part.share, key_positions=keys), ((query, *cached),), weights
         )
-        return made
+        return outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedConv:
-    """A convolution of a part behind the last inputs of the request, one fewer than it has taps."""
+    """Causal convolution of a request's new tokens, continued from its last cached inputs.
+
+    The cache keeps one input fewer than the convolution has taps.
+    """
 
     layer: ServedLayer
 
-    def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Of a part."""
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+        """Convolve one request's new tokens after its cached inputs, and store the last inputs."""
         yield from ()
-        operator, request = here.share.operator, here.part.request
+        operator, request = part.share.operator, part.part.request
         start = FIRST_CHANNEL[len(inputs[0])]
         taps = weights[operator.parameters[0].name].shape[-1]
-        known = min(here.part.past, taps - 1)
+        cached_count = min(part.part.past, taps - 1)
         values = list(inputs[0])
         for index in range(len(operator.writes)):
-            place = request, self.layer.spot(here.share, index)
-            if known:
+            place = request, self.layer.cache_key(part.share, index)
+            if cached_count:
                 values[start + index] = torch.cat(
                     [self.layer.cache.states[place], values[start + index]], dim=1
                 )
             self.layer.cache.states[place] = values[start + index][
-                :, -min(here.part.end, taps - 1) :
+                :, -min(part.part.end, taps - 1) :
             ].clone()
-        own, seen = ((known, known + here.part.tokens),), ((0, known + here.part.tokens),)
+        new_positions, all_positions = (
+            ((cached_count, cached_count + part.part.tokens),),
+            ((0, cached_count + part.part.tokens),),
+        )
         return causal_convolution(
-            replace(here.share, positions=own, key_positions=seen), (tuple(values),), weights
+            replace(part.share, positions=new_positions, key_positions=all_positions),
+            (tuple(values),),
+            weights,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedScan:
-    """A recurrence of a part from the request's state on."""
+    """State-space recurrence of a request's new tokens, continued from its cached state."""
 
     layer: ServedLayer
 
-    def one(self, here: Here, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Of a part."""
+    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+        """Continue one request's recurrence, and store the new state."""
         yield from ()
-        place = here.part.request, self.layer.spot(here.share)
-        state = self.layer.cache.states[place] if here.part.past else None
-        made, self.layer.cache.states[place] = scan_from_state(
-            here.share, inputs, weights, state=state
+        place = part.part.request, self.layer.cache_key(part.share)
+        state = self.layer.cache.states[place] if part.part.past else None
+        output, self.layer.cache.states[place] = scan_from_state(
+            part.share, inputs, weights, state=state
         )
-        return (made,)
+        return (output,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logits:
-    """In the place of a loss: the logits of all rows, whole, on every device of the head."""
+class LogitsOfRows:
+    """Replacement of the loss: collect the logits of all rows, with the whole vocabulary.
+
+    Every device of the head has them.
+    """
 
     layer: ServedLayer
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Forward`. What it writes is nothing."""
-        own, (low, high) = scaled_logits(inputs[0][0], place.settings), place.reads[0]
-        whole = own.new_zeros((*own.shape[:2], place.operator.reads[0].size))
-        whole[..., low:high] = own
-        whole = yield from all_reduce(place, "vocab", whole, purpose="logits")
-        self.layer.logits.append((place.samples[0][0], whole[:, 0]))
-        return (whole.new_zeros((*whole.shape[:2], 1)),), SavedTensors(inputs=())
+        """Compute and collect the logits of all rows; the output is zeros.
+
+        See `Forward`.
+        """
+        local_logits, (low, high) = scaled_logits(inputs[0][0], place.settings), place.reads[0]
+        all_logits = local_logits.new_zeros((*local_logits.shape[:2], place.operator.reads[0].size))
+        all_logits[..., low:high] = local_logits
+        all_logits = yield from all_reduce(place, "vocab", all_logits, purpose="logits")
+        self.layer.logits.append((place.samples[0][0], all_logits[:, 0]))
+        return (all_logits.new_zeros((*all_logits.shape[:2], 1)),), SavedTensors(inputs=())
 
 
-def cached(layer: ServedLayer, operator: Operator) -> Forward:
-    """The forward pass over a batch of an operator that is not part of latent attention."""
+def cached_operator(layer: ServedLayer, operator: Operator) -> Forward:
+    """Forward pass over a serving batch, for an operator outside latent attention."""
     if operator.kind is OperatorKind.LOSS:
-        return Logits(layer=layer)
+        return LogitsOfRows(layer=layer)
     if operator.kind is OperatorKind.ATTENTION:
-        return ByPart(layer=layer, one=CachedCore(layer=layer).one)
+        return ByPart(layer=layer, one=CachedAttention(layer=layer).one)
     if operator.kind is OperatorKind.CONV:
         return ByPart(layer=layer, one=CachedConv(layer=layer).one)
     if operator.kind is OperatorKind.SCAN:
@@ -270,4 +291,4 @@ def cached(layer: ServedLayer, operator: Operator) -> Forward:
         operator.kind is OperatorKind.EMBEDDING and len(operator.parameters) > 1
     )
     inner = numerics_of(operator)
-    return ByPart(layer=layer, one=Placed(inner=inner).one) if by_position else inner
+    return ByPart(layer=layer, one=AtPositions(inner=inner).one) if by_position else inner

@@ -1,4 +1,4 @@
-"""One device's cache: pages of keys, values and latents, and states of scans and convolutions."""
+"""One device's cache: blocks of keys, values and latents, and states of scans and convolutions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from shardwright.execute.serve.cache_blocks import BlockTables, Reach
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
 
 
-class Spot(NamedTuple):
-    """Whose memory it is: operator of a layer of a run, and which of the tensors that it keeps."""
+class CacheKey(NamedTuple):
+    """Key of a kept tensor: run, layer, operator, and number among the operator's kept tensors."""
 
     run: int
     layer: int
@@ -22,61 +22,71 @@ class Spot(NamedTuple):
 
 @dataclass(slots=True)
 class DeviceCache:
-    """The device's part of every block of its rank, and of every request's states.
+    """The device's part of every cache block of its rank, and of every request's states.
 
-    Blocks that are given back are filled with NaN: whoever still reads them is found out.
+    Freed blocks are filled with NaN, so that a read after that is detected.
 
     Args:
-        tables: of the rank.
-        pages: by reach and spot, (blocks, tokens of a block, elements here).
-        states: by request and spot.
-        arrived: what came of requests that have no blocks yet, by request: (reach, or None of a
-            state; spot; first position; values).
+        tables: the block tables of the rank.
+        pages: by key reach and cache key, (blocks, tokens of a block, local elements).
+        states: by request and cache key.
+        arrived: received tensors of requests that have no blocks yet, by request: (key reach, or
+            None for a state; cache key; first position; values).
     """
 
-    tables: BlockTables
-    pages: dict[tuple[Reach, Spot], torch.Tensor] = field(default_factory=dict)
-    states: dict[tuple[int, Spot], torch.Tensor] = field(default_factory=dict)
-    arrived: dict[int, list[tuple[Reach | None, Spot, int, torch.Tensor]]] = field(
+    tables: CacheBlockTables
+    pages: dict[tuple[KeyReach, CacheKey], torch.Tensor] = field(default_factory=dict)
+    states: dict[tuple[int, CacheKey], torch.Tensor] = field(default_factory=dict)
+    arrived: dict[int, list[tuple[KeyReach | None, CacheKey, int, torch.Tensor]]] = field(
         default_factory=dict
     )
 
     def put(
-        self, reach: Reach, spot: Spot, *, request: int, start: int, values: torch.Tensor
+        self,
+        reach: KeyReach,
+        cache_key: CacheKey,
+        *,
+        request: int,
+        start: int,
+        values: torch.Tensor,
     ) -> None:
-        """Keep (tokens, elements) at positions from `start` on."""
-        page = self.pages.get((reach, spot))
+        """Store (tokens, elements) values at the request's positions from `start` on."""
+        page = self.pages.get((reach, cache_key))
         if page is None:
             shape = (self.tables.blocks, self.tables.block_tokens, values.shape[-1])
-            page = self.pages[reach, spot] = values.new_full(shape, nan)
+            page = self.pages[reach, cache_key] = values.new_full(shape, nan)
         page.flatten(0, 1)[
-            self._places(reach, request, start, start + len(values), on=values.device)
+            self._row_numbers(reach, request, start, start + len(values), on=values.device)
         ] = values
 
-    def get(self, reach: Reach, spot: Spot, *, request: int, end: int) -> torch.Tensor:
-        """(1, positions, elements) from `first` up to `end`."""
-        page = self.pages[reach, spot]
+    def get(self, reach: KeyReach, cache_key: CacheKey, *, request: int, end: int) -> torch.Tensor:
+        """Read the request's stored values, (1, positions, elements), up to position `end`."""
+        page = self.pages[reach, cache_key]
         return page.flatten(0, 1)[
-            self._places(reach, request, self.first(reach, request), end, on=page.device)
+            self._row_numbers(reach, request, self.first(reach, request), end, on=page.device)
         ].unsqueeze(0)
 
-    def first(self, reach: Reach, request: int) -> int:
-        """The first position that is still held."""
+    def first(self, reach: KeyReach, request: int) -> int:
+        """The first position of a request that its blocks still hold."""
         return self.tables.held[reach, request].first * self.tables.block_tokens
 
-    def land(self, request: int, *, end: int) -> None:
+    def store_arrived(self, request: int, *, end: int) -> None:
         """Store a request's received tokens in its blocks, up to position `end`, and its states."""
-        for reach, spot, start, values in self.arrived.pop(request, []):
+        for reach, cache_key, start, values in self.arrived.pop(request, []):
             if reach is None:
-                self.states[request, spot] = values
+                self.states[request, cache_key] = values
                 continue
             low = max(start, self.first(reach, request))
             self.put(
-                reach, spot, request=request, start=low, values=values[0, low - start : end - start]
+                reach,
+                cache_key,
+                request=request,
+                start=low,
+                values=values[0, low - start : end - start],
             )
 
-    def drop(self, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
-        """Forget blocks, and the states of a request and what came of it."""
+    def drop(self, blocks: dict[KeyReach, list[int]], *, request: int | None = None) -> None:
+        """Fill freed blocks with NaN, and drop a request's states and received tensors."""
         for (reach, _), page in self.pages.items():
             page[blocks.get(reach, [])] = nan
         if request is not None:
@@ -85,10 +95,10 @@ class DeviceCache:
             }
             self.arrived.pop(request, None)
 
-    def _places(
-        self, reach: Reach, request: int, low: int, high: int, *, on: torch.device
+    def _row_numbers(
+        self, reach: KeyReach, request: int, low: int, high: int, *, on: torch.device
     ) -> torch.Tensor:
-        """Row numbers of positions among all of the pages' rows."""
+        """Row numbers of a request's positions among all rows of the pages."""
         table, size = self.tables.held[reach, request], self.tables.block_tokens
         positions = torch.arange(low, high, device=on)
         blocks = torch.tensor(table.blocks, dtype=torch.int64, device=on)

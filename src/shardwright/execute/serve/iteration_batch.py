@@ -1,6 +1,4 @@
-"""The batch of an iteration: tokens of requests that follow their cached tokens, and their rows in
-one batch.
-"""
+"""Batch of a serving iteration: the new tokens of each request, and their rows."""
 
 from __future__ import annotations
 
@@ -10,9 +8,10 @@ from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """`tokens` of a request, from position `past` on; all before are cached. A request that decodes
-    has one token.
+class RequestPart:
+    """New tokens of a request in an iteration: `tokens` tokens from position `past` on.
+
+    All positions before are cached. A request that decodes has one token.
     """
 
     request: int
@@ -21,43 +20,45 @@ class Part:
 
     def __post_init__(self) -> None:
         if self.request < 0 or self.tokens < 1 or self.past < 0:
-            raise ValueError(f"{self.tokens} tokens of request {self.request} behind {self.past}")
+            raise ValueError(f"{self.tokens} tokens of request {self.request} after {self.past}")
 
     @property
     def end(self) -> int:
-        """Positions that are cached behind it."""
+        """Number of the request's cached positions after the iteration."""
         return self.past + self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """An iteration as rows: each token is a sample of one position. Ranks with attention of their
-    own have equal runs of rows.
+class IterationRows:
+    """Rows of an iteration's batch: each token is a sample of one position.
+
+    All ranks of a worker (data-parallel attention) have equally many rows.
 
     Args:
-        parts: (first row, part).
-        count: of all rows; those of no part are padding, and whatever they give is dropped.
+        parts: (first row, part) of each request.
+        count: number of all rows; rows of no part are padding, whose outputs are dropped.
     """
 
-    parts: tuple[tuple[int, Part], ...]
+    parts: tuple[tuple[int, RequestPart], ...]
     count: int
 
 
-def rows_of(ranks: Sequence[Sequence[Part]], *, sizes: Sequence[int] = ()) -> Rows:
-    """Rows of an iteration of ranks in lockstep: each is padded to the busiest one's tokens, and
-    those to the next of `sizes`.
+def padded_rows(
+    ranks: Sequence[Sequence[RequestPart]], *, sizes: Sequence[int] = ()
+) -> IterationRows:
+    """Rows of an iteration, with each rank padded to the most tokens of any rank and to `sizes`.
 
     Args:
-        ranks: parts of each.
-        sizes: rising numbers of tokens a rank, as captured graphs have them; above the last nothing
-            is padded.
+        ranks: request parts of each rank.
+        sizes: ascending numbers of tokens a rank, as captured CUDA graphs have them; above the last
+            size nothing is padded.
     """
-    most = max(1, *(sum(part.tokens for part in parts) for parts in ranks)) if ranks else 1
-    width = next((size for size in sizes if size >= most), most)
-    found: list[tuple[int, Part]] = []
+    most_tokens = max(1, *(sum(part.tokens for part in parts) for parts in ranks)) if ranks else 1
+    width = next((size for size in sizes if size >= most_tokens), most_tokens)
+    placed_parts: list[tuple[int, RequestPart]] = []
     for rank, parts in enumerate(ranks):
         row = rank * width
         for part in parts:
-            found.append((row, part))
+            placed_parts.append((row, part))
             row += part.tokens
-    return Rows(parts=tuple(found), count=width * len(ranks))
+    return IterationRows(parts=tuple(placed_parts), count=width * len(ranks))

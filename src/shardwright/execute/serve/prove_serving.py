@@ -1,6 +1,4 @@
-"""Proof that a worker serves: under a policy and random traffic the logits of a small model are
-those of the unsplit one.
-"""
+"""Proof that serving under a scheduling policy gives the logits of the unsplit model."""
 
 from __future__ import annotations
 
@@ -10,10 +8,14 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import Source, seeded
-from shardwright.execute.serve.scheduled_serving import Scheduled, run, run_split
-from shardwright.execute.serve.server import Server, server
+from shardwright.execute.serve.scheduled_serving import (
+    ScheduledWorker,
+    serve_prefill_and_decode,
+    serve_requests,
+)
+from shardwright.execute.serve.server import Server, create_server
 from shardwright.execute.serve.serving_proof import Log, ServedProof
-from shardwright.execute.serve.unsplit_logits import whole_logits
+from shardwright.execute.serve.unsplit_logits import unsplit_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.model.ir.model_graph import Model
 from shardwright.serving.policy.scheduler_state import (
@@ -26,13 +28,13 @@ from shardwright.serving.policy.scheduler_state import (
 from shardwright.strategy.plan.plan import Plan
 
 SIZES = (1, 2, 4, 8)
-"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to
+"""Numbers of tokens that a rank's iteration is padded to: fewer sizes are fewer layouts to
 derive."""
 MOST_PARAMETERS = 150_000_000
-"""Of a small model: each is held in 8 bytes as drawn and once more by the devices."""
+"""Maximum parameters of a small model: each takes 8 bytes as drawn and once more on the devices."""
 
 
-def prove_served(
+def prove_serving(
     model: Model,
     plans: Sequence[Plan],
     states: Sequence[SchedulerState],
@@ -43,22 +45,20 @@ def prove_served(
     simulated: Log,
     seed: int = 0,
 ) -> ServedProof:
-    """Serve what `states` describe on virtual devices, greedily, and hold every logit against the
-    unsplit model's.
+    """Serve requests greedily on virtual devices, and compare all logits with the unsplit model's.
 
-    Parameters and prompts are drawn from `seed`. Answers do not end before they are as long as they
-    may be.
+    Parameters and prompts are drawn from `seed`. Every answer reaches its maximum length.
 
     Args:
-        plans, states, stages: of one worker, or of one that prefills and one that decodes: see
-            `Scheduled` and `run_split`. States are those of before anything has arrived.
-        arrivals: turn of each request, never falling.
-        turns: of a transfer.
-        simulated: log of the simulation of the same, worker by worker.
+        plans, states, stages: for one worker, or for a prefill and a decode worker: see
+            `ScheduledWorker` and `serve_prefill_and_decode`. States are those before any arrival.
+        arrivals: arrival turn of each request, ascending.
+        turns: number of turns of a transfer.
+        simulated: log of the simulation of the same requests, worker by worker.
 
     Raises:
         StrategyError: the model is too large for one process (rule ``execute.size``); others of
-        `server` and `Scheduled`.
+        `create_server` and `ScheduledWorker`.
     """
     if model.num_parameters > MOST_PARAMETERS:
         raise StrategyError(
@@ -81,17 +81,17 @@ def prove_served(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
-        served = server(model, plans, prompts=prompts, source=source, size=size, sizes=SIZES)
+        served = create_server(model, plans, prompts=prompts, source=source, size=size, sizes=SIZES)
         workers = [
-            Scheduled(server=served, state=state, worker=w, stages=stages[w])
+            ScheduledWorker(server=served, state=state, worker=w, stages=stages[w])
             for w, state in enumerate(states)
         ]
         for request, turn in enumerate(arrivals):
             workers[0].expect(turn, request)
         if len(workers) == 1:
-            run(workers[0])
+            serve_requests(workers[0])
         else:
-            run_split(workers[0], workers[1], turns=turns)
+            serve_prefill_and_decode(workers[0], workers[1], turns=turns)
         difference = largest_difference(served, source)
     finally:
         torch.set_num_threads(threads)
@@ -113,12 +113,12 @@ def prove_served(
 
 
 def largest_difference(served: Server, source: Source) -> float:
-    """Of any logit that a server computed, at any time, from the unsplit model's of the whole
-    sequence.
-    """
-    found = 0.0
+    """Largest difference of any logit that a server computed from the unsplit model's."""
+    largest = 0.0
     for request, by_position in served.logits.items():
-        whole = whole_logits(served.workers[0].model, served.tokens[request], source=source)
+        reference = unsplit_logits(served.workers[0].model, served.tokens[request], source=source)
         for position, times in by_position.items():
-            found = max(found, *(float((logits - whole[position]).abs().max()) for logits in times))
-    return found
+            largest = max(
+                largest, *(float((logits - reference[position]).abs().max()) for logits in times)
+            )
+    return largest

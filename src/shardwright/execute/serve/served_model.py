@@ -1,4 +1,4 @@
-"""The part of a model that a server runs: the text and its main head."""
+"""The part of a model that a server runs: the text decoder with its main head."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from shardwright.model.ir.operator import Mask, OperatorKind
 
 
 def served_model(model: Model) -> Model:
-    """`model` without modules that predict further tokens:
-    runs that its last head does not read.
+    """The model without prediction modules: runs that its last head does not read are left out.
+
+    The main head is kept.
     """
     needed = model.before(model.runs[-1].name)
     return replace(model, runs=tuple(run for run in model.runs if run.name in needed))
 
 
 def require_served(model: Model) -> None:
-    """Raise for what a server does not run.
+    """Raise `StrategyError` if a server cannot run the model.
 
     Raises:
         StrategyError: several sequences, several heads, an encoder alone, or keys that an indexer
@@ -27,15 +28,15 @@ def require_served(model: Model) -> None:
     """
     blocks = [model.blocks[run.block] for run in model.runs]
     heads = sum(o.kind is OperatorKind.LOSS for block in blocks for o in block.operators)
-    other = next((block for block in blocks if block.memory or block.sequence != TEXT), None)
-    if other is not None or heads != 1:
+    unserved = next((block for block in blocks if block.memory or block.sequence != TEXT), None)
+    if unserved is not None or heads != 1:
         reason = (
-            f"block {other.name} reads another sequence than the text"
-            if other is not None
+            f"block {unserved.name} reads another sequence than the text"
+            if unserved is not None
             else f"the model has {heads} heads"
         )
         raise StrategyError(
-            f"{reason}: that cannot be served yet",
+            f"{reason}: such a model cannot be served yet",
             hint=(
                 "serve a decoder of text alone; `served_model` leaves out modules that predict"
                 " further tokens"
@@ -45,14 +46,14 @@ def require_served(model: Model) -> None:
     for operator in (o for block in blocks for o in block.operators):
         if operator.kind is OperatorKind.INDEX:
             raise StrategyError(
-                f"{operator.name} selects keys: that cannot be executed yet",
-                hint="serve a model that sees all keys",
+                f"{operator.name} selects keys: key selection cannot be served yet",
+                hint="serve a model whose attention reads all keys",
                 rule="serve.model",
             )
         if operator.attention is not None and operator.attention.mask is not Mask.CAUSAL:
             raise StrategyError(
-                f"{operator.name} looks ahead, so that no token can be answered before the last is"
-                " known",
+                f"{operator.name} attends to later tokens, so that it cannot generate text token by"
+                " token",
                 hint="serve a causal model",
                 rule="serve.model",
             )

@@ -1,5 +1,6 @@
-"""A tiny server: iterations of unlike parts on workers, their logits, tokens and caches. Who runs
-when is the schedule's business.
+"""Server of tiny models: runs iterations on workers and keeps their logits, tokens and caches.
+
+A schedule decides which requests run in which iteration.
 """
 
 from __future__ import annotations
@@ -11,64 +12,65 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.serve.cache_transfer import Side, has_states, transfer_task
-from shardwright.execute.serve.cached_operators import Absorb
-from shardwright.execute.serve.iteration_batch import Part, Rows, rows_of
+from shardwright.execute.serve.cache_transfer import WorkerRank, has_states, transfer_task
+from shardwright.execute.serve.cached_operators import LatentReads
+from shardwright.execute.serve.iteration_batch import IterationRows, RequestPart, padded_rows
 from shardwright.execute.serve.worker import (
     CacheSize,
     ServingWorker,
+    create_worker,
     iteration_task,
-    serving_worker,
 )
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.strategy.plan.plan import Plan
 
-Drive = Callable[[Mapping[int, Task[object]]], Mapping[int, object]]
-"""Runs tasks of the devices of this process beside those of the others."""
+TaskRunner = Callable[[Mapping[int, Task[object]]], Mapping[int, object]]
+"""Runs the tasks of this process's devices together with those of the other processes."""
 
 
 @dataclass(slots=True)
 class Server:
-    """Workers of one model, and what they have served.
+    """Workers of one model, with the tokens and logits of all served requests.
 
     Args:
-        workers: on devices of their own.
-        tokens: of each request, its prompt first; a greedy request grows.
-        given: those whose answers are in `tokens` from the start.
-        sizes: see `rows_of`.
-        drive: the transport.
-        logits: of each request, by position, each time that it was computed, as the lowest device
-            of this process has them.
-        under_way: requests that were sent, with their cached positions.
+        workers: each on its own devices.
+        tokens: tokens of each request, its prompt first; greedy decoding appends to them.
+        given: requests whose answers are in `tokens` from the start.
+        sizes: see `padded_rows`.
+        run_tasks: runs tasks on the transport.
+        logits: for each request and position, the logits each time that they were computed, from
+            the lowest device of this process that has them.
+        under_way: number of cached positions of requests that were sent and are not stored yet.
     """
 
     workers: tuple[ServingWorker, ...]
     tokens: dict[int, list[int]]
     given: frozenset[int]
     sizes: tuple[int, ...]
-    drive: Drive
+    run_tasks: TaskRunner
     logits: dict[int, dict[int, list[torch.Tensor]]] = field(default_factory=dict)
     under_way: dict[int, int] = field(default_factory=dict)
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Of all workers, in this process."""
+        """All workers' devices that run in this process."""
         return tuple(d for worker in self.workers for d in worker.stores)
 
-    def iterate(self, worker: int, ranks: Sequence[Sequence[Part]]) -> None:
-        """One iteration of a worker: parts of each of its ranks. Requests whose tokens are all
-        cached behind it have another one then.
+    def iterate(self, worker: int, ranks: Sequence[Sequence[RequestPart]]) -> None:
+        """Run one iteration of a worker, with the request parts of each of its ranks.
+
+        A greedy request whose tokens are all cached after it gets one more token.
         """
-        chosen = self.workers[worker]
-        self._check(chosen, ranks)
+        worker_object = self.workers[worker]
+        self._require_known_tokens(worker_object, ranks)
         for rank, parts in enumerate(ranks):
             for part in parts:
-                chosen.extend(rank, part.request, past=part.past, end=part.end)
-        rows = rows_of(ranks, sizes=self.sizes)
+                worker_object.extend(rank, part.request, past=part.past, end=part.end)
+        rows = padded_rows(ranks, sizes=self.sizes)
         ids = torch.zeros((rows.count, 1), dtype=torch.int64)
         for row, part in rows.parts:
             ids[row : row + part.tokens, 0] = torch.tensor(
@@ -79,35 +81,38 @@ class Server:
             for row, part in rows.parts
             if part.request not in self.given and part.end == len(self.tokens[part.request])
         )
-        tellers = chosen.tellers(rows.count) if growing else {}
+        choosers = worker_object.devices_with_logits(rows.count) if growing else {}
         tasks: dict[int, Task[object]] = {}
-        everybody = tuple(d for other in self.workers for d in other.devices)
+        all_devices = tuple(d for each_worker in self.workers for d in each_worker.devices)
         for device in self.devices:
-            tasks[device] = _told(
-                device, chosen, rows, ids, {row: tellers[row] for row in growing}, everybody
+            tasks[device] = _run_and_share_tokens(
+                device,
+                worker_object,
+                rows,
+                ids,
+                {row: choosers[row] for row in growing},
+                all_devices,
             )
-        found = self.drive(tasks)
-        self._keep(rows, found)
+        outcomes = self.run_tasks(tasks)
+        self._store_outcomes(rows, outcomes)
 
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
-        """A request leaves a worker: it is done, or evicted and will be computed anew."""
+        """Remove a request from a worker: it is done, or evicted and computed again later."""
         self.under_way.pop(request, None)
         self.workers[worker].release(rank, request)
 
     def send(
         self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
     ) -> None:
-        """Send a request's cache and states from one worker (and rank of it) to another, where they
-        wait until they land.
-        """
-        gives, gets = (
-            Side(worker=self.workers[w], rank=r)
+        """Send a request's cache and states to another worker (and rank), to be stored later."""
+        sender, receiver = (
+            WorkerRank(worker=self.workers[w], rank=r)
             for w, r in zip((source, target), ranks, strict=True)
         )
-        end = gives.tables.cached[request]
-        both = set(gives.worker.stores) | set(gets.worker.stores)
-        self.drive(
-            {d: transfer_task(d, gives, gets, request=request, end=end) for d in sorted(both)}
+        end = sender.tables.cached[request]
+        both = set(sender.worker.stores) | set(receiver.worker.stores)
+        self.run_tasks(
+            {d: transfer_task(d, sender, receiver, request=request, end=end) for d in sorted(both)}
         )
         self.release(source, request, rank=ranks[0])
         self.under_way[request] = end
@@ -116,13 +121,13 @@ class Server:
         """Store a request's sent cache in blocks of the worker, up to position `end`.
 
         Raises:
-            StrategyError: more was sent, and the model has states, which cannot go back (rule
-            ``serve.state``).
+            StrategyError: more positions were sent, and the model has states, which cannot go back
+            (rule ``serve.state``).
         """
         sent = self.under_way.pop(request)
         if end < sent and has_states(self.workers[worker].model):
             raise StrategyError(
-                f"request {request} goes on at {end} with the state behind {sent} tokens",
+                f"request {request} continues at {end} with the state after {sent} tokens",
                 hint=(
                     "a decode worker that computes a prompt's last token itself (vLLM) cannot be"
                     " executed for models with states"
@@ -131,7 +136,10 @@ class Server:
             )
         self.workers[worker].land(rank, request, end=end)
 
-    def _check(self, worker: ServingWorker, ranks: Sequence[Sequence[Part]]) -> None:
+    def _require_known_tokens(
+        self, worker: ServingWorker, ranks: Sequence[Sequence[RequestPart]]
+    ) -> None:
+        """Raise `StrategyError` unless there are parts for each rank and their tokens are known."""
         if len(ranks) != worker.ranks:
             raise StrategyError(
                 f"parts of {len(ranks)} ranks for a worker of {worker.ranks}",
@@ -147,76 +155,80 @@ class Server:
                     rule="serve.tokens",
                 )
 
-    def _keep(self, rows: Rows, found: Mapping[int, object]) -> None:
-        """Logits by request and position; tokens of greedy requests."""
+    def _store_outcomes(self, rows: IterationRows, outcomes: Mapping[int, object]) -> None:
+        """Store an iteration's logits by request and position, and greedy requests' tokens."""
         seen: set[int] = set()
-        for outcome in (found[device] for device in sorted(found)):
+        for outcome in (outcomes[device] for device in sorted(outcomes)):
             assert isinstance(outcome, IterationOutcome)
             for first, logits in outcome.logits:
                 for row, part in rows.parts:
                     if row not in seen and first <= row < first + len(logits):
                         seen.add(row)
                         for i in range(part.tokens):
-                            known = self.logits.setdefault(part.request, {}).setdefault(
+                            computed = self.logits.setdefault(part.request, {}).setdefault(
                                 part.past + i, []
                             )
-                            known.append(logits[row - first + i])
-        told = next(iter(found.values()))
-        assert isinstance(told, IterationOutcome)
+                            computed.append(logits[row - first + i])
+        any_outcome = next(iter(outcomes.values()))
+        assert isinstance(any_outcome, IterationOutcome)
         for row, part in rows.parts:
             last = row + part.tokens - 1
-            if last in told.tokens:
-                self.tokens[part.request].append(told.tokens[last])
+            if last in any_outcome.tokens:
+                self.tokens[part.request].append(any_outcome.tokens[last])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationOutcome:
-    """One device's results of an iteration: logits, (first row, (rows, vocabulary)); the next token
-    of every growing row.
+    """One device's results of an iteration: logits of rows, and next tokens of greedy rows.
+
+    `logits`: (first row, (rows, vocabulary)); `tokens`: the next token of every greedy row.
     """
 
     logits: tuple[tuple[int, torch.Tensor], ...]
     tokens: dict[int, int]
 
 
-def _told(
+def _run_and_share_tokens(
     device: int,
     worker: ServingWorker,
-    rows: Rows,
+    rows: IterationRows,
     ids: torch.Tensor,
-    tellers: Mapping[int, int],
-    everybody: tuple[int, ...],
+    choosers: Mapping[int, int],
+    all_devices: tuple[int, ...],
 ) -> Task[object]:
-    """An iteration on a device of any worker: those of `worker` run it, and tell all others what
-    comes next.
+    """Run an iteration on a device, and exchange each greedy request's next token with all devices.
+
+    Devices of `worker` run the iteration; all devices learn the tokens.
 
     Args:
-        tellers: for each growing row, the device that says its next token: the most likely one,
+        choosers: for each greedy row, the device that chooses its next token: the most likely one,
             ties to the lower number.
     """
     logits = (
         (yield from iteration_task(device, worker, rows, ids)) if device in worker.stores else []
     )
     tokens: dict[int, int] = {}
-    for row, teller in tellers.items():
-        if device != teller:
+    for row, chooser in choosers.items():
+        if device != chooser:
             continue
-        own = next(
-            found[row - first] for first, found in logits if first <= row < first + len(found)
+        row_logits = next(
+            rows_logits[row - first]
+            for first, rows_logits in logits
+            if first <= row < first + len(rows_logits)
         )
-        tokens[row] = int(own.argmax())
-        for other in everybody:
-            if other != device:
-                yield Post(to=other, tensor=torch.tensor([tokens[row]]), key=("next", row))
-    for row, teller in tellers.items():
-        if device != teller:
-            told = yield Take(source=teller, shape=(1,), key=("next", row), dtype=torch.int64)
-            assert isinstance(told, torch.Tensor)
-            tokens[row] = int(told)
+        tokens[row] = int(row_logits.argmax())
+        for peer in all_devices:
+            if peer != device:
+                yield Post(to=peer, tensor=torch.tensor([tokens[row]]), key=("next", row))
+    for row, chooser in choosers.items():
+        if device != chooser:
+            received = yield Take(source=chooser, shape=(1,), key=("next", row), dtype=torch.int64)
+            assert isinstance(received, torch.Tensor)
+            tokens[row] = int(received)
     return IterationOutcome(logits=tuple(logits), tokens=tokens)
 
 
-def server(
+def create_server(
     model: Model,
     plans: Sequence[Plan],
     *,
@@ -225,32 +237,33 @@ def server(
     source: Source,
     settings: Settings | None = None,
     size: CacheSize | None = None,
-    absorb: Absorb = Absorb.DECODE,
+    absorb: LatentReads = LatentReads.DECODE,
     sizes: Sequence[int] = (),
-    drive: Drive | None = None,
-    here: frozenset[int] | None = None,
+    run_tasks: TaskRunner | None = None,
+    local_devices: frozenset[int] | None = None,
 ) -> Server:
-    """A server with empty caches: a worker for each plan, on devices one behind another.
+    """Create a server with empty caches: a worker for each plan, on consecutive devices.
 
     Args:
         prompts: tokens by request.
-        answers: what follows them where that is given; other requests are greedy.
-        source: of parameters.
-        size: of each worker's cache.
-        absorb: of latent attention.
-        sizes: see `rows_of`.
-        drive: None = all devices are virtual ones in this process.
-        here: devices of this process; None = all.
+        answers: tokens that follow the prompt, by request; other requests are decoded greedily.
+        source: source of parameters.
+        size: size of each worker's cache.
+        absorb: tokens that use the absorbed form of latent attention.
+        sizes: see `padded_rows`.
+        run_tasks: runs tasks on the transport; None = all devices are virtual devices of this
+            process.
+        local_devices: devices of this process; None = all devices.
 
     Raises:
-        StrategyError: as `serving_worker`.
+        StrategyError: as `create_worker`.
     """
-    given = answers or {}
+    fixed_answers = answers or {}
     workers: list[ServingWorker] = []
     base = 0
     for plan in plans:
         workers.append(
-            serving_worker(
+            create_worker(
                 model,
                 plan,
                 base=base,
@@ -258,14 +271,17 @@ def server(
                 settings=settings or model.settings,
                 size=size or CacheSize(),
                 absorb=absorb,
-                here=here,
+                here=local_devices,
             )
         )
         base += plan.devices
     return Server(
         workers=tuple(workers),
-        tokens={request: [*prompt, *given.get(request, ())] for request, prompt in prompts.items()},
-        given=frozenset(given),
+        tokens={
+            request: [*prompt, *fixed_answers.get(request, ())]
+            for request, prompt in prompts.items()
+        },
+        given=frozenset(fixed_answers),
         sizes=tuple(sizes),
-        drive=drive or run,
+        run_tasks=run_tasks or run_in_process,
     )

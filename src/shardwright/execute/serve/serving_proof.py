@@ -1,5 +1,6 @@
-"""Results of a tiny server, and the distance of its logits from the unsplit model's; read without
-PyTorch.
+"""Result of a serving proof: its log, and the difference of its logits from the unsplit model's.
+
+Readable without PyTorch.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ Log = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedProof:
-    """A run of the tiny server.
+    """Result of serving a tiny model on virtual devices, compared with its simulation.
 
     Args:
-        model: the small one.
-        devices: virtual ones.
-        tokens: of each request, prompt and answer; empty where it was refused.
-        log: what ran.
-        simulated: the same of a simulation under the same policy and arrivals.
-        preempted: times that a request lost its cache.
-        computed: positions, each as often as it was computed.
-        difference: the largest of any logit from the unsplit model's.
+        model: the small model.
+        devices: number of virtual devices.
+        tokens: prompt and answer of each request; empty where the request was refused.
+        log: the parts that ran.
+        simulated: the parts that ran in a simulation under the same policy and arrivals.
+        preempted: number of times that a request lost its cache.
+        computed: number of computed positions, with repetitions.
+        difference: the largest difference of any logit from the unsplit model's.
     """
 
     model: Model
@@ -38,7 +39,5 @@ class ServedProof:
 
     @property
     def equal(self) -> bool:
-        """Logits are the unsplit model's, but for the order of sums, and the log is the
-        simulator's.
-        """
+        """True if the logits equal the unsplit model's within rounding and both logs are equal."""
         return self.difference <= TOLERANCE and self.log == self.simulated

@@ -1,14 +1,12 @@
-"""A model that is served in seconds: the same blocks and cuts, widths divided, each kind of layer
-once, windows and chunks short.
-"""
+"""Tiny model for a serving proof: the same blocks and cuts, smaller widths, windows and chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.execute.proof.narrower_model import shrink, shrink_for
-from shardwright.execute.proof.short_windows import ShortReach, short_reach
+from shardwright.execute.proof.narrower_model import narrower_model, narrowest_model
+from shardwright.execute.proof.short_windows import ShortReach, with_short_windows
 from shardwright.execute.serve.served_model import require_served, served_model
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.strategy.grid.grid import Grid
@@ -17,36 +15,39 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def tiny_workers(model: Model, grids: Sequence[Grid]) -> tuple[Model, tuple[Plan, ...]]:
-    """(a small model, the plan of each of `grids` for it): widths as small as all their cuts allow,
-    heads, experts and kinds of layers as they are.
+    """A small model, and the plan of each of `grids` for it.
+
+    Widths are as small as all the grids' cuts allow; heads, experts and kinds of layers are
+    unchanged.
 
     Raises:
         StrategyError: the model is not served (``serve.model``), or a grid does not fit it.
     """
-    few = short(few_layers(served_model(model), least=max(grid.pp for grid in grids)))
-    require_served(few)
-    fitting = [
-        shrink_for(plan_of(grid, model=few, global_batch=grid.dp), model=few) for grid in grids
+    shallow = short_windows_model(
+        few_layers(served_model(model), least=max(grid.pp for grid in grids))
+    )
+    require_served(shallow)
+    narrowest = [
+        narrowest_model(plan_of(grid, model=shallow, global_batch=grid.dp), model=shallow)
+        for grid in grids
     ]
-    small = shrink(
-        few,
-        most=min(few.hidden // one.hidden for one in fitting),
-        vocab=max(one.vocab for one in fitting),
+    small = narrower_model(
+        shallow,
+        most=min(shallow.hidden // narrow.hidden for narrow in narrowest),
+        vocab=max(narrow.vocab for narrow in narrowest),
     )
     return small, tuple(plan_of(grid, model=small, global_batch=grid.dp) for grid in grids)
 
 
 def few_layers(model: Model, *, least: int) -> Model:
-    """A chain of the model's blocks, each once, in the order in which they come first; layers are
-    repeated until there are `least`.
-    """
+    """A chain of the model's blocks, each once in order, with layers repeated to `least` layers."""
     firsts = {run.block: run for run in reversed(model.runs)}
-    kept = [run for run in model.runs if firsts[run.block] is run]
-    layers = [run for run in kept if model.blocks[run.block].is_layer]
-    each = -(-least // len(layers)) if layers else 1
+    first_runs = [run for run in model.runs if firsts[run.block] is run]
+    layers = [run for run in first_runs if model.blocks[run.block].is_layer]
+    repeats = -(-least // len(layers)) if layers else 1
     runs: list[Run] = []
-    for run in kept:
-        count = each if run in layers else 1
+    for run in first_runs:
+        count = repeats if run in layers else 1
         runs.append(
             replace(run, count=count, inputs=(runs[-1].name,) if runs and run.inputs else ())
         )
@@ -54,11 +55,11 @@ def few_layers(model: Model, *, least: int) -> Model:
 
 
 WINDOW, CHUNK = 5, 3
-"""Keys of a window, and tokens of a scan's chunk, that texts of some tokens go beyond."""
+"""Keys of a window, and tokens of a scan's chunk: short texts are longer than both."""
 
 
-def short(model: Model) -> Model:
-    """`model` with windows and chunks of scans that short texts go beyond."""
-    return short_reach(
+def short_windows_model(model: Model) -> Model:
+    """The model with windows and scan chunks that are shorter than short texts."""
+    return with_short_windows(
         model, {block.sequence: ShortReach(window=WINDOW, chunk=CHUNK) for block in model.blocks}
     )

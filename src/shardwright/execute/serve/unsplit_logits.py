@@ -1,4 +1,4 @@
-"""Logits of the unsplit model over whole sequences, without a cache: the reference for a server."""
+"""Logits of the unsplit model over whole sequences without a cache, as a reference for proofs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from shardwright.execute.device_state.device_parameters import ParameterStore, Source
 from shardwright.execute.device_state.layer_state import BlockRun
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
-from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.interpreter.device_walk import PreparedStep, Walker
+from shardwright.execute.interpreter.stage_nodes import StageNode
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
     SavedTensors,
@@ -20,8 +20,8 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.training.training_step import forward_work, unsplit
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.training.training_step import prepare_forward, single_device_plan
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -32,47 +32,55 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.operator_constants import Settings
 
 
-def whole_logits(
+def unsplit_logits(
     model: Model, tokens: Sequence[int], *, source: Source, settings: Settings | None = None
 ) -> torch.Tensor:
-    """(positions, vocabulary) of one sequence on one device, in one forward pass: operators,
-    weights and order of training.
+    """Logits of one sequence, (positions, vocabulary), by one forward pass on one device.
+
+    Operators, weights and the order of operations are those of training.
     """
     job = TrainingJob(sequences=(SequenceLength(name=TEXT, tokens=len(tokens)),), global_batch=1)
-    work = forward_work(model, unsplit(model, job), length=len(tokens))
+    work = prepare_forward(model, single_device_plan(model, job), length=len(tokens))
     ids = torch.tensor([list(tokens)])
     store = ParameterStore(model=model, source=source, settings=settings or model.settings)
-    walker = _Whole(work, ids, store)
-    run({0: walker.forward(0, 0, 0, 0)})
+    walker = _LogitsWalker(work, ids, store)
+    run_in_process({0: walker.forward(0, 0, 0, 0)})
     return walker.made[0]
 
 
-class _Whole(Walker):
-    """Keeps the logits of its heads, (positions, vocabulary) of each."""
+class _LogitsWalker(Walker):
+    """Walker that stores its heads' logits, (positions, vocabulary) each."""
 
-    def __init__(self, work: DeviceWork, ids: torch.Tensor, store: ParameterStore) -> None:
+    def __init__(self, work: PreparedStep, ids: torch.Tensor, store: ParameterStore) -> None:
         super().__init__(0, work, {TEXT: ids, "labels": torch.zeros_like(ids)}, store)
         self.made: list[torch.Tensor] = []
 
-    def _run(self, node: Node, place: Turn) -> BlockRun:
-        return replace(super()._run(node, place), forward_of=self._forward_of)
+    def _block_run(self, node: StageNode, place: Turn) -> BlockRun:
+        """The computation of one layer, with the loss replaced."""
+        return replace(super()._block_run(node, place), forward_of=self._forward_of)
 
     def _forward_of(self, operator: Operator) -> Forward:
+        """The forward pass of an operator; a loss stores the logits instead."""
         return (
-            _Read(made=self.made) if operator.kind is OperatorKind.LOSS else numerics_of(operator)
+            _ReadLogits(made=self.made)
+            if operator.kind is OperatorKind.LOSS
+            else numerics_of(operator)
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """In the place of a loss."""
+class _ReadLogits:
+    """Replacement of the loss that stores the logits."""
 
     made: list[torch.Tensor]
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Forward`."""
+        """Append the first sample's logits to the list; the output is zeros.
+
+        See `Forward`.
+        """
         yield from ()
         self.made.append(scaled_logits(inputs[0][0][0], place.settings))
         return (inputs[0][0].new_zeros((*inputs[0][0].shape[:2], 1)),), SavedTensors(inputs=())

@@ -1,6 +1,4 @@
-"""A worker: the stages of a plan, its devices with their parameters and caches, and one iteration
-on each of them.
-"""
+"""Serving worker: a plan's stages with parameters and caches, and one iteration on each device."""
 
 from __future__ import annotations
 
@@ -12,17 +10,17 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import ParameterStore, Source
 from shardwright.execute.device_state.layer_state import BlockRun
-from shardwright.execute.device_state.operator_shares import Site, place_of
+from shardwright.execute.device_state.operator_shares import DeviceOfStage, operator_share
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
-from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.serve.cache_blocks import BlockTables, Reach, reaches
-from shardwright.execute.serve.cached_latent_attention import forward_in
-from shardwright.execute.serve.cached_operators import Absorb, ServedLayer
+from shardwright.execute.interpreter.device_walk import PreparedStep, Walker
+from shardwright.execute.interpreter.stage_nodes import StageNode
+from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach, key_reaches
+from shardwright.execute.serve.cached_latent_attention import cached_operator_of_block
+from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
 from shardwright.execute.serve.device_cache import DeviceCache
-from shardwright.execute.serve.iteration_batch import Rows
+from shardwright.execute.serve.iteration_batch import IterationRows
 from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.training.training_step import forward_work
+from shardwright.execute.training.training_step import prepare_forward
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -36,9 +34,7 @@ from shardwright.strategy.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSize:
-    """Of each rank with a cache of its own: `blocks` of `block_tokens` positions, for every reach
-    of the model's cores.
-    """
+    """Number and size of the cache blocks of each rank, for every key reach of the model."""
 
     blocks: int = 64
     block_tokens: int = 4
@@ -46,74 +42,79 @@ class CacheSize:
 
 @dataclass(slots=True)
 class ServingWorker:
-    """A replica of the model on devices from `base` on.
+    """One replica of the model that serves requests, on devices from `base` on.
 
     Args:
-        plan: one lane of whole blocks, whose samples are cut over ranks with attention of their
-            own; its numbers of samples are not read.
-        ranks: of those.
-        tables: of each rank.
-        stores, caches: of the devices of this process.
+        plan: one lane of whole blocks, whose samples are cut over ranks with data-parallel
+            attention; its numbers of samples are not read.
+        ranks: number of ranks with data-parallel attention.
+        tables: block tables of each rank.
+        stores, caches: parameters and caches of this process's devices.
     """
 
     model: Model
     plan: Plan
     base: int
     ranks: int
-    absorb: Absorb
-    tables: tuple[BlockTables, ...]
+    absorb: LatentReads
+    tables: tuple[CacheBlockTables, ...]
     rank_of: Mapping[int, int]
     stores: dict[int, ParameterStore]
     caches: dict[int, DeviceCache]
-    works: dict[int, DeviceWork]
+    works: dict[int, PreparedStep]
 
-    def work(self, rows: int) -> DeviceWork:
-        """Its stages for iterations of as many rows."""
+    def work(self, rows: int) -> PreparedStep:
+        """The worker's stages, prepared for iterations of `rows` rows."""
         if rows not in self.works:
-            self.works[rows] = _work(self.model, self.plan, base=self.base, rows=rows)
+            self.works[rows] = _prepared_work(self.model, self.plan, base=self.base, rows=rows)
         return self.works[rows]
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Of all stages, in all processes."""
+        """The devices of all stages, in all processes."""
         return tuple(self.rank_of)
 
-    def tellers(self, rows: int) -> dict[int, int]:
+    def devices_with_logits(self, rows: int) -> dict[int, int]:
         """For every row, the lowest device that has its logits."""
-        work, found = self.work(rows), dict[int, int]()
+        work, device_by_row = self.work(rows), dict[int, int]()
         for stage in work.stages[0]:
             for operator, share in _shares(stage, work):
                 if operator.kind is OperatorKind.LOSS:
                     for low, high in share.samples:
                         for row in range(low, high):
-                            found[row] = min(found.get(row, share.device), share.device)
-        return found
+                            device_by_row[row] = min(
+                                device_by_row.get(row, share.device), share.device
+                            )
+        return device_by_row
 
     def release(self, rank: int, request: int) -> None:
-        """A request's blocks and states are given back."""
+        """Free a request's blocks and drop its states."""
         self.drop(rank, self.tables[rank].release(request), request=request)
 
     def extend(self, rank: int, request: int, *, past: int, end: int) -> None:
-        """Room for positions of a request; see `BlockTables.extend`."""
+        """Reserve blocks for positions `past` to `end` of a request.
+
+        See `CacheBlockTables.extend`.
+        """
         self.drop(rank, self.tables[rank].extend(request, past=past, end=end))
 
     def land(self, rank: int, request: int, *, end: int) -> None:
-        """Blocks for a request that came with `end` cached positions from another worker."""
+        """Reserve blocks for a received request of `end` cached positions, and store its cache."""
         self.drop(rank, self.tables[rank].receive(request, first=end, end=end))
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
-                cache.land(request, end=end)
+                cache.store_arrived(request, end=end)
 
     def drop(
-        self, rank: int, blocks: dict[Reach, list[int]], *, request: int | None = None
+        self, rank: int, blocks: dict[KeyReach, list[int]], *, request: int | None = None
     ) -> None:
-        """Tell the devices of a rank in this process."""
+        """Clear freed blocks, and a request's states, on the devices of a rank in this process."""
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
                 cache.drop(blocks, request=request)
 
 
-def serving_worker(
+def create_worker(
     model: Model,
     plan: Plan,
     *,
@@ -121,26 +122,28 @@ def serving_worker(
     source: Source,
     settings: Settings,
     size: CacheSize,
-    absorb: Absorb,
+    absorb: LatentReads,
     here: frozenset[int] | None = None,
 ) -> ServingWorker:
-    """A worker with an empty cache.
+    """Create a worker with an empty cache for a plan of one lane.
 
     Args:
-        source: of parameters.
-        here: devices of this process; None = all.
+        source: source of parameters.
+        here: devices of this process; None = all devices.
 
     Raises:
         StrategyError: as `require_served`; the plan has more than one lane, or cuts inside blocks,
             or positions (rule ``serve.plan``); others of `plan_stages`.
     """
     require_served(model)
-    ranks, rank_of = _ranks(_work(model, plan, base=base, rows=ROWS))
+    ranks, rank_of = _ranks(_prepared_work(model, plan, base=base, rows=ROWS))
     tables = tuple(
-        BlockTables(reaches=reaches(model), blocks=size.blocks, block_tokens=size.block_tokens)
+        CacheBlockTables(
+            reaches=key_reaches(model), blocks=size.blocks, block_tokens=size.block_tokens
+        )
         for _ in range(ranks)
     )
-    own = [d for d in rank_of if here is None or d in here]
+    local_devices = [d for d in rank_of if here is None or d in here]
     return ServingWorker(
         model=model,
         plan=plan,
@@ -149,17 +152,20 @@ def serving_worker(
         absorb=absorb,
         tables=tables,
         rank_of=rank_of,
-        stores={d: ParameterStore(model=model, source=source, settings=settings) for d in own},
-        caches={d: DeviceCache(tables=tables[rank_of[d]]) for d in own},
+        stores={
+            d: ParameterStore(model=model, source=source, settings=settings) for d in local_devices
+        },
+        caches={d: DeviceCache(tables=tables[rank_of[d]]) for d in local_devices},
         works={},
     )
 
 
 ROWS = 5040
-"""Rows that any small number of ranks divides, for the question who has which."""
+"""Number of rows used to find each device's rows; divisible by any small number of ranks."""
 
 
-def _work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceWork:
+def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> PreparedStep:
+    """The plan's stages, prepared for forward passes of `rows` rows of one position."""
     if len(plan.lanes) != 1:
         raise StrategyError(
             f"a worker is one lane, not {len(plan.lanes)}",
@@ -168,7 +174,7 @@ def _work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceWork:
         )
     (lane,) = plan.lanes
     stages = tuple(replace(stage, base=stage.base + base, keeps=()) for stage in lane.stages)
-    work = forward_work(
+    work = prepare_forward(
         model,
         replace(
             plan,
@@ -187,9 +193,9 @@ def _work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceWork:
     return work
 
 
-def _ranks(work: DeviceWork) -> tuple[int, dict[int, int]]:
-    """(ranks with a cache of their own, that of every device)."""
-    found: dict[int, tuple[int, int]] = {}
+def _ranks(work: PreparedStep) -> tuple[int, dict[int, int]]:
+    """(number of ranks with caches of their own, rank of every device), from the devices' rows."""
+    rows_by_device: dict[int, tuple[int, int]] = {}
     for stage in work.stages[0]:
         for operator, share in _shares(stage, work):
             if operator.kind in (
@@ -206,39 +212,41 @@ def _ranks(work: DeviceWork) -> tuple[int, dict[int, int]]:
                         rule="serve.plan",
                     )
                 (rows,) = share.samples
-                if found.setdefault(share.device, rows) != rows:
+                if rows_by_device.setdefault(share.device, rows) != rows:
                     raise StrategyError(
-                        f"device {share.device} has rows {found[share.device]} of one operator and"
-                        f" {rows} of {operator.name}",
+                        f"device {share.device} has rows {rows_by_device[share.device]} of one"
+                        f" operator and {rows} of {operator.name}",
                         hint="cut rows of attention, embedding and head alike",
                         rule="serve.plan",
                     )
-    runs = sorted(set(found.values()))
+    runs = sorted(set(rows_by_device.values()))
     if [low for low, _ in runs] != [0, *(high for _, high in runs[:-1])] or len(
         {high - low for low, high in runs}
     ) > 1:
         raise StrategyError(
             "ranks have unequal rows", hint="cut rows by b into equal parts", rule="serve.plan"
         )
-    every = sorted({device for stage in work.stages[0] for device in stage.devices})
+    devices = sorted({device for stage in work.stages[0] for device in stage.devices})
     return len(runs), {
-        device: runs.index(found[device]) if device in found else 0 for device in every
+        device: runs.index(rows_by_device[device]) if device in rows_by_device else 0
+        for device in devices
     }
 
 
-def _shares(stage: StageParts, work: DeviceWork) -> Iterator[tuple[Operator, OperatorShare]]:
+def _shares(stage: StageParts, work: PreparedStep) -> Iterator[tuple[Operator, OperatorShare]]:
+    """Iterate over the operators of a stage and each device's share of them."""
     for segment in stage.segments:
         for device in segment.cells.devices:
             for operator in segment.block.operators:
-                share = place_of(site_of(segment, stage, device + stage.base, work), operator)
+                share = operator_share(site_of(segment, stage, device + stage.base, work), operator)
                 if share is not None:
                     yield operator, share
 
 
-def site_of(segment: Segment, stage: StageParts, device: int, work: DeviceWork) -> Site:
-    """A device of a stage, for rows of one position."""
+def site_of(segment: Segment, stage: StageParts, device: int, work: PreparedStep) -> DeviceOfStage:
+    """Position of a device in a stage, for rows of one position."""
     place, length = device - stage.base, work.lengths[TEXT]
-    return Site(
+    return DeviceOfStage(
         cells=segment.cells,
         device=place,
         base=stage.base,
@@ -249,11 +257,11 @@ def site_of(segment: Segment, stage: StageParts, device: int, work: DeviceWork) 
 
 
 class ServingWalker(Walker):
-    """A device in an iteration: a walker of forward chunks whose operators keep what lives in its
-    cache.
-    """
+    """Walker of a serving iteration, whose operators keep keys, values and states in a cache."""
 
-    def __init__(self, device: int, worker: ServingWorker, rows: Rows, ids: torch.Tensor) -> None:
+    def __init__(
+        self, device: int, worker: ServingWorker, rows: IterationRows, ids: torch.Tensor
+    ) -> None:
         nothing = torch.zeros_like(ids)
         super().__init__(
             device, worker.work(rows.count), {TEXT: ids, "labels": nothing}, worker.stores[device]
@@ -261,8 +269,9 @@ class ServingWalker(Walker):
         self.cache, self.rows, self.absorb = worker.caches[device], rows, worker.absorb
         self.logits: list[tuple[int, torch.Tensor]] = []
 
-    def _run(self, node: Node, place: Turn) -> BlockRun:
-        run = super()._run(node, place)
+    def _block_run(self, node: StageNode, place: Turn) -> BlockRun:
+        """The computation of one layer, with operators that read and write the cache."""
+        run = super()._block_run(node, place)
         layer = ServedLayer(
             run=run.run,
             number=run.layer,
@@ -271,14 +280,15 @@ class ServingWalker(Walker):
             absorb=self.absorb,
             logits=self.logits,
         )
-        return replace(run, forward_of=lambda operator: forward_in(layer, node.block, operator))
+        return replace(
+            run, forward_of=lambda operator: cached_operator_of_block(layer, node.block, operator)
+        )
 
 
 def iteration_task(
-    device: int, worker: ServingWorker, rows: Rows, ids: torch.Tensor
+    device: int, worker: ServingWorker, rows: IterationRows, ids: torch.Tensor
 ) -> Task[list[tuple[int, torch.Tensor]]]:
-    """One iteration on a device: its stages one after another. Answer: logits that it has, (first
-    row, (rows, vocabulary)).
+    """Run one iteration on a device, stage by stage: its logits, (first row, (rows, vocabulary)).
 
     Args:
         ids: tokens of all rows, (rows, 1).

@@ -1,4 +1,4 @@
-"""The loss of batches that nothing is learnt from, under the plan that trains."""
+"""Loss of evaluation batches, without training on them, under the plan that trains."""
 
 from __future__ import annotations
 
@@ -8,44 +8,63 @@ from typing import cast
 import torch
 
 from shardwright.execute.interpreter.device_walk import Batch, forward_task
-from shardwright.execute.interpreter.layer_hooks import dropped, filled
-from shardwright.execute.training.training_loop import Member, Training, cadenced, counted_losses
+from shardwright.execute.interpreter.layer_hooks import drop_values, gather_sharded
+from shardwright.execute.training.training_loop import (
+    DeviceState,
+    PreparedTraining,
+    bucket_hooks,
+    device_loss_sum,
+)
 from shardwright.execute.transport.requests import Reduce, Task
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 
 
-def evaluation_task(own: Member, known: Training, *, batch: Batch) -> Task[float]:
-    """The mean loss of a batch with a device's parameters as they are: the step's forward actions
-    alone, the same number on every device.
+def evaluation_task(
+    device_state: DeviceState, training: PreparedTraining, *, batch: Batch
+) -> Task[float]:
+    """Mean loss of a batch with a device's current parameters, equal on every device.
 
-    Parameters that are sharded between steps are gathered as in a step, and dropped again.
+    It runs only the step's forward actions.
+
+    Parameters that are sharded between steps are gathered as in a step, and freed again.
     """
-    device = own.device
-    mine = [bucket for bucket in known.buckets if device in bucket.devices]
-    around = cadenced(own, tuple(mine), known.shards.of(device))
-    for bucket in mine:
-        if bucket.number in own.pieces and not around.gathers(bucket):
-            yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
+    device = device_state.device
+    local_buckets = [bucket for bucket in training.buckets if device in bucket.devices]
+    hooks = bucket_hooks(device_state, tuple(local_buckets), training.shards.of(device))
+    for bucket in local_buckets:
+        if bucket.number in device_state.pieces and not hooks.gathers_each_use(bucket):
+            yield from gather_sharded(
+                device,
+                bucket,
+                device_state.views[bucket.number],
+                device_state.pieces[bucket.number],
+            )
     outcome = yield from forward_task(
-        device, known.work, batch=batch, store=own.store, around=around
+        device, training.work, batch=batch, store=device_state.store, hooks=hooks
     )
-    total = counted_losses(outcome.losses, device, known)
-    if len(known.devices) > 1:
+    total = device_loss_sum(outcome.losses, device, training)
+    if len(training.devices) > 1:
         total = cast(
-            torch.Tensor, (yield Reduce(group=known.devices, tensor=total, key="evaluation"))
+            torch.Tensor, (yield Reduce(group=training.devices, tensor=total, key="evaluation"))
         )
-    dropped(set(own.pieces), own.views)
-    return float(total) * known.work.scale
+    drop_values(set(device_state.pieces), device_state.views)
+    return float(total) * training.work.scale
 
 
 def evaluate_rank(
-    network: Network, members: Mapping[int, Member], known: Training, batches: Iterable[Batch]
+    transport: DistributedTransport,
+    members: Mapping[int, DeviceState],
+    training: PreparedTraining,
+    batches: Iterable[Batch],
 ) -> float:
-    """Mean loss of all batches, over the ranks of a network; `members`: devices of this rank."""
+    """Mean loss of all batches over all ranks of the transport.
+
+    `members`: device states of this rank.
+    """
     losses = []
     for batch in batches:
-        found = network.drive(
-            {d: evaluation_task(own, known, batch=batch) for d, own in members.items()}
+        losses_by_device = transport.run_tasks(
+            {d: evaluation_task(state, training, batch=batch) for d, state in members.items()}
         )
-        losses.append(next(iter(found.values())))
+        losses.append(next(iter(losses_by_device.values())))
     return sum(losses) / len(losses)

@@ -1,4 +1,7 @@
-"""Files of images: pixels or patches, one image a row. Needs no PyTorch."""
+"""Image files: pixels or patches, one image in each row.
+
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.mapped_arrays import mapped
+from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.model_graph import Model
@@ -23,51 +26,54 @@ HINT = (
 
 
 def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
-    """Open a ``.npy`` file of images: (images, channels, rows, columns), or (images, patches,
-    elements of a patch).
+    """Open a ``.npy`` file of images and check it against the model and job.
+
+    (images, channels, rows, columns), or (images, patches, elements of a patch).
 
     Raises:
-        DataError: the model reads none; not such a file; fewer images than a batch has samples;
-            images of another size than the model's or the job's. File, numbers and what to change
-            are said.
+        DataError: the model reads no images; not such a file; fewer images than a batch has
+        samples; images of another size than the model's or the job's. The error names the file, the
+        numbers and the remedy.
     """
     image, first = model.settings.image, patch_operator(model)
     if image is None or first is None:
         raise DataError(
-            f"{path}: {model.name} reads no images, or of its tower only the sizes are known",
+            f"{path}: {model.name} reads no images, or only the sizes of its image tower are known",
             hint="give a file of tokens alone",
         )
-    found = mapped(path, what="images", hint=HINT)
-    if found.dtype.name not in FLOATS or found.ndim not in (3, 4):
+    images = map_array(path, what="images", hint=HINT)
+    if images.dtype.name not in FLOATS or images.ndim not in (3, 4):
         raise DataError(
-            f"{path} has {found.ndim} dims of {found.dtype}, not images",
+            f"{path} has {images.ndim} dims of {images.dtype}, not images",
             hint=f"{HINT}; of {', '.join(FLOATS)}",
         )
     channels, height, width = image.patch
-    alike = found.shape[2] == prod(image.pixels)
-    if found.ndim == 4:
-        alike = (
-            found.shape[1] == channels
-            and not found.shape[2] % height
-            and not found.shape[3] % width
+    matches = images.shape[2] == prod(image.pixels)
+    if images.ndim == 4:
+        matches = (
+            images.shape[1] == channels
+            and not images.shape[2] % height
+            and not images.shape[3] % width
         )
-    if not alike:
+    if not matches:
         raise DataError(
-            f"{path} has images of {list(found.shape[1:])}, not of whole patches of"
+            f"{path} has images of {list(images.shape[1:])}, not of whole patches of"
             f" {list(image.pixels)}",
             hint=HINT,
         )
     sides = (
-        (found.shape[2] // height, found.shape[3] // width)
-        if found.ndim == 4
-        else image.grid(found.shape[1])
+        (images.shape[2] // height, images.shape[3] // width)
+        if images.ndim == 4
+        else image.grid(images.shape[1])
     )
-    own = (
-        found.shape[1] if found.ndim == 3 else found.shape[2] // height * (found.shape[3] // width)
+    patches = (
+        images.shape[1]
+        if images.ndim == 3
+        else images.shape[2] // height * (images.shape[3] // width)
     )
-    if has_grid(model) and (sides is None or sides != image.grid(own)):
+    if has_grid(model) and (sides is None or sides != image.grid(patches)):
         raise DataError(
-            f"{path} has images of {' x '.join(map(str, sides)) if sides else own} patches, not"
+            f"{path} has images of {' x '.join(map(str, sides)) if sides else patches} patches, not"
             f" squares of whole blocks of {image.block[0]} x {image.block[1]}",
             hint=(
                 "cut or fill up the images: their patches' rows and columns follow from their"
@@ -81,52 +87,56 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
             f" {axes.rows} positions along a side",
             hint="cut the images: position_embedding_size says how many it knows",
         )
-    tokens = own + has_class_token(first)
+    tokens = patches + has_class_token(first)
     tables = (
         ()
         if has_grid(model)
         else tuple(p for p in first.parameters if p.name.endswith(".positions"))
     )
     rows = next((p.extents[0].size for p in tables), tokens)
-    asked = job.tokens(IMAGE)
-    if not tokens == rows == asked:
+    job_tokens = job.tokens(IMAGE)
+    if not tokens == rows == job_tokens:
         raise DataError(
             f"{path} has images of {tokens} tokens (patches, and the model's class token), the"
-            f" model of {rows}, the job of {asked}",
+            f" model of {rows}, the job of {job_tokens}",
             hint=f"give images of the model's size, and --image-tokens {rows}",
         )
-    if len(found) < job.global_batch:
+    if len(images) < job.global_batch:
         raise DataError(
-            f"{path} has {len(found)} images, a batch needs {job.global_batch}",
+            f"{path} has {len(images)} images, a batch needs {job.global_batch}",
             hint="use more images or a smaller batch",
         )
-    return found
+    return images
 
 
 def patch_operator(model: Model) -> Operator | None:
-    """The operator that projects patches; None for a model without a tower."""
+    """The operator that projects image patches; None for a model without an image tower."""
     return next((o for block in model.blocks for o in block.operators if o.reads_features), None)
 
 
 def has_class_token(first: Operator) -> bool:
-    """A learned token lies before the patches."""
+    """True if a learned class token lies before the patches."""
     return any(p.name.endswith(".class") for p in first.parameters)
 
 
 def has_grid(model: Model) -> bool:
-    """True if a patch's input depends on its row and column, or it is merged with its
-    neighbours.
-    """
-    settings = [model.settings, *(own for _, own in model.settings.own)]
-    blocks = [one.image.block for one in settings if one.image is not None]
-    return any(one.turns is not None or one.stretched is not None for one in settings) or any(
-        block != (1, 1) for block in blocks
-    )
+    """True if a patch's input depends on its row and column, or patches are merged."""
+    settings = [model.settings, *(block_settings for _, block_settings in model.settings.own)]
+    blocks = [
+        block_settings.image.block
+        for block_settings in settings
+        if block_settings.image is not None
+    ]
+    return any(
+        block_settings.turns is not None or block_settings.stretched is not None
+        for block_settings in settings
+    ) or any(block != (1, 1) for block in blocks)
 
 
-def patches_of(images: np.ndarray, *, model: Model) -> np.ndarray:
-    """The tower's input from images, (images, tokens, elements): their patches block by block;
-    zeros at the class token.
+def image_patches(images: np.ndarray, *, model: Model) -> np.ndarray:
+    """Cut images into the tower's input: (images, tokens, elements), patches block by block.
+
+    The class token's row is zero.
 
     Args:
         images: (images, channels, rows, columns), or (images, patches, elements) in the order of
@@ -139,14 +149,14 @@ def patches_of(images: np.ndarray, *, model: Model) -> np.ndarray:
         images.dtype.newbyteorder("="), copy=False
     )  # PyTorch reads the machine's own order alone
     if images.ndim == 4:
-        images = _cut(images, image)
+        images = _cut_pixels(images, image)
     elif not image.in_blocks:
-        images = images[:, _by_blocks(images.shape[1], image)]
+        images = images[:, _block_order(images.shape[1], image)]
     return np.pad(images, ((0, 0), (1, 0), (0, 0))) if has_class_token(first) else images
 
 
-def _cut(images: np.ndarray, image: ImageInput) -> np.ndarray:
-    """(images, patches, elements) of pixels."""
+def _cut_pixels(images: np.ndarray, image: ImageInput) -> np.ndarray:
+    """Cut pixels into patches: (images, patches, elements), in the order of blocks."""
     count, channels, rows, columns = images.shape
     (_, height, width), (high, wide) = image.patch, image.block
     cut = images.reshape(
@@ -167,15 +177,15 @@ def _cut(images: np.ndarray, image: ImageInput) -> np.ndarray:
     return patches.reshape(count, -1, prod(image.pixels))
 
 
-def _by_blocks(patches: int, image: ImageInput) -> np.ndarray:
-    """Numbers of patches that are counted row by row, in the order of a tower's."""
+def _block_order(patches: int, image: ImageInput) -> np.ndarray:
+    """Numbers of patches, counted row by row, in the block order of a tower."""
     grid, (high, wide) = image.grid(patches), image.block
-    assert grid is not None, "images that are no squares of whole blocks are refused"
+    assert grid is not None, "images that are no squares of whole blocks are rejected"
     numbers = np.arange(patches).reshape(grid[0] // high, high, grid[1] // wide, wide)
     return numbers.transpose(0, 2, 1, 3).reshape(-1)
 
 
-def require_places(
+def require_image_places(
     path: Path,
     row: np.ndarray,
     *,
@@ -184,38 +194,40 @@ def require_places(
     share: tuple[int, int],
     at_once: int,
 ) -> None:
-    """Raise for the first window of a text that has not as many places of image tokens as its image
-    has tokens, or has them not in one row where tokens turn by the row and column of their place.
+    """Raise for the first window of a text whose image-token places do not fit its image.
+
+    There must be as many places as the image has tokens, in one row where tokens are rotated by the
+    row and column of their place.
 
     Args:
-        share: (i, n): look at every n-th piece of the file.
-        at_once: tokens of a piece.
+        share: (i, n): check every n-th piece of the file, from the i-th on.
+        at_once: number of tokens of a piece.
 
     Raises:
-        DataError: the window and its number of places are said.
+        DataError: names the window and its number of places.
     """
     image, length = model.settings.image, job.sequence_length
     if image is None or not job.tokens(IMAGE):
         return
-    wanted, windows = image.written(job.tokens(IMAGE)), (len(row) - 1) // length
+    image_tokens, windows = image.written(job.tokens(IMAGE)), (len(row) - 1) // length
     in_row = isinstance(model.settings.turns, TextRotary)
     step = max(1, at_once // length)
     for start in range(share[0] * step, windows, share[1] * step):
         end = min(start + step, windows)
-        found = row[start * length : end * length].reshape(-1, length) == image.token
-        places = found.sum(1)
-        if (places != wanted).any():
-            at = int(np.argmax(places != wanted))
+        is_place = row[start * length : end * length].reshape(-1, length) == image.token
+        places = is_place.sum(1)
+        if (places != image_tokens).any():
+            at = int(np.argmax(places != image_tokens))
             raise DataError(
                 f"{path}: window {start + at} of {length} tokens has {int(places[at])} places of"
-                f" image tokens (token {image.token}), its image has {wanted}",
+                f" image tokens (token {image.token}), its image has {image_tokens}",
                 hint="one image a window, and as many places for it in the text as it has tokens",
             )
-        # In a row are places of which all but the first have another before them.
-        apart = (found[:, 1:] & found[:, :-1]).sum(1) != wanted - 1
-        if in_row and apart.any():
+        # Places are in one row if all but the first follow another place.
+        is_interrupted = (is_place[:, 1:] & is_place[:, :-1]).sum(1) != image_tokens - 1
+        if in_row and is_interrupted.any():
             raise DataError(
                 f"{path}: places of image tokens (token {image.token}) of window"
-                f" {start + int(np.argmax(apart))} are not one row",
+                f" {start + int(np.argmax(is_interrupted))} are not one row",
                 hint=f"{model.name} reads an image whose places follow one another",
             )

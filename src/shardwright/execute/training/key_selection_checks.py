@@ -1,4 +1,4 @@
-"""Checks of cuts of layers with an indexer's key selection, before any device begins."""
+"""Checks of cuts of layers whose indexer selects keys, before any device begins."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from shardwright.program.stages.stage_segments import StageParts
 def require_selections(
     stages: tuple[tuple[StageParts, ...], ...], *, slices: Sequence[int], length: int
 ) -> None:
-    """Raise where single keys are selected, or a device has not all keys that an indexer scores, or
-    a core not what it selected.
+    """Raise unless every device has all keys that its indexer scores and its attention reads.
+
+    Selection of single keys is rejected too.
 
     Args:
-        slices: of each lane's samples.
-        length: of the text.
+        slices: number of slices of each lane's samples.
+        length: number of positions of the text.
 
     Raises:
         StrategyError: rule ``execute.selected``.
     """
     for lane, count in zip(stages, slices, strict=True):
-        for cells, core, index in _selecting(lane):
+        for cells, core, index in _selecting_attention(lane):
             if core.choice is None:
                 raise StrategyError(
                     f"{core.name} attends to single keys that an indexer selects: that cannot be"
@@ -42,9 +43,9 @@ def require_selections(
             boxes = [
                 {
                     device: token_box(cell, samples=cells.samples, length=length)
-                    for device, cell in cells.cells.get(one.klass, {}).items()
+                    for device, cell in cells.cells.get(operator.klass, {}).items()
                 }
-                for one in (core, index)
+                for operator in (core, index)
             ]
             cut = count > 1 or any(
                 positions != ((0, length),) for _, positions in boxes[1].values()
@@ -61,10 +62,10 @@ def require_selections(
                 )
 
 
-def _selecting(
+def _selecting_attention(
     lane: tuple[StageParts, ...],
 ) -> Iterator[tuple[StageCells, Operator, Operator | None]]:
-    """(cells, core, indexer in the same block) of cores over selected keys."""
+    """Iterate over (cells, attention, indexer of its block) where attention reads selected keys."""
     for segment in (segment for stage in lane for segment in stage.segments):
         index = next((o for o in segment.block.operators if o.kind is OperatorKind.INDEX), None)
         for operator in segment.block.operators:

@@ -1,4 +1,4 @@
-"""The learning rate of each step: a warm-up, then constant, or down a line or half a cosine."""
+"""Learning rate of each step: linear warm-up, then constant, linear or cosine decay."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CURVES: Final[Mapping[str, Callable[[float], float]]] = MappingProxyType(
         "cosine": lambda done: 0.5 * (1.0 + cos(pi * done)),
     }
 )
-"""Share of the way from the least to the peak, by the share of steps behind the warm-up that are
+"""Share of the way from the minimum to the peak, by the share of steps after the warm-up that are
 done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateCurve:
-    """The share of the peak learning rate that each step uses.
+    """Learning-rate curve: the share of the peak learning rate that each step uses.
 
     Args:
         name: one of `CURVES`.
-        warmup: steps on a line up to the peak, which the last of them has.
-        steps: after which the least is reached.
-        least: share of the peak that is kept.
+        warmup: steps of linear warm-up; the last one has the peak.
+        steps: number of steps after which the minimum is reached.
+        least: the minimum, as a share of the peak.
 
     With a warm-up of 10 of 110 steps, a cosine and a least of 0.1, steps 1, 10, 60 and 110 have
     0.1, 1, 0.55 and 0.1 of the peak.
@@ -40,7 +40,7 @@ class RateCurve:
     least: float = 0.0
 
     def share(self, step: int) -> float:
-        """Of the peak, at a step (1 for the first)."""
+        """Share of the peak learning rate at a step (1 for the first)."""
         if step <= self.warmup:
             return step / self.warmup
         done = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)

@@ -1,4 +1,7 @@
-"""Arrays on disk, as ``numpy.save`` writes them, mapped. Needs no PyTorch."""
+"""Memory-mapped arrays on disk, as ``numpy.save`` writes them.
+
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ UNREADABLE: Final = (
 """Errors that numpy raises for a damaged file: it reads the header as Python."""
 
 
-def mapped(path: Path, *, what: str, hint: str) -> np.ndarray:
-    """The array of a ``.npy`` file.
+def map_array(path: Path, *, what: str, hint: str) -> np.ndarray:
+    """Memory-map the array of a ``.npy`` file.
 
     Args:
-        what: the file is to be of, for errors.
-        hint: how such a file is made.
+        what: what the file should contain, for errors.
+        hint: how to make such a file, for errors.
 
     Raises:
         DataError: no file, a damaged one, or an archive.
@@ -39,12 +42,12 @@ def mapped(path: Path, *, what: str, hint: str) -> np.ndarray:
     if not path.is_file():
         raise DataError(f"{path}: no such file", hint=hint)
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except UNREADABLE as error:
-        said = " ".join(str(error).split())[:200]
-        raise DataError(f"{path} is not a whole file of {what}: {said}", hint=hint) from None
-    if not isinstance(found, np.ndarray):
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path} is not a whole file of {what}: {reason}", hint=hint) from None
+    if not isinstance(array, np.ndarray):
         raise DataError(
             f"{path} is an archive, not a file of {what}", hint="write it with numpy.save"
         )
-    return found
+    return array

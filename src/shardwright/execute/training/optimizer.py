@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.activation_offload import host_like
-from shardwright.execute.numerics.base.run_precision import Precision
+from shardwright.execute.numerics.base.run_precision import RunPrecision
 from shardwright.execute.training.learning_rate import CONSTANT, RateCurve
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.lazy_dataclass import dataclass
@@ -15,25 +15,25 @@ from shardwright.lazy_dataclass import dataclass
 SMALL = 1e-6
 """Added to a norm before dividing by it."""
 BLOCK = 1 << 16
-"""Elements whose squares are summed at a time."""
+"""Number of elements whose squares are summed at a time."""
 VECTOR = 64
-"""Elements of a block that every processor's vectors divide."""
+"""Number of elements that every processor's vector width divides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamW:
-    """Adam with decoupled weight decay, and clipping by the global norm.
+    """AdamW settings: Adam with decoupled weight decay, and clipping by the global norm.
 
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
     p <- p (1 - rate decay) - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
 
     Args:
-        rate: learning rate at its peak;
-        curve: what a step has of it.
-        betas: of the moments.
-        decay: of every parameter, but for those
-        that are `spared` (words of `training.spared`).
-        clip: largest norm of the whole gradient; 0 = no limit.
+        rate: peak learning rate.
+        curve: share of the peak at each step.
+        betas: decay rates of both moments.
+        decay: weight decay of every parameter that is not exempt.
+        no_decay: classes of exempt parameters (`training.weight_decay_exemptions`).
+        clip: maximum global gradient norm; 0 = no limit.
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), algorithm 2.
     """
@@ -44,16 +44,16 @@ class AdamW:
     decay: float = 0.1
     clip: float = 1.0
     curve: RateCurve = CONSTANT
-    spared: tuple[str, ...] = ()
+    no_decay: tuple[str, ...] = ()
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, 1 for the first."""
+        """The learning rate of a step (1 for the first)."""
         return self.rate * self.curve.share(step)
 
 
 @dataclass(slots=True)
 class Moments:
-    """States of a piece: first and second moment; the master copy, if there is one."""
+    """AdamW states of a piece: first and second moments, and the master copy if there is one."""
 
     first: torch.Tensor
     second: torch.Tensor
@@ -61,7 +61,7 @@ class Moments:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """By name."""
+        """The states by name: first, second, master."""
         return {
             "first": self.first,
             "second": self.second,
@@ -69,7 +69,7 @@ class Moments:
         }
 
     def part(self, elements: slice) -> Moments:
-        """Of some elements: views."""
+        """Views of the states of some elements."""
         return Moments(
             first=self.first[elements],
             second=self.second[elements],
@@ -77,22 +77,23 @@ class Moments:
         )
 
 
-def moments(piece: torch.Tensor, *, precision: Precision, host: bool = False) -> Moments:
-    """States before the first step: where the piece lies, or in host memory."""
+def moments(piece: torch.Tensor, *, precision: RunPrecision, host: bool = False) -> Moments:
+    """Create a piece's AdamW states before the first step, on its device or in host memory."""
 
-    def like(dtype: torch.dtype) -> torch.Tensor:
+    def empty_like(dtype: torch.dtype) -> torch.Tensor:
+        """An empty tensor like the piece, in `dtype`."""
         return host_like(piece, dtype=dtype) if host else torch.empty_like(piece, dtype=dtype)
 
-    first, second = (like(dtype).zero_() for dtype in precision.states)
+    first, second = (empty_like(dtype).zero_() for dtype in precision.states)
     return Moments(
         first=first,
         second=second,
-        master=None if precision.master is None else like(precision.master).copy_(piece),
+        master=None if precision.master is None else empty_like(precision.master).copy_(piece),
     )
 
 
 def require_adamw(optimizer: Optimizer) -> None:
-    """Refuse a job whose optimizer is not executed.
+    """Raise `StrategyError` unless the job's optimizer is AdamW.
 
     Raises:
         StrategyError: run.optimizer for another family than AdamW.
@@ -104,7 +105,7 @@ def require_adamw(optimizer: Optimizer) -> None:
 
 
 def clip_factor(norm: torch.Tensor, rule: AdamW) -> torch.Tensor:
-    """Factor of every gradient: min(1, clip / (norm + SMALL))."""
+    """Factor of every gradient that limits the global norm: min(1, clip / (norm + SMALL))."""
     if not rule.clip:
         return torch.ones_like(norm)
     return torch.clamp(rule.clip / (norm + SMALL), max=1.0)
@@ -119,47 +120,54 @@ def update(
     rule: AdamW,
     factor: torch.Tensor,
 ) -> None:
-    """Update a piece and its states in place.
+    """Update a piece and its AdamW states in place.
 
     Args:
-        piece, gradient: flat, of equal shape, on any device; the gradient is used up.
+        piece, gradient: flat, of equal shape, on any device; the gradient is overwritten.
         step: 1 for the first.
-        factor: of the gradient.
+        factor: clipping factor of the gradient.
 
-    The update is made where the states lie, in the finest of the formats, by PyTorch's fused
-    kernel: in one pass over all four.
+    The update runs on the device of the states in the widest of the formats, by PyTorch's fused
+    kernel, in one pass over all four tensors.
     """
-    there = states.first.device
-    gradient, factor = gradient.to(there), factor.to(there)
-    values = piece.to(there) if states.master is None else states.master
-    fine = max((gradient.dtype, values.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
-    g = gradient.to(fine).mul_(factor.to(fine))
-    new, m, v = values.to(fine), states.first.to(fine), states.second.to(fine)
-    _adamw((new, g, m, v), step=step, rule=rule)
-    for kept, value in ((states.first, m), (states.second, v), (states.master, new), (piece, new)):
-        if kept is not None and kept is not value:
-            kept.copy_(value)
+    states_device = states.first.device
+    gradient, factor = gradient.to(states_device), factor.to(states_device)
+    values = piece.to(states_device) if states.master is None else states.master
+    widest = max(
+        (gradient.dtype, values.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize
+    )
+    g = gradient.to(widest).mul_(factor.to(widest))
+    values_wide, m, v = values.to(widest), states.first.to(widest), states.second.to(widest)
+    _adamw((values_wide, g, m, v), step=step, rule=rule)
+    for stored, value in (
+        (states.first, m),
+        (states.second, v),
+        (states.master, values_wide),
+        (piece, values_wide),
+    ):
+        if stored is not None and stored is not value:
+            stored.copy_(value)
 
 
 def _adamw(tensors: tuple[torch.Tensor, ...], *, step: int, rule: AdamW) -> None:
-    """PyTorch's fused kernel on values, gradients, first and second moments, which change in place.
+    """Apply PyTorch's fused AdamW to values, gradients, first and second moments, in place.
 
-    The kernel rounds a tensor's last elements, too few for a vector of the processor, in another
-    way than the others. They are made a whole block, so that an element's numbers are the same
-    wherever its piece is cut.
+    The kernel rounds a tensor's last elements, too few for a vector of the processor, differently
+    from the others. They are padded to a whole block, so that an element's result does not depend
+    on the place where its piece is cut.
     """
-    whole = tensors[0].numel() // VECTOR * VECTOR
+    aligned = tensors[0].numel() // VECTOR * VECTOR
     rest = [
-        functional.pad(t[whole:], (0, VECTOR - t.numel() + whole))
+        functional.pad(t[aligned:], (0, VECTOR - t.numel() + aligned))
         for t in tensors
-        if t.numel() > whole
+        if t.numel() > aligned
     ]
-    counted = torch.full((), float(step), dtype=torch.float32, device=tensors[0].device)
+    step_tensor = torch.full((), float(step), dtype=torch.float32, device=tensors[0].device)
     first, second = rule.betas
     torch._fused_adamw_(
-        *([t[:whole], *rest[i : i + 1]] for i, t in enumerate(tensors)),
+        *([t[:aligned], *rest[i : i + 1]] for i, t in enumerate(tensors)),
         [],
-        [counted] * (1 + bool(rest)),
+        [step_tensor] * (1 + bool(rest)),
         lr=rule.rate_at(step),
         beta1=first,
         beta2=second,
@@ -169,17 +177,19 @@ def _adamw(tensors: tuple[torch.Tensor, ...], *, step: int, rule: AdamW) -> None
         maximize=False,
     )
     for t, padded in zip(tensors, rest, strict=False):
-        t[whole:] = padded[: t.numel() - whole]
+        t[aligned:] = padded[: t.numel() - aligned]
 
 
 def square_sum(flat: torch.Tensor) -> torch.Tensor:
-    """The sum of the squares of a flat tensor, in float64: on an accelerator in one pass; on a
-    processor of a few elements at a time, which stay in its cache.
+    """Sum of squares of a flat tensor, in float64.
+
+    An accelerator computes it in one pass; a CPU takes a few elements at a time, which stay in its
+    cache.
     """
     if flat.device.type != "cpu":
         return torch.linalg.vector_norm(flat, dtype=torch.float64).square()
     total = torch.zeros((), dtype=torch.float64, device=flat.device)
-    for some in flat.split(BLOCK):
-        fine = some.double()
-        total += fine @ fine
+    for chunk in flat.split(BLOCK):
+        chunk_float64 = chunk.double()
+        total += chunk_float64 @ chunk_float64
     return total

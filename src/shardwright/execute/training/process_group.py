@@ -1,4 +1,4 @@
-"""The processes that train together: torchrun's, one that was started before, or this one alone."""
+"""Process group of the ranks that train: torchrun's, a running one, or this process alone."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from shardwright.errors import StrategyError
 def process_group(
     *, timeout_s: float = 300.0, alone: bool = False, meets: bool = False, accelerated: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """(rank, ranks) of a process group, over gloo for what lies on the host: one that runs already,
-    or that of torchrun's environment.
+    """Context manager that joins a process group over gloo (and NCCL): yields (rank, ranks).
+
+    A running group is used as it is; otherwise the environment of torchrun names the group.
 
     Args:
-        alone: without such an environment this process is the only rank, and needs no group, unless
-            it `meets` itself.
-        accelerated: tensors of a GPU go over NCCL.
+        alone: without such an environment this process is the only rank, without a group unless
+            `meets` is true.
+        accelerated: tensors of a GPU use NCCL.
 
     Raises:
-        StrategyError: run.world if the environment has no RANK and WORLD_SIZE; run.meet if ranks do
-        not find each other there.
+        StrategyError: run.world if the environment has no RANK and WORLD_SIZE; run.meet if the
+        ranks do not connect.
     """
     if dist.is_initialized():
         yield dist.get_rank(), dist.get_world_size()
         return
     backend, timeout = "cpu:gloo,cuda:nccl" if accelerated else "gloo", timedelta(seconds=timeout_s)
     if alone and "WORLD_SIZE" not in os.environ:
-        with _of_itself(backend, timeout) if meets else nullcontext():
+        with _single_process_group(backend, timeout) if meets else nullcontext():
             yield 0, 1
         return
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
@@ -46,13 +47,13 @@ def process_group(
         dist.init_process_group(backend, timeout=timeout)
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        used = "EADDRINUSE" in str(error)
+        port_is_used = "EADDRINUSE" in str(error)
         raise StrategyError(
             f"rank {os.environ['RANK']}: ranks do not meet at {place}:"
-            f" {'that port is used' if used else str(error).splitlines()[0][:300]}",
+            f" {'that port is used' if port_is_used else str(error).splitlines()[0][:300]}",
             hint=(
                 "another MASTER_PORT"
-                if used
+                if port_is_used
                 else "all ranks need the same MASTER_ADDR and MASTER_PORT, of the first rank's host"
             ),
             rule="run.meet",
@@ -64,8 +65,8 @@ def process_group(
 
 
 @contextmanager
-def _of_itself(backend: str, timeout: timedelta) -> Iterator[None]:
-    """A group of this process alone, which needs no port."""
+def _single_process_group(backend: str, timeout: timedelta) -> Iterator[None]:
+    """Context manager with a process group of this process alone, which needs no port."""
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
     try:
         yield

@@ -20,8 +20,8 @@ from shardwright.execute.device_state.device_parameters import Key, ParameterSto
 from shardwright.execute.transport.requests import Reduce, Task
 
 
-def moved_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch.Tensor:
-    """The bias of one router after a step.
+def updated_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch.Tensor:
+    """Router bias after a step: plus rate x sign(mean load - load) for each expert.
 
     Args:
         bias: (experts,) the bias before the update.
@@ -36,7 +36,7 @@ def moved_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch
     return bias + rate * torch.sign(loads.sum() - loads.numel() * loads).to(bias.dtype)
 
 
-def move_biases(
+def update_router_biases(
     devices: Sequence[int],
     store: ParameterStore,
     counts: Mapping[Key, torch.Tensor],
@@ -44,23 +44,22 @@ def move_biases(
     sizes: Mapping[Key, int],
     rate: float,
 ) -> Task[None]:
-    """All-reduce the token counts over all devices, then update the router biases that this device
-    holds.
+    """All-reduce the token counts of experts, and update this device's router biases.
 
     Args:
         devices: all devices of the plan.
         store: the parameters of this device.
         counts: by bias parameter, (experts,) tokens of this device that were routed to each expert.
         sizes: by bias parameter, the number of experts, for every router of the model.
-        rate: see `moved_bias`.
+        rate: see `updated_bias`.
     """
-    none = torch.zeros(0, dtype=torch.float64, device=store.on)
-    parts = [counts[key] if key in counts else none.new_zeros(size) for key, size in sizes.items()]
-    total = torch.cat([none, *parts])
+    empty = torch.zeros(0, dtype=torch.float64, device=store.on)
+    parts = [counts[key] if key in counts else empty.new_zeros(size) for key, size in sizes.items()]
+    total = torch.cat([empty, *parts])
     if len(devices) > 1:
         total = cast(
             torch.Tensor, (yield Reduce(group=tuple(devices), tensor=total, key="expert loads"))
         )
     for key, loads in zip(sizes, total.split(list(sizes.values())), strict=True):
-        for held in store.held.get(key, {}).values():
-            held.value = moved_bias(held.value, loads, rate=rate)
+        for stored in store.held.get(key, {}).values():
+            stored.value = updated_bias(stored.value, loads, rate=rate)

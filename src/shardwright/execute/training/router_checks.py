@@ -1,5 +1,6 @@
-"""Training of routers beyond their use in the forward pass; refused where it cannot be exact. Needs
-no PyTorch.
+"""Checks of router training: noise, load-balancing loss and choice biases that cannot be exact.
+
+Needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -11,37 +12,37 @@ from shardwright.model.router_balancing import router_shapes, selection_biases
 
 
 def require_trainable(model: Model, settings: Settings) -> None:
-    """Raise for random factors on what routers read, and for a load-balancing loss that the model
-    cannot have.
+    """Raise for router noise, and for a load-balancing loss over routers of different shapes.
 
     Raises:
         StrategyError: execute.noise, execute.balance.
     """
     if settings.router_noise:
         raise StrategyError(
-            f"router_jitter_noise {settings.router_noise:g}: random factors on what routers read in"
-            " training are not executed",
+            f"router_jitter_noise {settings.router_noise:g}: random factors on the inputs of"
+            " routers in training are not executed",
             hint="train without them: --router-noise off",
             rule="execute.noise",
         )
     shapes = {(shape.experts, shape.topk) for shape in router_shapes(model)}
     if settings.load_balancing and len(shapes) != 1:
-        found = (
+        shapes_text = (
             " and ".join(f"{topk} of {experts} experts" for experts, topk in sorted(shapes))
             or "none"
         )
         raise StrategyError(
-            f"the load-balancing loss is a mean over equal routers, and {model.name} has {found}",
+            "the load-balancing loss is a mean over equal routers, and"
+            f" {model.name} has {shapes_text}",
             hint="train without it: --load-balancing 0",
             rule="execute.balance",
         )
 
 
 def require_biases(model: Model, rate: float | None) -> None:
-    """Raise where a step shall move biases of a model's routers and there are none.
+    """Raise if router biases should be updated and the model has none.
 
     Args:
-        rate: None: no bias shall move.
+        rate: rate of the updates; None: no update.
 
     Raises:
         StrategyError: execute.bias.

@@ -1,4 +1,4 @@
-"""Batches from files of tokens: memory-mapped, the same for every plan, by number of the step."""
+"""Batches of training steps from memory-mapped token files, equal for every plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from shardwright.execute.interpreter.device_walk import Batch
-from shardwright.execute.training.image_files import patches_of
+from shardwright.execute.training.image_files import image_patches
 from shardwright.execute.training.token_files import TEXT, open_rows
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
@@ -20,19 +20,19 @@ from shardwright.model.ir.model_graph import Model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatches:
-    """Tokens of every sequence, on disk, cut into windows.
+    """Token files of every sequence, cut into windows, and the order in which steps read them.
 
     Args:
-        rows: of every sequence, its tokens; of images, one a row.
-        lengths: tokens of a window.
-        samples: windows of a step.
-        model: that reads them.
-        seed: of the order; None = as they stand.
+        rows: tokens of every sequence; images, one in each row.
+        lengths: number of tokens of a window, by sequence.
+        samples: number of windows of a step.
+        model: the model that reads the batches.
+        seed: seed of the order of windows; None = the order of the file.
 
-    Window k of a sequence begins at token k x length; that of the text has one token more, which is
-    only predicted, and is the first of the next. Sample k is window k of every sequence, and image
-    k. A pass reads every window once, in an order of its own. What a place of an image token would
-    predict, or be predicted as, is no token: as a label such a place is left out of the loss.
+    Window k of a sequence begins at token k x length. A window of the text has one token more,
+    which is only predicted and is the first token of the next window. Sample k is window k of every
+    sequence, and image k. A pass reads every window once, in an order of its own. A place of an
+    image token is not a token: as a label it is left out of the loss.
     """
 
     rows: Mapping[str, np.ndarray]
@@ -43,7 +43,7 @@ class TokenBatches:
 
     @property
     def windows(self) -> int:
-        """Samples of a pass: of the sequence that has fewest."""
+        """Number of samples of a pass: the windows of the shortest sequence."""
         counts = {
             name: len(row) if name == IMAGE else (len(row) - (name == TEXT)) // self.lengths[name]
             for name, row in self.rows.items()
@@ -51,50 +51,52 @@ class TokenBatches:
         return min(counts.values())
 
     def passes(self, steps: int) -> float:
-        """The number of times that `steps` steps read all windows: above 1, tokens are repeated."""
+        """Number of times that `steps` steps read all windows; above 1, tokens are repeated."""
         return steps * self.samples / self.windows
 
     def order(self, step: int) -> list[int]:
-        """Windows of a step, counted from 0. Nothing but the number of the step is needed to go on
-        from it.
+        """Numbers of the windows that a step reads, in its pass's order (steps count from 0).
+
+        Only the number of the step is needed to resume from it.
         """
-        found = []
+        windows = []
         for position in range(step * self.samples, (step + 1) * self.samples):
-            turn, place = divmod(position, self.windows)
-            found.append(
+            pass_number, place = divmod(position, self.windows)
+            windows.append(
                 place
                 if self.seed is None
-                else shuffled(place, self.windows, seed=(self.seed, turn))
+                else permuted_position(place, self.windows, seed=(self.seed, pass_number))
             )
-        return found
+        return windows
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step, counted from 0; after the last window a new pass begins, within a
-        batch if need be.
+        """The batch of a step (counted from 0): inputs and labels.
+
+        After the last window a new pass begins, within a batch if necessary.
         """
         windows, result = self.order(step), {}
         for name, row in self.rows.items():
             if name == IMAGE:
-                result[name] = torch.from_numpy(patches_of(row[windows], model=self.model))
+                result[name] = torch.from_numpy(image_patches(row[windows], model=self.model))
                 continue
             length = self.lengths[name]
-            taken = [
+            window_tokens = [
                 row[k * length : (k + 1) * length + (name == TEXT)].astype(np.int64)
                 for k in windows
             ]
-            result[name] = torch.from_numpy(np.stack(taken))
+            result[name] = torch.from_numpy(np.stack(window_tokens))
         labels, image = result[TEXT][:, 1:], self.model.settings.image
         if image is not None and IMAGE in result:
             labels = labels.masked_fill(labels == image.token, -1)
         return {**result, TEXT: result[TEXT][:, :-1], "labels": labels}
 
 
-def shuffled(place: int, count: int, *, seed: tuple[int, ...]) -> int:
-    """The image of `place` under a permutation of [0, count), computed without the permutation in
-    memory.
+def permuted_position(place: int, count: int, *, seed: tuple[int, ...]) -> int:
+    """The image of `place` under a seeded permutation of [0, count), in constant memory.
 
-    Four rounds of a Feistel network over the smallest even number of bits, walked until the result
-    lies below `count` (Black and Rogaway, Ciphers with arbitrary finite domains, 2002, section 4).
+    Four rounds of a Feistel network over the smallest even number of bits, repeated until the
+    result lies below `count` (Black and Rogaway, Ciphers with arbitrary finite domains, 2002,
+    section 4).
     """
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
@@ -119,12 +121,12 @@ def open_tokens(
     seed: int | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> TokenBatches:
-    """The batches of files of tokens, which are refused where no step could use them.
+    """Open token files as batches, after checks against the model and job.
 
     Args:
-        files: of every sequence, or of the text alone.
-        seed: of the order of windows; None = as they stand.
-        share: (i, n): look at every n-th piece of a file for tokens outside the vocabulary, where n
+        files: the file of every sequence, or of the text alone.
+        seed: seed of the order of windows; None = the order of the file.
+        share: (i, n): check every n-th piece of a file for tokens outside the vocabulary, where n
             processes divide the work.
 
     Raises:

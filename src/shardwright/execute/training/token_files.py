@@ -1,4 +1,7 @@
-"""Files of tokens: rows of integers with a description beside each. Needs no PyTorch."""
+"""Token files: rows of integers with a description file beside each.
+
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.image_files import open_images, require_places
-from shardwright.execute.training.mapped_arrays import mapped
+from shardwright.execute.training.image_files import open_images, require_image_places
+from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.model_graph import Model
@@ -28,52 +31,57 @@ def open_rows(
     job: TrainingJob,
     share: tuple[int, int] | None = (0, 1),
 ) -> dict[str, np.ndarray]:
-    """Open a ``.npy`` file of one row of integers for each sequence, of images one of an image a
-    row, and refuse what no step could use.
+    """Open a file for each sequence, and check the files against the model and job.
+
+    A text file is a ``.npy`` file of one row of integers; a file of images has one image in each
+    row.
 
     Args:
-        files: of every sequence, or of the text alone.
-        share: (i, n): look at every n-th piece of a file for tokens outside the vocabulary, where n
-            processes divide the work; None = do not look.
+        files: the file of every sequence, or of the text alone.
+        share: (i, n): check every n-th piece of a file for tokens outside the vocabulary, where n
+            processes divide the work; None = no check.
 
     Raises:
         DataError: no file, or another sequence than the job's; not such a file; another dtype than
-            its description says; shorter than a batch; a token outside the vocabulary; images that
-            do not fit (`image_files`). File, number and what to change are said.
+        in its description; shorter than a batch; a token outside the vocabulary; images that do not
+        fit (`image_files`). The error names the file, the number and the remedy.
     """
-    given = {TEXT: files} if isinstance(files, Path) else dict(files)
+    paths = {TEXT: files} if isinstance(files, Path) else dict(files)
     lengths = {s.name: s.tokens for s in job.sequences}
-    for name in [*(n for n in lengths if n not in given), *(n for n in given if n not in lengths)]:
-        shown = ", ".join(str(path) for path in given.values())
-        wanted = "no file has the" if name in lengths else "the job has no"
+    for name in [*(n for n in lengths if n not in paths), *(n for n in paths if n not in lengths)]:
+        path_text = ", ".join(str(path) for path in paths.values())
+        reason = "no file has the" if name in lengths else "the job has no"
         raise DataError(
-            f"{shown}: {wanted} sequence {name}",
+            f"{path_text}: {reason} sequence {name}",
             hint=f"give one file for each of {', '.join(lengths)}",
         )
-    rows = {name: _row(path) for name, path in given.items() if name != IMAGE}
+    rows = {name: _open_row(path) for name, path in paths.items() if name != IMAGE}
     images = {
         name: open_images(path, model=model, job=job)
-        for name, path in given.items()
+        for name, path in paths.items()
         if name == IMAGE
     }
     for name, row in rows.items():
-        _require_described(given[name], row, vocab=model.vocab)
+        _require_described(paths[name], row, vocab=model.vocab)
         wanted_tokens = job.global_batch * lengths[name] + (name == TEXT)
         if len(row) < wanted_tokens:
             raise DataError(
-                f"{given[name]} has {len(row)} tokens, a batch needs {wanted_tokens}"
+                f"{paths[name]} has {len(row)} tokens, a batch needs {wanted_tokens}"
                 f" ({job.global_batch} x {lengths[name]} of {name})",
                 hint="use more text, a smaller batch or shorter sequences",
             )
     if share is not None:
         for name, row in rows.items():
-            _require_inside(given[name], row, vocab=model.vocab, share=share)
-        require_places(given[TEXT], rows[TEXT], model=model, job=job, share=share, at_once=CHUNK)
+            _require_in_vocabulary(paths[name], row, vocab=model.vocab, share=share)
+        require_image_places(
+            paths[TEXT], rows[TEXT], model=model, job=job, share=share, at_once=CHUNK
+        )
     return rows | images
 
 
-def _row(path: Path) -> np.ndarray:
-    tokens = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
+def _open_row(path: Path) -> np.ndarray:
+    """Memory-map a token file, and check that it is one row of integers."""
+    tokens = map_array(path, what="tokens", hint="make one of a text: shardwright tokenise")
     if tokens.ndim != 1 or tokens.dtype.name not in KINDS:
         raise DataError(
             f"{path} has {tokens.ndim} dims of {tokens.dtype}",
@@ -82,31 +90,29 @@ def _row(path: Path) -> np.ndarray:
     return tokens
 
 
-def description_of(path: Path) -> Path:
-    """The path of a token file's description."""
+def description_path(path: Path) -> Path:
+    """The path of the description file beside a token file."""
     return path.with_name(f"{path.name}.json")
 
 
 def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
-    """Raise where the description beside a file says something else than the file, or a larger
-    vocabulary than the model's.
-    """
-    said = description_of(path)
-    if not said.is_file():
+    """Raise if a file's description differs from the file, or names too large a vocabulary."""
+    description_file = description_path(path)
+    if not description_file.is_file():
         return
     try:
-        description: Any = json.loads(said.read_text())
-        wanted = (str(description["dtype"]), int(description["tokens"]))
+        description: Any = json.loads(description_file.read_text())
+        described = (str(description["dtype"]), int(description["tokens"]))
         vocabulary = int(description["vocabulary"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{said} does not describe a file of tokens: {error!r}",
+            f"{description_file} does not describe a file of tokens: {error!r}",
             hint="remove it, or make both again",
         ) from None
-    if wanted != (row.dtype.name, len(row)):
+    if described != (row.dtype.name, len(row)):
         raise DataError(
-            f"{path} has {len(row)} tokens of {row.dtype.name}, {said.name} says {wanted[1]} of"
-            f" {wanted[0]}",
+            f"{path} has {len(row)} tokens of {row.dtype.name}, {description_file.name} says"
+            f" {described[1]} of {described[0]}",
             hint="make both again",
         )
     if vocabulary > vocab:
@@ -116,8 +122,13 @@ def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
         )
 
 
-def _require_inside(path: Path, row: np.ndarray, *, vocab: int, share: tuple[int, int]) -> None:
-    """Raise for the first token outside the vocabulary; a dtype that holds none is not searched."""
+def _require_in_vocabulary(
+    path: Path, row: np.ndarray, *, vocab: int, share: tuple[int, int]
+) -> None:
+    """Raise for the first token outside the vocabulary, in this process's share of the file.
+
+    A dtype that holds no such token is not searched.
+    """
     bounds = np.iinfo(row.dtype)
     if bounds.min >= 0 and bounds.max < vocab:
         return
@@ -132,14 +143,13 @@ def _require_inside(path: Path, row: np.ndarray, *, vocab: int, share: tuple[int
 
 
 def write_tokens(path: Path, tokens: np.ndarray, *, vocabulary: int, tokenizer: str = "") -> None:
-    """A file of tokens in the smallest dtype that holds the vocabulary, and its description beside
-    it.
+    """Write a token file in the smallest dtype for the vocabulary, and its description beside it.
 
     Raises:
         DataError: a token is outside the vocabulary; the file cannot be written.
     """
     kind = next(k for k in ("uint8", "uint16", "uint32") if vocabulary - 1 <= np.iinfo(k).max)
-    _require_inside(path, tokens, vocab=vocabulary, share=(0, 1))
+    _require_in_vocabulary(path, tokens, vocab=vocabulary, share=(0, 1))
     description = {
         "tokenizer": tokenizer,
         "vocabulary": vocabulary,
@@ -149,7 +159,7 @@ def write_tokens(path: Path, tokens: np.ndarray, *, vocabulary: int, tokenizer: 
     try:
         with path.open("wb") as file:
             np.save(file, tokens.astype(kind))
-        description_of(path).write_text(json.dumps(description) + "\n")
+        description_path(path).write_text(json.dumps(description) + "\n")
     except OSError as error:
         raise DataError(
             f"{path} cannot be written: {error.strerror}", hint="give a path in a folder with room"

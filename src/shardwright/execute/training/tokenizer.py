@@ -1,6 +1,4 @@
-"""A tokenizer that needs no file: the bytes of a text; and the text that is shipped for a first
-run.
-"""
+"""Tokenizer without files, which encodes a text's bytes; and the shipped example text."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from shardwright.execute.training.token_files import write_tokens
 
 BEGIN, END = 256, 257
 VOCABULARY = 258
-"""256 bytes, and what stands before and behind a document."""
+"""256 bytes, and the tokens at the beginning and end of a document."""
 NAME = "bytes"
 
 
 def encode(text: str | bytes) -> np.ndarray:
-    """Tokens of a document: `BEGIN`, its bytes in UTF-8, `END`."""
+    """Encode a document as tokens: `BEGIN`, its bytes in UTF-8, `END`."""
     content = text.encode() if isinstance(text, str) else text
     return np.concatenate([[BEGIN], np.frombuffer(content, dtype=np.uint8), [END]]).astype(
         np.uint16
@@ -28,7 +26,7 @@ def encode(text: str | bytes) -> np.ndarray:
 
 
 def tokenise(texts: Path | Sequence[Path], tokens: Path) -> int:
-    """Make a file of tokens, and its description, of text files, each a document; how many tokens.
+    """Write a token file of some text files, each a document; returns the number of tokens.
 
     Raises:
         DataError: a file cannot be read, or is empty; the result cannot be written.
@@ -52,6 +50,6 @@ def tokenise(texts: Path | Sequence[Path], tokens: Path) -> int:
 
 
 def tokenise_shipped(tokens: Path) -> int:
-    """`tokenise` of the text that is shipped."""
+    """Write a token file of the shipped example text; returns the number of tokens."""
     with as_file(files("shardwright.execute") / "harbour.txt") as path:
         return tokenise(path, tokens)

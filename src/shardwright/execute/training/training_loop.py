@@ -1,6 +1,4 @@
-"""Train under a plan: every device keeps its parts and its piece of the optimizer's states between
-steps.
-"""
+"""Training under a plan: each device's state between steps, and its task of one step."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import cast
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.activation_offload import SHARE
+from shardwright.execute.device_state.activation_offload import WHOLE_PERCENT
 from shardwright.execute.device_state.device_parameters import (
     Key,
     ParameterStore,
@@ -22,14 +20,28 @@ from shardwright.execute.device_state.device_parameters import (
 from shardwright.execute.device_state.flat_buckets import FlatBucket
 from shardwright.execute.device_state.gradient_buckets import plan_buckets
 from shardwright.execute.device_state.gradient_reduction import gradient_groups
-from shardwright.execute.device_state.optimizer_shards import Bucket, Places, hold, views
-from shardwright.execute.device_state.state_owner_exchange import owned, owned_of_sum, renewed
+from shardwright.execute.device_state.optimizer_shards import (
+    Bucket,
+    Places,
+    bucket_views,
+    create_parameter_parts,
+)
+from shardwright.execute.device_state.state_owner_exchange import (
+    new_values,
+    owned_gradient,
+    owned_gradient_of_sums,
+)
 from shardwright.execute.interpreter.device_actions import weight_passes
-from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, device_task
-from shardwright.execute.interpreter.expert_loads import ExpertLoads
-from shardwright.execute.interpreter.layer_hooks import Cadenced, dropped, filled, own_gradients
-from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
-from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
+from shardwright.execute.interpreter.device_walk import Batch, PreparedStep, device_task
+from shardwright.execute.interpreter.expert_loads import ExpertLoads, first_holders
+from shardwright.execute.interpreter.layer_hooks import (
+    BucketHooks,
+    bucket_gradients,
+    drop_values,
+    gather_sharded,
+)
+from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, ignore_event
+from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.training.optimizer import (
     AdamW,
     Moments,
@@ -39,13 +51,19 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
-from shardwright.execute.training.router_bias_updates import move_biases
+from shardwright.execute.training.router_bias_updates import update_router_biases
 from shardwright.execute.training.router_checks import require_biases, require_trainable
-from shardwright.execute.training.training_step import prepare
-from shardwright.execute.training.weight_decay_exemptions import is_spared
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.requests import Beside, Reduce, Task, begun, ended
-from shardwright.execute.transport.torch_distributed import Network
+from shardwright.execute.training.training_step import prepare_step
+from shardwright.execute.training.weight_decay_exemptions import is_exempt
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.requests import (
+    Reduce,
+    SideTask,
+    Task,
+    begin_side_task,
+    end_side_task,
+)
+from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.hardware.device_topology import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
@@ -53,73 +71,71 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.router_balancing import selection_biases
-from shardwright.program.layout.device_cells import token_box
 from shardwright.program.stages.held_parameters import parameter_places
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
 from shardwright.strategy.plan.plan import Cadence, Plan, State
 
 Batches = Callable[[int], Batch]
-"""The batch of a step, counted from 0."""
+"""Gives the batch of a step, counted from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """Facts of a run that all devices share.
+class PreparedTraining:
+    """A prepared training run: its plan, parameter buckets and settings, shared by all devices.
 
     Args:
         places: uses of every parameter.
-        counts: (lane, device) whose losses are counted; others have copies.
-        precision: of all numbers.
-        on: where the devices of this process keep and compute them.
-        shards: ZeRO of each lane.
-        bias_rate: by which a step moves the bias of a router's choice; None: biases are as frozen
-            parameters, and no checkpoint has them.
+        counts: (lane, device) whose losses are counted; other devices have copies.
+        precision: formats of all tensors.
+        on: torch device of this process.
+        shards: ZeRO rules of each lane.
+        bias_rate: rate of a step's router bias update; None: biases are frozen parameters, and no
+            checkpoint has them.
     """
 
-    work: DeviceWork
+    work: PreparedStep
     places: Places
     buckets: tuple[Bucket, ...]
     rule: AdamW
     settings: Settings
     counts: frozenset[tuple[int, int]]
     length: int
-    precision: Precision
+    precision: RunPrecision
     shards: ShardRules
     on: torch.device | str = "cpu"
     bias_rate: float | None = None
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """All devices that do anything."""
+        """All devices that have actions, sorted."""
         return tuple(sorted(d for devices in self.work.rows.devices for d in devices))
 
     @property
     def biases(self) -> tuple[Key, ...]:
-        """The biases of routers' choices that the run keeps, moved by a step or not."""
+        """The router choice biases that checkpoints keep, updated by steps or not."""
         if self.bias_rate is None:
             return ()
         return tuple(selection_biases(self.work.model))
 
     def bias_holders(self, key: Key) -> tuple[int, ...]:
-        """Devices that have the bias, each whole, in order."""
+        """Devices that have a router bias, each in full, sorted."""
         return tuple(sorted({device for place in self.places[key] for device in place.devices}))
 
 
 @dataclass(slots=True)
-class Member:
-    """A device between steps: its parts of parameters, and by bucket its pieces. What is not
-    sharded has its values in `views`.
+class DeviceState:
+    """A device between steps: its parameters, and its pieces and optimizer states by bucket.
+
+    Values that are not sharded are in `views`.
 
     Args:
-        states: of its pieces; of those whose first elements' states are in host memory, of the
-            rest.
-        host: of those.
-        pieces: of parameters that are sharded between steps.
-        values: of the pieces of states whose elements are not among those, where there is no master
-            copy.
-        steps: done so far.
-        passes: by bucket, how many passes of a layer in a step make gradients of it.
+        states: optimizer states of its pieces, without elements whose states are in host memory.
+        host: optimizer states in host memory, of the first elements of its pieces.
+        pieces: values of parameters that are sharded between steps.
+        values: values of optimizer pieces that lie outside these, where there is no master copy.
+        steps: number of steps done.
+        passes: by bucket, number of layer passes in a step that compute gradients of it.
     """
 
     device: int
@@ -133,42 +149,42 @@ class Member:
     passes: Mapping[int, int] = field(default_factory=dict)
 
     def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
-        """(first element, end, their states) of the device's piece of a bucket, in order."""
+        """Iterate over (first element, end, states) of the device's piece of a bucket, in order."""
         low, _ = bucket.sharing(self.device).piece(self.device, bucket.elements, 1)
-        for own in (self.host, self.states):
-            if bucket.number in own:
-                states = own[bucket.number]
+        for states_by_bucket in (self.host, self.states):
+            if bucket.number in states_by_bucket:
+                states = states_by_bucket[bucket.number]
                 yield low, low + states.first.numel(), states
                 low += states.first.numel()
 
     def owned(self, bucket: Bucket) -> torch.Tensor:
-        """The values of the device's piece of the optimizer's states of a bucket, in the
-        parameters' format.
-        """
+        """The values of the device's optimizer piece of a bucket, in the parameters' format."""
         sharers = bucket.sharing(self.device)
         low, high = sharers.piece(self.device, bucket.elements, 1)
-        whole = self.views[bucket.number].values
+        full_values = self.views[bucket.number].values
         if bucket.number not in self.pieces:
-            assert whole is not None, "only what is sharded is dropped"
-            return whole[low:high]
+            assert full_values is not None, "only what is sharded is dropped"
+            return full_values[low:high]
         if bucket.number in self.values:
             return self.values[bucket.number]
-        if sharers.is_apart(self.device):
-            like = self.pieces[bucket.number]
+        if sharers.is_sharded_in_group(self.device):
+            sharded_piece = self.pieces[bucket.number]
             masters = [
-                states.master.to(like)
+                states.master.to(sharded_piece)
                 for *_, states in self.shares(bucket)
                 if states.master is not None
             ]
-            return torch.cat(masters) if masters else like[:0]
+            return torch.cat(masters) if masters else sharded_piece[:0]
         outer = sharers.piece(self.device, bucket.elements, 3)[0]
         return self.pieces[bucket.number][low - outer : high - outer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Results of a step: number (1 for the first), mean loss before the update, norm of the
-    gradient before clipping; whether to stop.
+    """Results of a training step, equal on all ranks.
+
+    Number (1 for the first), mean loss before the update, gradient norm before clipping, and
+    whether to stop.
     """
 
     step: int
@@ -177,7 +193,7 @@ class StepReport:
     stopped: bool = False
 
 
-def training(
+def prepare_training(
     model: Model,
     job: TrainingJob,
     plan: Plan,
@@ -185,19 +201,19 @@ def training(
     rule: AdamW | None = None,
     settings: Settings | None = None,
     dtype: torch.dtype = torch.float64,
-    precision: Precision | None = None,
+    precision: RunPrecision | None = None,
     on: torch.device | str = "cpu",
     islands: Units | None = None,
     bias_rate: float | None = None,
-) -> Training:
-    """Everything about a run that does not change.
+) -> PreparedTraining:
+    """Prepare a training run: its plan, buckets, precision and settings.
 
     Args:
-        dtype: of everything, where no `precision` is given.
+        dtype: format of all tensors, where no `precision` is given.
         precision: see `precision_of`.
         on: torch device of this process.
-        islands: that devices lie in; None: no islands.
-        bias_rate: see `Training`.
+        islands: islands of the devices; None: no islands.
+        bias_rate: see `PreparedTraining`.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -207,21 +223,21 @@ def training(
     require_biases(model, bias_rate)
     _require_executed_host(plan)
     shards = shard_rules(plan)
-    work, groups = prepare(model, job, plan, islands=islands)
+    work, groups = prepare_step(model, job, plan, islands=islands)
     frozen = gradient_groups(
         work.stages, model=model, length=job.sequence_length, islands=islands, trainable=False
     )
     if bias_rate is not None:
-        # Every holder has its biases whole, whatever ZeRO shards.
+        # Every holder has its full biases, independent of ZeRO.
         moving = set(selection_biases(model))
         frozen = {key: group for key, group in frozen.items() if key not in moving}
-    return Training(
+    return PreparedTraining(
         work=work,
         places=parameter_places(work.stages, model=model),
         buckets=plan_buckets(work.stages, {**groups, **frozen}, model=model, rules=shards),
         rule=rule or AdamW(),
         settings=settings or model.settings,
-        counts=_counted(work, length=job.sequence_length),
+        counts=_devices_with_counted_losses(work, length=job.sequence_length),
         length=job.sequence_length,
         precision=precision or uniform_precision(dtype),
         on=on,
@@ -231,7 +247,7 @@ def training(
 
 
 def _require_executed_host(plan: Plan) -> None:
-    """Raise where a plan keeps something else than the optimizer's states on the host."""
+    """Raise if a plan keeps anything but optimizer states on the host."""
     for state in (
         s
         for rule in plan.shards
@@ -245,243 +261,264 @@ def _require_executed_host(plan: Plan) -> None:
         )
 
 
-def _counted(work: DeviceWork, *, length: int) -> frozenset[tuple[int, int]]:
-    """(lane, device): the first of the devices that compute the same tokens' losses."""
-    found = set()
-    for lane in work.stages:
-        for stage in lane:
-            for segment in stage.segments:
-                for operator in (o for o in segment.block.operators if o.kind is OperatorKind.LOSS):
-                    first: dict[object, int] = {}
-                    for device, cell in segment.cells.cells.get(operator.klass, {}).items():
-                        place = token_box(cell, samples=segment.cells.samples, length=length)
-                        first[place] = min(first.get(place, device), device)
-                    found |= {(stage.lane, device + stage.base) for device in first.values()}
-    return frozenset(found)
-
-
-def member(device: int, known: Training, *, source: Source) -> Member:
-    """A device before its first step."""
-    kept = frozenset(known.biases)
-    store = ParameterStore(
-        model=known.work.model,
-        source=source,
-        settings=known.settings,
-        precision=known.precision,
-        on=known.on,
-        fine=kept,
+def _devices_with_counted_losses(work: PreparedStep, *, length: int) -> frozenset[tuple[int, int]]:
+    """(lane, device) pairs whose losses count: the first of the devices with the same tokens."""
+    return frozenset(
+        (stage.lane, device)
+        for lane in work.stages
+        for stage in lane
+        for segment in stage.segments
+        for operator in segment.block.operators
+        if operator.kind is OperatorKind.LOSS
+        for device in first_holders(segment, operator, length=length, base=stage.base)
     )
-    bucketed = (key for bucket in _own(known, device) for key, _ in bucket.boxes)
-    hold(device, known.places, (*bucketed, *known.biases), length=known.length, store=store)
-    own = Member(device=device, store=store, views=views(device, known.buckets, store))
-    for bucket in _own(known, device):
-        view, sharers = own.views[bucket.number], bucket.sharing(device)
-        values = view.own_values()
-        view.show(values)
+
+
+def create_device_state(device: int, training: PreparedTraining, *, source: Source) -> DeviceState:
+    """Create a device's state before its first step."""
+    biases = frozenset(training.biases)
+    store = ParameterStore(
+        model=training.work.model,
+        source=source,
+        settings=training.settings,
+        precision=training.precision,
+        on=training.on,
+        in_statistics_format=biases,
+    )
+    bucketed = (key for bucket in _buckets_of_device(training, device) for key, _ in bucket.boxes)
+    create_parameter_parts(
+        device, training.places, (*bucketed, *training.biases), length=training.length, store=store
+    )
+    state = DeviceState(
+        device=device, store=store, views=bucket_views(device, training.buckets, store)
+    )
+    for bucket in _buckets_of_device(training, device):
+        view, sharers = state.views[bucket.number], bucket.sharing(device)
+        values = view.copy_values()
+        view.set_values(values)
         if bucket.trainable:
             low, high = sharers.piece(device, bucket.elements, 1)
-            middle = low + (high - low) * known.shards.of(device).offload // SHARE
+            middle = low + (high - low) * training.shards.of(device).offload // WHOLE_PERCENT
             if middle > low:
-                own.host[bucket.number] = moments(
-                    values[low:middle], precision=known.precision, host=True
+                state.host[bucket.number] = moments(
+                    values[low:middle], precision=training.precision, host=True
                 )
-            own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
-            if sharers.is_apart(device) and known.precision.master is None:
-                own.values[bucket.number] = values[low:high].clone()
-        if sharers.party(device).degrees[2] > 1:
+            state.states[bucket.number] = moments(values[middle:high], precision=training.precision)
+            if sharers.is_sharded_in_group(device) and training.precision.master is None:
+                state.values[bucket.number] = values[low:high].clone()
+        if sharers.reduction_group(device).degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
-            own.pieces[bucket.number] = values[low:high].clone()
-    dropped(set(own.pieces), own.views)
-    work, around = known.work, cadenced(own, tuple(_own(known, device)), known.shards.of(device))
-    own.passes = around.counted(weight_passes(device, work.rows, work.stages, work.model))
-    return own
+            state.pieces[bucket.number] = values[low:high].clone()
+    drop_values(set(state.pieces), state.views)
+    work, hooks = (
+        training.work,
+        bucket_hooks(
+            state, tuple(_buckets_of_device(training, device)), training.shards.of(device)
+        ),
+    )
+    state.passes = hooks.weight_passes_by_bucket(
+        weight_passes(device, work.rows, work.stages, work.model)
+    )
+    return state
 
 
-def _own(known: Training, device: int) -> Iterator[Bucket]:
-    return (b for b in known.buckets if device in b.devices)
+def _buckets_of_device(training: PreparedTraining, device: int) -> Iterator[Bucket]:
+    """Iterate over the buckets of a device."""
+    return (b for b in training.buckets if device in b.devices)
 
 
 def step_task(
-    own: Member,
-    known: Training,
+    state: DeviceState,
+    training: PreparedTraining,
     *,
     batch: Batch,
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
 ) -> Task[StepReport]:
-    """One training step of a device: gather, run, sum, clip, update, gather.
+    """One training step of a device: gather, run the actions, reduce, clip, update, gather.
 
     Args:
-        stop: asked once; where any device's is true, all reports say so.
-        recorder: is told what begins.
+        stop: called once; if true on any device, all reports have `stopped`.
+        recorder: records the actions that begin.
 
-    Parameters that the plan gathers at every use, and gradients that it sums after every
-    microbatch, are `Cadenced`.
+    `BucketHooks` gather the parameters that the plan gathers at every use, and sum the gradients
+    that it sums after every microbatch.
     """
-    device = own.device
-    mine = list(_own(known, device))
-    trained = [bucket for bucket in mine if bucket.trainable]
-    tell = recorder.tell(device) if recorder is not None else silent
-    if own.pieces:
+    device = state.device
+    local_buckets = list(_buckets_of_device(training, device))
+    trained = [bucket for bucket in local_buckets if bucket.trainable]
+    tell = recorder.tell(device) if recorder is not None else ignore_event
+    if state.pieces:
         tell(TaskKind.GATHER, STEP_LEVEL)
-    around = cadenced(own, tuple(mine), known.shards.of(device))
-    for bucket in mine:
-        if bucket.number in own.pieces and not around.gathers(bucket):
-            yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
+    hooks = bucket_hooks(state, tuple(local_buckets), training.shards.of(device))
+    for bucket in local_buckets:
+        if bucket.number in state.pieces and not hooks.gathers_each_use(bucket):
+            yield from gather_sharded(
+                device, bucket, state.views[bucket.number], state.pieces[bucket.number]
+            )
     for bucket in trained:
-        if not around.adds(bucket):
-            own.views[bucket.number].make_room(known.precision.gradient)
-    loads = ExpertLoads(device=device, length=known.length) if known.bias_rate else None
+        if not hooks.sums_each_microbatch(bucket):
+            state.views[bucket.number].allocate_gradients(training.precision.gradient)
+    loads = ExpertLoads(device=device, length=training.length) if training.bias_rate else None
     outcome = yield from device_task(
-        device, known.work, batch=batch, store=own.store, tell=tell, around=around, loads=loads
+        device, training.work, batch=batch, store=state.store, tell=tell, hooks=hooks, loads=loads
     )
     tell(TaskKind.REDUCE, STEP_LEVEL)
-    yield from around.settled()
+    yield from hooks.wait_for_sums()
     gradients = {}
     for bucket in trained:
         gradients[bucket.number] = yield from _gradient(
-            own, bucket, around, precision=known.precision
+            state, bucket, hooks, precision=training.precision
         )
     tell(TaskKind.STEP, STEP_LEVEL)
-    squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
-    asked = torch.tensor(float(stop is not None and stop()), device=known.on)
-    balance = [] if outcome.balance is None else [outcome.balance / known.work.scale]
-    losses = counted_losses(outcome.losses, device, known) + _sum_of(balance, known)
-    sums = torch.stack([losses, _sum_of(squares, known), _sum_of([asked], known)])
-    if len(known.devices) > 1:
-        sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
+    squares = [square_sum(gradients[b.number]) for b in trained if b.counts_piece(device)]
+    stop_request = torch.tensor(float(stop is not None and stop()), device=training.on)
+    balance = [] if outcome.balance is None else [outcome.balance / training.work.scale]
+    losses = device_loss_sum(outcome.losses, device, training) + _sum_of(balance, training)
+    sums = torch.stack([losses, _sum_of(squares, training), _sum_of([stop_request], training)])
+    if len(training.devices) > 1:
+        sums = cast(torch.Tensor, (yield Reduce(group=training.devices, tensor=sums, key="norm")))
     norm = sums[1].sqrt()
-    own.steps += 1
-    factor = clip_factor(norm, known.rule)
-    renewing: list[tuple[Bucket, Beside[torch.Tensor]]] = []
+    state.steps += 1
+    factor = clip_factor(norm, training.rule)
+    updates: list[tuple[Bucket, SideTask[torch.Tensor]]] = []
     for bucket in trained:
-        piece = _updated(own, bucket, gradients.pop(bucket.number), known=known, factor=factor)
-        renewing.append(
+        piece = _updated_piece(
+            state, bucket, gradients.pop(bucket.number), training=training, factor=factor
+        )
+        updates.append(
             (
                 bucket,
                 (
-                    yield from begun(
-                        renewed(device, bucket, piece, want=3 if bucket.number in own.pieces else 0)
+                    yield from begin_side_task(
+                        new_values(
+                            device, bucket, piece, want=3 if bucket.number in state.pieces else 0
+                        )
                     )
                 ),
             )
         )
-        if len(renewing) > 1:
-            yield from _renewed(own, *renewing.pop(0))
-    for one in renewing:
-        yield from _renewed(own, *one)
-    if loads is not None and known.bias_rate:
-        sizes = {key: whole_shape(known.work.model, key)[0] for key in known.biases}
-        yield from move_biases(
-            known.devices, own.store, loads.counts, sizes=sizes, rate=known.bias_rate
+        if len(updates) > 1:
+            yield from _wait_for_parameter(state, *updates.pop(0))
+    for update_in_flight in updates:
+        yield from _wait_for_parameter(state, *update_in_flight)
+    if loads is not None and training.bias_rate:
+        sizes = {key: whole_shape(training.work.model, key)[0] for key in training.biases}
+        yield from update_router_biases(
+            training.devices, state.store, loads.counts, sizes=sizes, rate=training.bias_rate
         )
-    for boxes in own.store.held.values():
-        for held in boxes.values():
-            held.gradient = None
-    dropped(set(own.pieces), own.views)
+    for boxes in state.store.held.values():
+        for stored in boxes.values():
+            stored.gradient = None
+    drop_values(set(state.pieces), state.views)
     tell(None, STEP_LEVEL)
     return StepReport(
-        step=own.steps,
-        loss=float(sums[0]) * known.work.scale,
+        step=state.steps,
+        loss=float(sums[0]) * training.work.scale,
         norm=float(norm),
         stopped=bool(sums[2] > 0),
     )
 
 
-def counted_losses(
-    losses: Mapping[object, torch.Tensor], device: int, known: Training
+def device_loss_sum(
+    losses: Mapping[object, torch.Tensor], device: int, training: PreparedTraining
 ) -> torch.Tensor:
-    """The sum of a device's losses, but for those that another device counts."""
+    """Sum of a device's losses, without losses that another device counts."""
     return _sum_of(
         [
             loss
             for key, loss in losses.items()
-            if (cast(tuple[int, int], key)[0], device) in known.counts
+            if (cast(tuple[int, int], key)[0], device) in training.counts
         ],
-        known,
+        training,
     )
 
 
-def _sum_of(terms: Sequence[torch.Tensor], known: Training) -> torch.Tensor:
-    """In float64; of none it is 0."""
+def _sum_of(terms: Sequence[torch.Tensor], training: PreparedTraining) -> torch.Tensor:
+    """Sum of scalar tensors in float64; 0 for none."""
     return torch.stack(
-        [torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]
+        [torch.zeros((), dtype=torch.float64, device=training.on), *(t.double() for t in terms)]
     ).sum()
 
 
-def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Cadenced:
-    """Hooks of a device around a layer's work, for its buckets."""
-    uses, sums = rule.gather is not Cadence.STEP, rule.reduce is not Cadence.STEP
-    return Cadenced(
-        own.device,
-        own.store,
+def bucket_hooks(state: DeviceState, buckets: tuple[Bucket, ...], rule: ShardRule) -> BucketHooks:
+    """Create the hooks that gather and reduce a device's buckets around each layer."""
+    return BucketHooks(
+        state.device,
+        state.store,
         buckets,
-        own.views,
-        own.pieces,
-        uses=uses,
-        sums=sums,
-        passes=own.passes,
+        state.views,
+        state.pieces,
+        gathers_at_use=rule.gather is not Cadence.STEP,
+        sums_at_microbatch=rule.reduce is not Cadence.STEP,
+        passes=state.passes,
     )
 
 
 def _gradient(
-    own: Member, bucket: Bucket, around: Cadenced, *, precision: Precision
+    state: DeviceState, bucket: Bucket, hooks: BucketHooks, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """The step's gradient for the device's piece of the optimizer's states of a bucket, summed
-    where that has not been done.
-    """
-    if bucket.number in around.whole:
-        return around.whole[bucket.number]
-    total = around.total.get(bucket.number)
+    """The step's gradient for the device's optimizer piece of a bucket, reduced if not done yet."""
+    if bucket.number in hooks.final_gradients:
+        return hooks.final_gradients[bucket.number]
+    total = hooks.gradient_sums.get(bucket.number)
     if total is not None:
-        return (yield from owned_of_sum(own.device, bucket, total, precision=precision))
+        return (yield from owned_gradient_of_sums(state.device, bucket, total, precision=precision))
     return (
-        yield from owned(
-            own.device,
+        yield from owned_gradient(
+            state.device,
             bucket,
-            own_gradients(own.views[bucket.number], precision),
+            bucket_gradients(state.views[bucket.number], precision),
             precision=precision,
         )
     )
 
 
-def _renewed(own: Member, bucket: Bucket, beside: Beside[torch.Tensor]) -> Task[None]:
-    """Wait for what the device keeps of a parameter; the values before are dropped."""
-    values = yield from ended(beside)
-    if bucket.number in own.pieces:
-        own.pieces[bucket.number] = values
+def _wait_for_parameter(
+    state: DeviceState, bucket: Bucket, side_task: SideTask[torch.Tensor]
+) -> Task[None]:
+    """Wait for a bucket's new values, and store them in place of the old ones."""
+    values = yield from end_side_task(side_task)
+    if bucket.number in state.pieces:
+        state.pieces[bucket.number] = values
     else:
-        own.views[bucket.number].show(values)
+        state.views[bucket.number].set_values(values)
 
 
-def _updated(
-    own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor
+def _updated_piece(
+    state: DeviceState,
+    bucket: Bucket,
+    gradient: torch.Tensor,
+    *,
+    training: PreparedTraining,
+    factor: torch.Tensor,
 ) -> torch.Tensor:
-    """The values of the device's piece of the optimizer's states, updated."""
-    low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
-    piece = own.owned(bucket)
-    for a, b, states in own.shares(bucket):
-        for first, end, rule in _rules(bucket, a, b, known=known):
-            here, there = slice(first - low, end - low), slice(first - a, end - a)
+    """Apply AdamW to the device's optimizer piece of a bucket, and return its new values."""
+    low, _ = bucket.sharing(state.device).piece(state.device, bucket.elements, 1)
+    piece = state.owned(bucket)
+    for a, b, states in state.shares(bucket):
+        for first, end, rule in _rules_by_range(bucket, a, b, training=training):
+            in_piece, in_states = slice(first - low, end - low), slice(first - a, end - a)
             update(
-                piece[here],
-                gradient[here],
-                states.part(there),
-                step=own.steps,
+                piece[in_piece],
+                gradient[in_piece],
+                states.part(in_states),
+                step=state.steps,
                 rule=rule,
                 factor=factor,
             )
     return piece
 
 
-def _rules(
-    bucket: Bucket, low: int, high: int, *, known: Training
+def _rules_by_range(
+    bucket: Bucket, low: int, high: int, *, training: PreparedTraining
 ) -> Iterator[tuple[int, int, AdamW]]:
-    """(first element, end, rule) of the elements of a bucket from `low` to `high`: those that
-    weight decay spares have a rule without.
+    """Iterate over (first element, end, AdamW settings) of elements `low` to `high` of a bucket.
+
+    Elements that are exempt from weight decay have settings without it.
     """
-    rule, model = known.rule, known.work.model
-    if not rule.spared or not rule.decay:
+    rule, model = training.rule, training.work.model
+    if not rule.no_decay or not rule.decay:
         yield low, high, rule
         return
     begin = 0
@@ -492,29 +529,32 @@ def _rules(
                 first,
                 end,
                 replace(rule, decay=0.0)
-                if is_spared(parameter_of(model, key), rule.spared)
+                if is_exempt(parameter_of(model, key), rule.no_decay)
                 else rule,
             )
         begin += size
 
 
 def train_rank(
-    network: Network,
-    members: Mapping[int, Member],
-    known: Training,
+    transport: DistributedTransport,
+    members: Mapping[int, DeviceState],
+    training: PreparedTraining,
     batches: Iterable[Batch],
     *,
-    trace: Trace | None = None,
+    trace: CommunicationRecord | None = None,
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
 ) -> Iterator[StepReport]:
-    """One step for every batch, over the ranks of a network; `members`: devices of this rank;
-    `recorder` has the last step taken.
+    """Train on every batch, over the ranks of a transport, yielding a report after each step.
+
+    `members`: device states of this rank; `recorder` keeps the last step.
     """
     for batch in batches:
         tasks = {
-            d: step_task(own, known, batch=batch, stop=stop, recorder=recorder)
-            for d, own in members.items()
+            d: step_task(state, training, batch=batch, stop=stop, recorder=recorder)
+            for d, state in members.items()
         }
-        found = network.drive(tasks if recorder is None else recorder.watched(tasks), trace=trace)
-        yield next(iter(found.values()))
+        reports = transport.run_tasks(
+            tasks if recorder is None else recorder.record_tasks(tasks), trace=trace
+        )
+        yield next(iter(reports.values()))

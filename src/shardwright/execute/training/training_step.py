@@ -1,6 +1,4 @@
-"""One step of a plan on virtual devices in this process: loss and gradients, to be compared with
-the unsplit model's.
-"""
+"""One step of a plan on virtual devices in this process: loss and gradients for comparison."""
 
 from __future__ import annotations
 
@@ -21,13 +19,18 @@ from shardwright.execute.device_state.gradient_reduction import (
     gradient_groups,
     sum_gradients,
 )
-from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, Outcome, device_task
+from shardwright.execute.interpreter.device_walk import (
+    Batch,
+    DeviceOutcome,
+    PreparedStep,
+    device_task,
+)
 from shardwright.execute.interpreter.load_balancing_counts import lane_balances
 from shardwright.execute.training.image_checks import require_images
 from shardwright.execute.training.key_selection_checks import require_selections
 from shardwright.execute.training.router_checks import require_trainable
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.in_process import run_in_process
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.device_topology import Units
 from shardwright.job.training_job import TrainingJob
@@ -49,7 +52,7 @@ from shardwright.strategy.verify.check_plan import require_valid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """Results of a step.
+    """Loss and gradients of one step on virtual devices.
 
     Args:
         loss: mean over the step's tokens.
@@ -60,10 +63,10 @@ class StepResult:
     stores: Mapping[int, ParameterStore]
 
 
-def prepare(
+def prepare_step(
     model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
-) -> tuple[DeviceWork, Groups]:
-    """Facts of a step of `plan` that all devices share.
+) -> tuple[PreparedStep, Groups]:
+    """Prepare a plan's step: the work that devices share, and the groups that sum gradients.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -81,7 +84,7 @@ def prepare(
         begins.append(first)
         first += lane.samples
     length = job.sequence_length
-    work = DeviceWork(
+    work = PreparedStep(
         model=model,
         lanes=plan.lanes,
         slices=tuple(
@@ -92,7 +95,7 @@ def prepare(
         rows=action_rows(plan),
         edges=tuple(stage_edges(lane, model=model) for lane in stages),
         lengths=lengths,
-        widths=tuple(_width(model, run.block) for run in model.runs),
+        widths=tuple(_output_width(model, run.block) for run in model.runs),
         first_sample=tuple(begins),
         scale=1.0 / (job.global_batch * length),
         islands=islands,
@@ -101,9 +104,8 @@ def prepare(
     return work, gradient_groups(stages, model=model, length=length, islands=islands)
 
 
-def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
-    """Facts of a forward pass of `plan` that all devices share, over sequences of `length`
-    positions.
+def prepare_forward(model: Model, plan: Plan, *, length: int = 1) -> PreparedStep:
+    """Prepare a plan's forward pass over sequences of `length` positions.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -111,7 +113,7 @@ def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
     require_valid(plan, model=model, global_batch=sum(lane.samples for lane in plan.lanes))
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
-    return DeviceWork(
+    return PreparedStep(
         model=model,
         lanes=plan.lanes,
         slices=((length,),) * len(plan.lanes),
@@ -119,7 +121,7 @@ def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
         rows=action_rows(plan),
         edges=tuple(stage_edges(lane, model=model) for lane in stages),
         lengths={block.sequence: length for block in model.blocks},
-        widths=tuple(_width(model, run.block) for run in model.runs),
+        widths=tuple(_output_width(model, run.block) for run in model.runs),
         first_sample=(0,) * len(plan.lanes),
         scale=1.0,
         islands=None,
@@ -127,28 +129,26 @@ def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
 
 
 def _require_executable(model: Model) -> None:
-    """Raise for what no device could compute: towers of which only sizes are known, and blocks that
-    read several streams.
-    """
+    """Raise for image towers with only sizes known, and blocks that read several streams."""
     numbers = {run.name: i for i, run in enumerate(model.runs)}
-    for number, one in enumerate(model.runs):
-        block = model.blocks[one.block]
+    for number, run in enumerate(model.runs):
+        block = model.blocks[run.block]
         first = block.operators[0]
-        streams = [name for name in one.inputs if not model.is_memory(number, numbers[name])]
+        streams = [name for name in run.inputs if not model.is_memory(number, numbers[name])]
         reason = ""
         if (
-            not one.inputs
+            not run.inputs
             and first.kind is not OperatorKind.EMBEDDING
             and model.settings.image is None
         ):
             reason = (
-                f"{one.name}.{first.name} reads features of {block.sequence}, and of this tower"
+                f"{run.name}.{first.name} reads features of {block.sequence}, and of this tower"
                 " only the sizes are known"
             )
         elif len(streams) > 1 or (
             streams and first.kind is OperatorKind.EMBEDDING and first.inputs
         ):
-            reason = f"{one.name}.{first.name} merges {' and '.join(streams)}"
+            reason = f"{run.name}.{first.name} merges {' and '.join(streams)}"
         if reason:
             raise StrategyError(
                 f"{reason}: that cannot be executed yet",
@@ -157,11 +157,12 @@ def _require_executable(model: Model) -> None:
                     " Gemma 4, or simulate the plan instead"
                 ),
                 rule="execute.operator",
-                path=one.name,
+                path=run.name,
             )
 
 
-def _width(model: Model, block: int) -> int:
+def _output_width(model: Model, block: int) -> int:
+    """Width of a block's output."""
     return model.blocks[block].output_width or model.hidden
 
 
@@ -173,30 +174,34 @@ def run_step(
     batch: Batch,
     source: Source,
     settings: Settings | None = None,
-    trace: Trace | None = None,
+    trace: CommunicationRecord | None = None,
 ) -> StepResult:
-    """Run one step of `plan` on virtual devices.
+    """Run one step of `plan` on virtual devices: its loss and gradients.
 
     Args:
         batch: token ids of every sequence, (samples, positions), and ``labels`` of the text.
-        trace: gets a record of each request.
+        trace: receives a record of each request.
 
     Raises:
-        StrategyError: as `prepare`; run.* if devices do not agree on what they exchange.
+        StrategyError: as `prepare_step`; run.* if devices do not agree on what they exchange.
     """
-    chosen = settings or model.settings
-    require_trainable(model, chosen)
-    work, groups = prepare(model, job, plan)
+    chosen_settings = settings or model.settings
+    require_trainable(model, chosen_settings)
+    work, groups = prepare_step(model, job, plan)
     stores = {
-        d: ParameterStore(model=model, source=source, settings=chosen)
+        d: ParameterStore(model=model, source=source, settings=chosen_settings)
         for devices in work.rows.devices
         for d in devices
     }
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
-        outcomes = run(
-            {d: _whole(d, work, groups, batch, store) for d, store in stores.items()}, trace=trace
+        outcomes = run_in_process(
+            {
+                d: _step_with_summed_gradients(d, work, groups, batch, store)
+                for d, store in stores.items()
+            },
+            trace=trace,
         )
     finally:
         torch.set_num_threads(threads)
@@ -209,16 +214,17 @@ def run_step(
     )
 
 
-def _whole(
-    device: int, work: DeviceWork, groups: Groups, batch: Batch, store: ParameterStore
-) -> Task[Outcome]:
+def _step_with_summed_gradients(
+    device: int, work: PreparedStep, groups: Groups, batch: Batch, store: ParameterStore
+) -> Task[DeviceOutcome]:
+    """One device's step, with its gradients summed over devices."""
     outcome = yield from device_task(device, work, batch=batch, store=store)
     yield from sum_gradients(device, groups, store)
     return outcome
 
 
-def unsplit(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
-    """The plan of one device that runs everything."""
+def single_device_plan(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
+    """The plan in which one device runs everything."""
     items = tuple(
         Item(name=run.name, count=run.count if run.count > 1 else 0) for run in model.runs
     )
@@ -228,55 +234,68 @@ def unsplit(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
 
 
 def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
-    """The unsplit model whose step a plan's must equal: with the plan's microbatches where the loss
-    is of microbatches, else with one.
+    """The single-device plan whose step must have the loss and gradients of a plan's step.
+
+    It has the plan's microbatches where the loss depends on microbatches, else one.
 
     Raises:
-        StrategyError: execute.balance: the loss is of microbatches, and lanes have some of unlike
-        sizes.
+        StrategyError: execute.balance: the loss depends on microbatches, and lanes have
+        microbatches of different sizes.
     """
     if not model.settings.load_balancing:
-        return unsplit(model, job)
+        return single_device_plan(model, job)
     sizes = {lane.samples // lane.microbatches for lane in plan.lanes}
     if len(sizes) > 1:
         raise StrategyError(
-            "the load-balancing loss is of microbatches, and lanes have some of"
+            "the load-balancing loss depends on microbatches, and lanes have microbatches of"
             f" {' and '.join(map(str, sorted(sizes)))} samples",
             hint="prove a plan whose lanes have microbatches of one size",
             rule="execute.balance",
         )
-    return unsplit(model, job, microbatches=job.global_batch // sizes.pop())
+    return single_device_plan(model, job, microbatches=job.global_batch // sizes.pop())
 
 
-def differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, float]]:
-    """(parameter, device, largest difference of its gradient) of every part that a device of `one`
-    holds, against the unsplit `other`.
+def step_differences(
+    result: StepResult, reference_result: StepResult
+) -> Iterator[tuple[Key, int, float]]:
+    """Largest gradient difference of each part on each device: (parameter, device, difference).
 
-    A part without a gradient has zeros; so has a parameter that no token reached. One that no
-    device of `one` holds differs by infinity (device -1), and so does one of which no device holds
-    some element.
+    Compares all parts of the devices of `result` with the unsplit model's step `reference_result`.
+
+    A part without a gradient counts as zeros, as does a parameter that no token reached. A
+    parameter with an element that no device of `result` holds differs by infinity (device -1).
     """
-    (whole,) = other.stores.values()
+    (reference_store,) = reference_result.stores.values()
     covered: dict[Key, torch.Tensor] = {}
-    for device, store in one.stores.items():
+    for device, store in result.stores.items():
         for key, boxes in store.held.items():
-            (reference,) = whole.held[key].values()
+            (reference,) = reference_store.held[key].values()
             assert tuple(reference.value.shape) == whole_shape(store.model, key)
-            seen = covered.setdefault(key, torch.zeros(reference.value.shape, dtype=torch.bool))
-            wanted = (
+            covered_elements = covered.setdefault(
+                key, torch.zeros(reference.value.shape, dtype=torch.bool)
+            )
+            reference_gradient = (
                 reference.gradient
                 if reference.gradient is not None
                 else torch.zeros_like(reference.value)
             )
-            for held in boxes.values():
+            for stored in boxes.values():
                 place = torch.meshgrid(
-                    *(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box),
+                    *(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in stored.box),
                     indexing="ij",
                 )
-                seen[place] = True
-                got = held.gradient if held.gradient is not None else torch.zeros_like(held.value)
-                difference = float((got - wanted[place]).abs().max()) if got.numel() else 0.0
+                covered_elements[place] = True
+                gradient = (
+                    stored.gradient
+                    if stored.gradient is not None
+                    else torch.zeros_like(stored.value)
+                )
+                difference = (
+                    float((gradient - reference_gradient[place]).abs().max())
+                    if gradient.numel()
+                    else 0.0
+                )
                 yield key, device, inf if isnan(difference) else difference
-    for key in whole.held:
+    for key in reference_store.held:
         if key not in covered or not covered[key].all():
             yield key, -1, inf

@@ -1,4 +1,7 @@
-"""Parameters that weight decay spares: by what they are. Needs no PyTorch."""
+"""Classes of parameters that are exempt from weight decay.
+
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,21 @@ from shardwright.model.ir.tensor_dims import Dim, Parameter, ParameterClass
 VECTORS: Final = "vectors"
 EMBEDDINGS: Final = "embeddings"
 SPARED: Final = {
-    VECTORS: "biases, gains of norms and whatever else has one dimension",
-    EMBEDDINGS: "tables of a row for each word or position, and heads that are tied to them",
+    VECTORS: "biases, gains of norms and all other parameters with one dimension",
+    EMBEDDINGS: "embedding tables of tokens or positions, and heads that are tied to them",
 }
-"""Words of `AdamW.spared`, and what they mean."""
+"""Words of `AdamW.no_decay`, and their meanings."""
 
 
-def is_spared(parameter: Parameter, spared: tuple[str, ...]) -> bool:
-    """Weight decay leaves a parameter alone; an expert's bias has one dimension, however many
-    experts there are.
+def is_exempt(parameter: Parameter, no_decay: tuple[str, ...]) -> bool:
+    """True if weight decay does not apply to a parameter.
+
+    An expert's bias counts as one-dimensional: its experts' dimension is ignored.
     """
-    if EMBEDDINGS in spared and parameter.klass is ParameterClass.EMBED:
+    if EMBEDDINGS in no_decay and parameter.klass is ParameterClass.EMBED:
         return True
     of_experts = parameter.klass is ParameterClass.EXPERTS
     return (
-        VECTORS in spared
+        VECTORS in no_decay
         and sum(not (of_experts and extent.dim is Dim.EXPERTS) for extent in parameter.extents) <= 1
     )

@@ -1,6 +1,4 @@
-"""Record of actual communication: every request that a transport answered, counted on its
-tensors.
-"""
+"""Record of actual communication: every answered request, with the elements of its tensors."""
 
 from __future__ import annotations
 
@@ -8,24 +6,24 @@ from collections.abc import Hashable
 from dataclasses import field
 from math import prod
 
-from shardwright.execute.transport.requests import Exchange, Moving, Post, Reduce
+from shardwright.execute.transport.requests import GroupExchange, Post, Reduce, TransferRequest
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentElements:
-    """One device's part in one communication.
+    """Kind, group and element counts of one device's part in one communication.
 
     Args:
-        kind: words of `Collective`; ``send`` and ``receive`` for messages, ``all_reduce`` for a
+        kind: a kind of `Collective`; ``send`` and ``receive`` for messages, ``all_reduce`` for a
             `Reduce`.
-        group: sorted devices; of a message its two ends.
-        elements: the full buffer, as `Collective` counts it.
-        sent, received: elements that the device gave to others and got from them, by the tensors'
-            sizes; of a reduce those of the textbook's share-out and gather, 2 (n - 1) / n of the
-            buffer, rounded up.
-        element: bytes of one.
-        action: what the device was doing; empty if nobody said.
+        group: sorted devices; the two devices of a message.
+        elements: elements of the full buffer, as `Collective` counts them.
+        sent, received: elements that the device sent and received, by the tensors' sizes. An
+            all-reduce counts a reduce-scatter and an all-gather: 2 (n - 1) / n of the buffer,
+            rounded up.
+        element: bytes of one element.
+        action: the device's action at that time; empty if not reported.
     """
 
     device: int
@@ -40,29 +38,30 @@ class SentElements:
 
 
 @dataclass(slots=True)
-class Trace:
-    """Records in the order of the answers. `doing`: what each device does now; its interpreter says
-    so, and its records carry it.
+class CommunicationRecord:
+    """Records of all communications, in the order of the answers.
+
+    `doing`: the current action of each device, which its interpreter sets and its records carry.
     """
 
     records: list[SentElements] = field(default_factory=list)
     doing: dict[int, str] = field(default_factory=dict)
 
-    def add(self, device: int, request: Moving) -> None:
-        """Record a request of a device."""
-        self.records.append(moved(device, request, action=self.doing.get(device, "")))
+    def add(self, device: int, request: TransferRequest) -> None:
+        """Append the record of a device's request, with the device's current action."""
+        self.records.append(record_of_request(device, request, action=self.doing.get(device, "")))
 
     def elements(self) -> dict[tuple[int, str, tuple[int, ...]], int]:
-        """Elements of full buffers by (device, kind, group)."""
+        """Total elements of full buffers, by (device, kind, group)."""
         total: dict[tuple[int, str, tuple[int, ...]], int] = {}
-        for one in self.records:
-            key = one.device, one.kind, one.group
-            total[key] = total.get(key, 0) + one.elements
+        for record in self.records:
+            key = record.device, record.kind, record.group
+            total[key] = total.get(key, 0) + record.elements
         return total
 
 
-def moved(device: int, request: Moving, *, action: str = "") -> SentElements:
-    """The record of a request."""
+def record_of_request(device: int, request: TransferRequest, *, action: str = "") -> SentElements:
+    """The kind, group and element counts of a device's request."""
     if isinstance(request, Reduce):
         n, elements = len(request.group), request.tensor.numel()
         sent = -(-2 * (n - 1) * elements // n)
@@ -72,13 +71,13 @@ def moved(device: int, request: Moving, *, action: str = "") -> SentElements:
             sent,
             request.tensor.element_size(),
         )
-    elif isinstance(request, Exchange):
-        sent = sum(tensor.numel() for other, tensor in request.gives.items() if other != device)
-        received = sum(prod(shape) for other, shape in request.receives.items() if other != device)
-        given = next(iter(request.gives.values()), None)
+    elif isinstance(request, GroupExchange):
+        sent = sum(tensor.numel() for peer, tensor in request.sends.items() if peer != device)
+        received = sum(prod(shape) for peer, shape in request.receives.items() if peer != device)
+        sent_tensor = next(iter(request.sends.values()), None)
         element = (
-            given.element_size()
-            if given is not None
+            sent_tensor.element_size()
+            if sent_tensor is not None
             else request.dtype.itemsize
             if request.dtype is not None
             else 0
@@ -113,5 +112,6 @@ def moved(device: int, request: Moving, *, action: str = "") -> SentElements:
     )
 
 
-def _pair(one: int, other: int) -> tuple[int, ...]:
-    return (one, other) if one < other else (other, one)
+def _pair(first: int, second: int) -> tuple[int, ...]:
+    """Both devices, the lower number first."""
+    return (first, second) if first < second else (second, first)

@@ -1,11 +1,12 @@
-"""Requests of groups as collectives of torch.distributed, and messages as its point-to-point:
-tensors stay on the device. NCCL, or gloo.
+"""Collectives of torch.distributed (NCCL or gloo) for requests of groups, and sends for messages.
 
-Headers of messages go over the host (`distributed.Network`), which gives both ends of a pair one
-order that nobody agrees on beforehand; the tensors behind them go over communicators of their own,
-one for each direction, by threads with streams of their own. So a post never waits, what comes is
-taken off the wire before anyone asks for it, and two ranks may send to each other at once. No call
-here waits for an accelerator: a stream waits for another stream.
+Tensors stay on the device.
+
+Headers of messages go over the host (`torch_distributed.DistributedTransport`), in an order that
+both ranks of a pair see without agreeing on it beforehand. The tensors follow on communicators of
+their own, one for each direction, by threads with streams of their own. A send therefore never
+waits, arriving tensors are received before a task asks for them, and two ranks may send to each
+other at once. No call here waits for an accelerator: a stream waits for another stream.
 """
 
 from __future__ import annotations
@@ -22,56 +23,57 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.communication_record import Trace
+from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
     End,
-    Exchange,
-    Moving,
+    GroupExchange,
     Post,
     Reduce,
     Reduction,
     Request,
     Take,
     Task,
-    answered,
+    TransferRequest,
+    answer_requests,
 )
-from shardwright.execute.transport.side_tasks import Asides, StreamAsides, ThreadAsides
+from shardwright.execute.transport.side_tasks import SideTasks, StreamSideTasks, ThreadSideTasks
 from shardwright.execute.transport.torch_private import named_group
 
 T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"
 # torch 2.13 renamed it; older releases have the old name only.
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_MADE: dict[
+_PROCESS_GROUPS: dict[
     tuple[int, str, tuple[int, ...], bool], tuple[dist.ProcessGroup, dist.ProcessGroup]
 ] = {}
-"""(world, group) by world, backend, ranks and whether it is for what runs beside, for the next
-network of this process: torch.distributed makes no group of a name twice.
-"""
+"""(world, group) by world, backend, ranks and True for side tasks; kept for the next network of
+this process, because torch.distributed creates no second group of the same name."""
 OPERATIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
 @dataclass(slots=True)
 class Communicators:
-    """A communicator for each group that this rank is of, made when the group first meets, and two
-    of all ranks for messages.
+    """Process groups of one rank: one for each device group, and two of all ranks for messages.
 
-    One device a rank. Communicators of groups stay with the process until they are broken off.
-    Members of a group meet in one order, as a device does one thing after another; what it begins
-    beside that runs one behind another on communicators of its own.
+    A group's communicator is created at its first request.
+
+    Each rank has one device. Communicators of groups stay with the process until they are aborted.
+    All members make a group's requests in the same order; side tasks run one after another on
+    communicators of their own.
 
     Args:
         backend: of torch.distributed, ``nccl`` or ``gloo``.
-        on: this rank's device.
-        rank_of_device: where devices run.
+        on: this rank's torch device.
+        rank_of_device: the rank of each device.
         timeout_s: longest wait for another rank, in seconds.
 
-    Leaves out: one order of additions. A sum is the same on all members, but not to the last bit
-    that of messages, whose order is that of the devices. What was sent under which key: members of
-    a group that disagree are found by their shapes, if at all. A rank that ends before a group has
-    met once: its other members wait for `timeout_s`, unless whoever started them ends them.
+    Leaves out: one order of additions (a sum is equal on all members, but may differ in the last
+    bits from the sum by messages, which add in the order of the devices); a check of keys (members
+    of a group that make different requests are detected by their shapes, if at all); a rank that
+    ends before a group's first request (its other members wait for `timeout_s`, unless the launcher
+    ends them).
     """
 
     backend: str
@@ -80,92 +82,104 @@ class Communicators:
     timeout_s: float
     rank: int
     _directions: list[dist.ProcessGroup] = field(default_factory=list)
-    _asides: Asides | None = None
+    _side_tasks: SideTasks | None = None
 
     def connect(self) -> None:
-        """Make the communicators of messages. All ranks call it."""
+        """Create the process groups of messages; all ranks must call it."""
         self._directions = [
             dist.new_group(backend=self.backend, timeout=self._timeout) for _ in range(2)
         ]
 
     def close(self) -> None:
-        """Give the communicators of messages back."""
-        self._end_asides()
+        """Destroy the process groups of messages, and end the side tasks."""
+        self._end_side_tasks()
         while self._directions:
             dist.destroy_process_group(self._directions.pop())
 
     def abandon(self) -> None:
-        """Break off what is under way, so that other ranks learn of it."""
-        self._end_asides()
-        for group in (*(group for _, group in _MADE.values()), *self._directions):
+        """Abort running communication and destroy all groups, so that other ranks notice."""
+        self._end_side_tasks()
+        for group in (*(group for _, group in _PROCESS_GROUPS.values()), *self._directions):
             if self.backend == NCCL:
                 group.abort()
             dist.destroy_process_group(group)
-        _MADE.clear()
+        _PROCESS_GROUPS.clear()
         self._directions.clear()
 
-    def _end_asides(self) -> None:
-        if self._asides is not None:
-            self._asides.close()
-            self._asides = None
+    def _end_side_tasks(self) -> None:
+        """Close the runner of side tasks, if there is one."""
+        if self._side_tasks is not None:
+            self._side_tasks.close()
+            self._side_tasks = None
 
     @property
     def _timeout(self) -> timedelta:
+        """The longest wait for another rank."""
         return timedelta(seconds=self.timeout_s)
 
-    def _beside(self) -> Asides:
-        """The runner of tasks that the device begins."""
-        if self._asides is None:
-            self._asides = (
-                StreamAsides(self.on)
+    def _side_task_runner(self) -> SideTasks:
+        """The runner of side tasks, created at first use: a CUDA stream, or a thread on a CPU."""
+        if self._side_tasks is None:
+            self._side_tasks = (
+                StreamSideTasks(self.on)
                 if self.on.type == "cuda"
-                else ThreadAsides(name=f"beside-{self.rank}")
+                else ThreadSideTasks(name=f"beside-{self.rank}")
             )
-        return self._asides
+        return self._side_tasks
 
-    def in_groups(self, task: Task[T], *, device: int, trace: Trace | None = None) -> Task[T]:
-        """The same task, asking only `Post` and `Take`: requests of groups are answered here.
+    def in_groups(
+        self, task: Task[T], *, device: int, trace: CommunicationRecord | None = None
+    ) -> Task[T]:
+        """Wrap a task: collectives are answered here, and only `Post` and `Take` requests remain.
 
         Args:
-            device: that runs the task.
-            trace: gets a record of each request of the task.
+            device: the device that runs the task.
+            trace: receives a record of each request of the task.
         """
 
-        def traced(request: Moving) -> None:
+        def record(request: TransferRequest) -> None:
+            """Record a request, if there is a record."""
             if trace is not None:
                 trace.add(device, request)
 
-        def beside(request: Reduce | Exchange) -> Answer:
-            traced(request)
-            return self.meet(request, device, beside=True)
+        def answer_side_request(request: Reduce | GroupExchange) -> Answer:
+            """Answer a side task's collective."""
+            record(request)
+            return self.collective(request, device, beside=True)
 
-        def by(request: Request) -> Generator[Request, Answer, Answer]:
+        def answer(request: Request) -> Generator[Request, Answer, Answer]:
+            """Answer collectives and side tasks here, and pass on messages."""
             if isinstance(request, Begin):
-                return self._beside().begin(request.task, beside)
+                return self._side_task_runner().begin(request.task, answer_side_request)
             if isinstance(request, End):
-                return self._beside().end(request.begun)
-            traced(request)
+                return self._side_task_runner().end(request.begun)
+            record(request)
             return (
-                (yield request) if isinstance(request, Post | Take) else self.meet(request, device)
+                (yield request)
+                if isinstance(request, Post | Take)
+                else self.collective(request, device)
             )
 
-        return answered(task, by)
+        return answer_requests(task, answer)
 
-    def meet(self, request: Reduce | Exchange, device: int, *, beside: bool = False) -> Answer:
-        """The answer to a request of a group;
-        `beside`: on the communicators of what runs beside.
+    def collective(
+        self, request: Reduce | GroupExchange, device: int, *, beside: bool = False
+    ) -> Answer:
+        """The answer to an all-reduce or an exchange of a group.
+
+        `beside`: use the communicators of side tasks.
         """
         if isinstance(request, Reduce):
             return self.reduce(request, beside=beside)
         return self.exchange(request, device, beside=beside)
 
     def reduce(self, request: Reduce, *, beside: bool = False) -> torch.Tensor:
-        """The reduction of all members' tensors; the group's all-reduce."""
+        """All-reduce the members' tensors; a copy unless the request allows overwriting."""
         total = request.tensor.detach()
         if not (request.used_up and total.is_contiguous()):
             total = total.clone(memory_format=torch.contiguous_format)
         if len(request.group) > 1 and total.numel():
-            with self._meeting(request):
+            with self._communication_errors(request):
                 dist.all_reduce(
                     total,
                     op=OPERATIONS[request.reduction],
@@ -174,111 +188,118 @@ class Communicators:
         return total
 
     def exchange(
-        self, request: Exchange, device: int, *, beside: bool = False
+        self, request: GroupExchange, device: int, *, beside: bool = False
     ) -> dict[int, torch.Tensor]:
-        """The tensors that each member gives this one: an all-gather where all give tensors of the
-        same shape to all, else an all-to-all.
+        """The tensors from each member, by device: an all-gather if possible, else an all-to-all.
+
+        An all-gather needs tensors of one shape, each sent to all members.
         """
         members = request.group
         dtype = request.dtype or next(
-            (tensor.dtype for tensor in request.gives.values()), torch.get_default_dtype()
+            (tensor.dtype for tensor in request.sends.values()), torch.get_default_dtype()
         )
-        if gathers(request, device):
-            own = (
-                next(tensor for other, tensor in request.gives.items() if other != device)
+        if is_all_gather(request, device):
+            local_tensor = (
+                next(tensor for peer, tensor in request.sends.items() if peer != device)
                 .detach()
                 .contiguous()
             )
-            room = request.into
-            fits = (
-                room is not None
-                and room.is_contiguous()
-                and room.numel() == len(members) * own.numel()
-                and room.dtype == own.dtype
+            output = request.into
+            output_fits = (
+                output is not None
+                and output.is_contiguous()
+                and output.numel() == len(members) * local_tensor.numel()
+                and output.dtype == local_tensor.dtype
             )
-            whole = (
-                room.view(len(members), *own.shape)
-                if room is not None and fits
-                else own.new_empty((len(members), *own.shape))
+            gathered = (
+                output.view(len(members), *local_tensor.shape)
+                if output is not None and output_fits
+                else local_tensor.new_empty((len(members), *local_tensor.shape))
             )
-            with self._meeting(request):
-                _ALL_GATHER(whole.view(-1), own.view(-1), group=self._group(members, beside))
-            found = dict(zip(members, whole.unbind(), strict=True))
+            with self._communication_errors(request):
+                _ALL_GATHER(
+                    gathered.view(-1), local_tensor.view(-1), group=self._group(members, beside)
+                )
+            received_by_device = dict(zip(members, gathered.unbind(), strict=True))
         else:
-            found = self._dealt(request, device, dtype, beside)
-        came = {other: found[other] for other in request.receives if other != device}
+            received_by_device = self._all_to_all(request, device, dtype, beside)
+        answer = {peer: received_by_device[peer] for peer in request.receives if peer != device}
         if device in request.receives:
-            came[device] = request.gives[device].clone()
-        return came
+            answer[device] = request.sends[device].clone()
+        return answer
 
-    def _dealt(
-        self, request: Exchange, device: int, dtype: torch.dtype, beside: bool
+    def _all_to_all(
+        self, request: GroupExchange, device: int, dtype: torch.dtype, beside: bool
     ) -> dict[int, torch.Tensor]:
-        others = [other for other in request.group if other != device]
-        gives = {
-            other: request.gives[other].detach().reshape(-1)
-            for other in others
-            if other in request.gives
+        """Exchange tensors of any sizes with the group's members by one all-to-all of bytes."""
+        peers = [peer for peer in request.group if peer != device]
+        sends = {
+            peer: request.sends[peer].detach().reshape(-1)
+            for peer in peers
+            if peer in request.sends
         }
-        out = [gives[other].numel() if other in gives else 0 for other in request.group]
-        back = [
-            prod(request.receives[other]) if other != device and other in request.receives else 0
-            for other in request.group
+        send_counts = [sends[peer].numel() if peer in sends else 0 for peer in request.group]
+        receive_counts = [
+            prod(request.receives[peer]) if peer != device and peer in request.receives else 0
+            for peer in request.group
         ]
         sent = (
-            torch.cat(list(gives.values()))
-            if gives
+            torch.cat(list(sends.values()))
+            if sends
             else torch.empty(0, dtype=dtype, device=self.on)
         )
-        came = torch.empty(sum(back), dtype=dtype, device=self.on)
-        sizes = [[dtype.itemsize * n for n in one] for one in (back, out)]
-        with self._meeting(request):
+        received = torch.empty(sum(receive_counts), dtype=dtype, device=self.on)
+        sizes = [[dtype.itemsize * n for n in counts] for counts in (receive_counts, send_counts)]
+        with self._communication_errors(request):
             dist.all_to_all_single(
-                came.view(torch.uint8),
+                received.view(torch.uint8),
                 sent.view(torch.uint8),
                 *sizes,
                 group=self._group(request.group, beside),
             )
-        parts = dict(zip(request.group, came.split(back), strict=True))
+        parts = dict(zip(request.group, received.split(receive_counts), strict=True))
         return {
-            other: parts[other].reshape(request.receives[other])
-            for other in others
-            if other in request.receives
+            peer: parts[peer].reshape(request.receives[peer])
+            for peer in peers
+            if peer in request.receives
         }
 
     @contextmanager
-    def _meeting(self, request: Reduce | Exchange) -> Iterator[None]:
+    def _communication_errors(self, request: Reduce | GroupExchange) -> Iterator[None]:
+        """Context manager that turns backend errors into `StrategyError` (rule ``run.peer``)."""
         try:
             yield
         except RuntimeError as error:
             raise StrategyError(
                 f"rank {self.rank}: {request.key!r} of devices {request.group[:8]}:"
-                f" {one_line(error)}",
+                f" {error_on_one_line(error)}",
                 hint="see the other ranks' own errors; resume from the last checkpoint",
                 rule="run.peer",
             ) from error
 
     def _group(self, devices: tuple[int, ...], beside: bool) -> dist.ProcessGroup:
+        """The process group of some devices, created by its members at their first request."""
         ranks = tuple(self.rank_of_device[device] for device in devices)
         # Groups end with the world that they are of.
         world = dist.group.WORLD
-        assert world is not None, "ranks have met"
+        assert world is not None, "the process group is initialised"
         key = id(world), self.backend, ranks, beside
-        if key not in _MADE:
-            # Members alone meet: others are at other work, and may never hear of this group.
+        if key not in _PROCESS_GROUPS:
+            # Only members create the group: other ranks may never make a request of it.
             name = (
                 f"shardwright {self.backend}"
                 f" {'beside ' if beside else ''}{' '.join(map(str, ranks))}"
             )
-            _MADE[key] = (
+            _PROCESS_GROUPS[key] = (
                 world,
                 named_group(name, ranks, backend=self.backend, timeout=self._timeout),
             )
-        return _MADE[key][1]
+        return _PROCESS_GROUPS[key][1]
 
-    def ready(self) -> torch.cuda.Event | None:
-        """The event that a sending thread waits for, after all work that this thread has queued on
-        the device; None on the host.
+    def work_event(self) -> torch.cuda.Event | None:
+        """A CUDA event after all work that this thread has queued on the device; None on the host.
+
+        The sending thread waits for the event.
         """
         if self.on.type != "cuda":
             return None
@@ -286,46 +307,52 @@ class Communicators:
         event.record(torch.cuda.current_stream(self.on))
         return event
 
-    def aside(self) -> AbstractContextManager[object]:
-        """A stream of this thread's own, so that what comes does not wait for what is computed."""
+    def own_stream(self) -> AbstractContextManager[object]:
+        """Context manager with a CUDA stream of this thread, apart from the compute stream."""
         if self.on.type != "cuda":
             return nullcontext()
         torch.cuda.set_device(self.on)
         return cast("AbstractContextManager[object]", torch.cuda.stream(torch.cuda.Stream(self.on)))
 
     def send(self, tensor: torch.Tensor, rank: int, ready: torch.cuda.Event | None) -> dist.Work:
-        """Begin to send a tensor to a rank behind an event. Called by one thread for each rank."""
+        """Begin to send a tensor to a rank after an event; called by one thread for each rank."""
         if ready is not None:
             torch.cuda.current_stream(self.on).wait_event(ready)
             tensor.record_stream(torch.cuda.current_stream(self.on))
         work = dist.isend(tensor, rank, group=self._directions[rank > self.rank])
-        assert work is not None, "every rank is of the group"
+        assert work is not None, "every rank belongs to the group"
         return work
 
     def receive(self, tensor: torch.Tensor, rank: int) -> dist.Work:
-        """Begin to take a tensor from a rank. Called by one thread for each rank."""
+        """Begin to receive a tensor from a rank; called by one thread for each rank."""
         work = dist.irecv(tensor, rank, group=self._directions[rank < self.rank])
-        assert work is not None, "every rank is of the group"
+        assert work is not None, "every rank belongs to the group"
         return work
 
 
-def gathers(request: Exchange, device: int) -> bool:
-    """True if an exchange is an all-gather of parts of one shape, judged by one member's knowledge;
-    all members agree.
+def is_all_gather(request: GroupExchange, device: int) -> bool:
+    """True if an exchange is an all-gather of tensors of one shape; every member decides the same.
 
-    Else parts differ in size, or some member gives or gets nothing: an all-to-all carries that.
+    Otherwise tensors differ in size, or some member sends or receives none: an all-to-all.
+
+
+
     """
-    others = set(request.group) - {device}
-    given = {
-        other: tuple(tensor.shape) for other, tensor in request.gives.items() if other != device
+    peers = set(request.group) - {device}
+    sent_shapes = {
+        peer: tuple(tensor.shape) for peer, tensor in request.sends.items() if peer != device
     }
-    received = {other: tuple(shape) for other, shape in request.receives.items() if other != device}
-    whole = bool(others) and given.keys() == others == received.keys()
+    received_shapes = {
+        peer: tuple(shape) for peer, shape in request.receives.items() if peer != device
+    }
+    complete = bool(peers) and sent_shapes.keys() == peers == received_shapes.keys()
     return (
-        request.kind == "all_gather" and whole and len({*given.values(), *received.values()}) == 1
+        request.kind == "all_gather"
+        and complete
+        and len({*sent_shapes.values(), *received_shapes.values()}) == 1
     )
 
 
-def one_line(error: RuntimeError) -> str:
-    """A backend's error message on one line, without source positions and guesses."""
+def error_on_one_line(error: RuntimeError) -> str:
+    """A backend's error message on one line, without source positions and guessed causes."""
     return re.sub(r"\[/\S*\] |\. This is typically.*", "", " ".join(str(error).split()))

@@ -1,6 +1,7 @@
-"""Requests of groups as messages between two devices, for transports that know nothing else. No
-subgroups, and every copy of a sum is equal to the last bit, because one member makes each part of
-it, in the order of the devices.
+"""Collectives of a group made of messages between two devices, for transports without collectives.
+
+One member computes each part of a sum, in the order of the devices, so that every copy is equal to
+the last bit.
 """
 
 from __future__ import annotations
@@ -10,49 +11,50 @@ from typing import TypeVar, cast
 
 import torch
 
-from shardwright.execute.transport.communication_record import Trace
+from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
     End,
-    Exchange,
+    GroupExchange,
     Post,
     Reduce,
     Reduction,
     Request,
     Take,
     Task,
-    answered,
+    answer_requests,
 )
-from shardwright.execute.transport.side_tasks_in_turn import one_by_one
+from shardwright.execute.transport.side_tasks_in_turn import side_tasks_in_turn
 from shardwright.program.transition.transition_steps import even_ranges
 
 T = TypeVar("T")
 
 
-def as_messages(task: Task[T], *, device: int, trace: Trace | None = None) -> Task[T]:
-    """The same task, asking only `Post` and `Take`.
+def as_messages(task: Task[T], *, device: int, trace: CommunicationRecord | None = None) -> Task[T]:
+    """Wrap a task: its collectives become messages, so that only `Post` and `Take` remain.
 
     Args:
-        device: that runs the task.
-        trace: gets a record of each request of the task.
+        device: the device that runs the task.
+        trace: receives a record of each request of the task.
     """
 
-    def by(request: Request) -> Generator[Request, Answer, Answer]:
-        assert not isinstance(request, Begin | End), "one runs behind another here"
+    def answer(request: Request) -> Generator[Request, Answer, Answer]:
+        """Answer a collective by messages, and pass on messages."""
+        assert not isinstance(request, Begin | End), "side tasks run one after another here"
         if trace is not None:
             trace.add(device, request)
         if isinstance(request, Reduce):
-            return (yield from _reduced(request, device))
-        if isinstance(request, Exchange):
-            return (yield from _exchanged(request, device))
+            return (yield from _all_reduce(request, device))
+        if isinstance(request, GroupExchange):
+            return (yield from _exchange(request, device))
         return (yield request)
 
-    return answered(one_by_one(task), by)
+    return answer_requests(side_tasks_in_turn(task), answer)
 
 
-def reduced(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """The reduction of the devices' tensors in the order of the devices, as a tensor of its own."""
+def reduce_in_order(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Tensor:
+    """Reduce the devices' tensors in ascending order of the devices, as a new tensor."""
     devices = sorted(parts)
     total = parts[devices[0]].clone()
     for device in devices[1:]:
@@ -64,59 +66,64 @@ def reduced(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Te
     return total
 
 
-def _reduced(request: Reduce, device: int) -> Generator[Request, Answer, torch.Tensor]:
-    """Each member reduces an even share and gives it to all: 2 (n - 1) / n of the tensor out and
-    in, in two rounds.
+def _all_reduce(request: Reduce, device: int) -> Generator[Request, Answer, torch.Tensor]:
+    """All-reduce by messages: each member reduces an even share and sends the result to all.
+
+    Each member sends and receives 2 (n - 1) / n of the tensor in two rounds (reduce-scatter,
+    all-gather).
     """
     flat = request.tensor.reshape(-1)
     shares = dict(zip(request.group, even_ranges(0, flat.numel(), len(request.group)), strict=True))
     low, high = shares[device]
-    given = {other: flat[a:b] for other, (a, b) in shares.items() if other != device and a < b}
-    asked = (
-        {other: (high - low,) for other in request.group if other != device} if low < high else {}
+    sent = {peer: flat[a:b] for peer, (a, b) in shares.items() if peer != device and a < b}
+    received_shapes = (
+        {peer: (high - low,) for peer in request.group if peer != device} if low < high else {}
     )
-    parts = yield from _swapped(
-        given, asked, key=("parts", request.group, request.key), dtype=flat.dtype
+    parts = yield from _send_then_receive(
+        sent, received_shapes, key=("parts", request.group, request.key), dtype=flat.dtype
     )
-    own = reduced({device: flat[low:high], **parts}, request.reduction)
-    given = {other: own for other in request.group if other != device} if low < high else {}
-    asked = {other: (b - a,) for other, (a, b) in shares.items() if other != device and a < b}
-    sums = yield from _swapped(
-        given, asked, key=("sums", request.group, request.key), dtype=flat.dtype
+    reduced_share = reduce_in_order({device: flat[low:high], **parts}, request.reduction)
+    sent = {peer: reduced_share for peer in request.group if peer != device} if low < high else {}
+    received_shapes = {
+        peer: (b - a,) for peer, (a, b) in shares.items() if peer != device and a < b
+    }
+    sums = yield from _send_then_receive(
+        sent, received_shapes, key=("sums", request.group, request.key), dtype=flat.dtype
     )
-    sums[device] = own
-    return torch.cat([sums[other] for other in request.group if other in sums]).reshape(
+    sums[device] = reduced_share
+    return torch.cat([sums[peer] for peer in request.group if peer in sums]).reshape(
         request.tensor.shape
     )
 
 
-def _exchanged(
-    request: Exchange, device: int
+def _exchange(
+    request: GroupExchange, device: int
 ) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
-    dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), None)
-    given = {other: tensor for other, tensor in request.gives.items() if other != device}
-    asked = {other: shape for other, shape in request.receives.items() if other != device}
-    came = yield from _swapped(
-        given, asked, key=(request.kind, request.group, request.key), dtype=dtype
+    """Exchange tensors with the group's members by messages, by device."""
+    dtype = request.dtype or next((tensor.dtype for tensor in request.sends.values()), None)
+    sent = {peer: tensor for peer, tensor in request.sends.items() if peer != device}
+    received_shapes = {peer: shape for peer, shape in request.receives.items() if peer != device}
+    received = yield from _send_then_receive(
+        sent, received_shapes, key=(request.kind, request.group, request.key), dtype=dtype
     )
     if device in request.receives:
-        came[device] = request.gives[device].clone()
-    return came
+        received[device] = request.sends[device].clone()
+    return received
 
 
-def _swapped(
-    given: Mapping[int, torch.Tensor],
-    asked: Mapping[int, tuple[int, ...]],
+def _send_then_receive(
+    sent: Mapping[int, torch.Tensor],
+    received_shapes: Mapping[int, tuple[int, ...]],
     *,
     key: Hashable,
     dtype: torch.dtype | None,
 ) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
-    """All messages out, then all in."""
-    for other, tensor in given.items():
-        yield Post(to=other, tensor=tensor, key=key)
-    came: dict[int, torch.Tensor] = {}
-    for other, shape in asked.items():
-        came[other] = cast(
-            torch.Tensor, (yield Take(source=other, shape=shape, key=key, dtype=dtype))
+    """Send all tensors, then receive all tensors, by device."""
+    for peer, tensor in sent.items():
+        yield Post(to=peer, tensor=tensor, key=key)
+    received: dict[int, torch.Tensor] = {}
+    for peer, shape in received_shapes.items():
+        received[peer] = cast(
+            torch.Tensor, (yield Take(source=peer, shape=shape, key=key, dtype=dtype))
         )
-    return came
+    return received

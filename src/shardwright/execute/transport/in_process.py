@@ -1,5 +1,8 @@
-"""All devices of a plan in one process: a scheduler that matches what they ask of each other. It
-proves, and it finds deadlocks.
+"""Transport for all devices of a plan in one process: it answers requests and finds deadlocks.
+
+The proofs of plans use it.
+
+The proofs of plans use it.
 """
 
 from __future__ import annotations
@@ -12,46 +15,50 @@ from typing import Generic, TypeVar
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.group_messages import reduced
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.group_messages import reduce_in_order
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
     End,
-    Exchange,
-    Moving,
+    GroupExchange,
     Post,
     Reduce,
     Take,
     Task,
+    TransferRequest,
 )
-from shardwright.execute.transport.side_tasks_in_turn import one_by_one
+from shardwright.execute.transport.side_tasks_in_turn import side_tasks_in_turn
 
 T = TypeVar("T")
-Meeting = tuple[type, tuple[int, ...], Hashable]
-"""(kind of request, group, key): what members of a group meet under."""
+GroupRequest = tuple[type, tuple[int, ...], Hashable]
+"""(kind of request, group, key): equal for all members of a collective."""
 
 
-def run(tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
-    """The result of each device's task, once all are done. Deterministic: devices run in order,
-    each as far as it can.
+def run_in_process(
+    tasks: Mapping[int, Task[T]], *, trace: CommunicationRecord | None = None
+) -> dict[int, T]:
+    """Run all devices' tasks to their end in this process, and return their results by device.
+
+    Deterministic: devices run in order, each until it must wait.
 
     Args:
-        tasks: by device; all devices that they ask anything of are among them.
-        trace: gets a record of each request.
+        tasks: the task of each device, including all devices that they communicate with.
+        trace: receives a record of each request.
 
     Raises:
-        StrategyError: run.deadlock if nobody can go on, with what each device waits for;
-            run.mismatch if two sides disagree on a shape, a dtype or a group; run.untaken if a
-            message is never taken. Errors of a task pass, with its device in a note.
+        StrategyError: run.deadlock if every device waits, with the request of each; run.mismatch if
+        two devices disagree on a shape, a dtype or a group; run.untaken if a message is never
+        received. Errors of a task pass, with its device in a note.
     """
-    state = _State[T](
-        tasks={device: one_by_one(task) for device, task in sorted(tasks.items())}, trace=trace
+    state = _Scheduler[T](
+        tasks={device: side_tasks_in_turn(task) for device, task in sorted(tasks.items())},
+        trace=trace,
     )
     try:
         while state.tasks:
             if not state.ready:
-                raise _deadlock(state.waiting)
+                raise _deadlock_error(state.waiting)
             state.ready.sort()
             device = state.ready.pop(0)
             state.advance(device)
@@ -73,26 +80,29 @@ def run(tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int
 
 
 @dataclass(slots=True)
-class _State(Generic[T]):
+class _Scheduler(Generic[T]):
+    """State of the scheduler: tasks that can run, devices that wait, and unreceived messages."""
+
     tasks: dict[int, Task[T]]
-    trace: Trace | None
+    trace: CommunicationRecord | None
     ready: list[int] = field(default_factory=list)
     answers: dict[int, Answer] = field(default_factory=dict)
-    waiting: dict[int, Moving] = field(default_factory=dict)
+    waiting: dict[int, TransferRequest] = field(default_factory=dict)
     posted: dict[tuple[int, int, Hashable], deque[torch.Tensor]] = field(default_factory=dict)
-    meetings: dict[Meeting, dict[int, Reduce | Exchange]] = field(default_factory=dict)
+    collectives: dict[GroupRequest, dict[int, Reduce | GroupExchange]] = field(default_factory=dict)
     returned: dict[int, T] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ready = list(self.tasks)
 
     def answer(self, device: int, answer: Answer) -> None:
+        """Store the answer to a device's request and mark the device as ready."""
         self.waiting.pop(device, None)
         self.answers[device] = answer
         self.ready.append(device)
 
     def advance(self, device: int) -> None:
-        """The device goes on until it waits or returns."""
+        """Run a device's task to its next request, and answer the request if possible."""
         try:
             request = self.tasks[device].send(self.answers.pop(device, None))
         except StopIteration as end:
@@ -112,9 +122,10 @@ class _State(Generic[T]):
             if self.posted.get((request.source, device, request.key)):
                 self._take(device, request)
         else:
-            self._meet(device, request)
+            self._collective(device, request)
 
     def _post(self, device: int, request: Post) -> None:
+        """Store a message, answer the sender, and answer the receiver if it waits."""
         place = device, request.to, request.key
         self.posted.setdefault(place, deque()).append(request.tensor.clone())
         self.answer(device, None)
@@ -123,9 +134,10 @@ class _State(Generic[T]):
             self._take(request.to, taker)
 
     def _take(self, device: int, request: Take) -> None:
+        """Answer a receiver with the first message under its key."""
         messages = self.posted[request.source, device, request.key]
         tensor = messages.popleft()
-        _agree(
+        _require_shape_and_dtype(
             tensor,
             request.shape,
             request.dtype or torch.get_default_dtype(),
@@ -133,31 +145,35 @@ class _State(Generic[T]):
         )
         self.answer(device, tensor)
 
-    def _meet(self, device: int, request: Reduce | Exchange) -> None:
+    def _collective(self, device: int, request: Reduce | GroupExchange) -> None:
+        """Add a device to a collective, and answer all members when the last one has joined."""
         if device not in request.group or list(request.group) != sorted(set(request.group)):
             raise StrategyError(
                 f"device {device} asks in a group {request.group}",
-                hint="a group is sorted and has who asks",
+                hint="a group is sorted and contains the device that asks",
                 rule="run.mismatch",
             )
         meeting = type(request), request.group, request.key
-        members = self.meetings.setdefault(meeting, {})
+        members = self.collectives.setdefault(meeting, {})
         members[device] = request
         if len(members) < len(request.group):
             return
-        del self.meetings[meeting]
-        given = {member: members[member] for member in request.group}
-        for member, answer in (_reduced if isinstance(request, Reduce) else _exchanged)(
-            given
+        del self.collectives[meeting]
+        requests = {member: members[member] for member in request.group}
+        for member, answer in (_all_reduce if isinstance(request, Reduce) else _exchange)(
+            requests
         ).items():
             self.answer(member, answer)
 
 
-def _reduced(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
-    asked = {device: request for device, request in members.items() if isinstance(request, Reduce)}
-    first = next(iter(asked.values()))
-    for device, request in asked.items():
-        _agree(
+def _all_reduce(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer]:
+    """The all-reduce of all members' tensors, as a copy for each device."""
+    requests = {
+        device: request for device, request in members.items() if isinstance(request, Reduce)
+    }
+    first = next(iter(requests.values()))
+    for device, request in requests.items():
+        _require_shape_and_dtype(
             request.tensor,
             tuple(first.tensor.shape),
             first.tensor.dtype,
@@ -168,54 +184,62 @@ def _reduced(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
                 f"{request.key!r}: {request.reduction} on device {device}, not {first.reduction}",
                 rule="run.mismatch",
             )
-    total = reduced({device: request.tensor for device, request in asked.items()}, first.reduction)
-    return {device: total.clone() for device in asked}
+    total = reduce_in_order(
+        {device: request.tensor for device, request in requests.items()}, first.reduction
+    )
+    return {device: total.clone() for device in requests}
 
 
-def _exchanged(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
-    asked = {
-        device: request for device, request in members.items() if isinstance(request, Exchange)
+def _exchange(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer]:
+    """The tensors that each device receives from the others in an exchange."""
+    requests = {
+        device: request for device, request in members.items() if isinstance(request, GroupExchange)
     }
-    for device, request in asked.items():
-        for other in request.gives:
-            if other not in asked or device not in asked[other].receives:
+    for device, request in requests.items():
+        for peer in request.sends:
+            if peer not in requests or device not in requests[peer].receives:
                 raise StrategyError(
-                    f"{request.key!r}: device {device} gives what device {other} does not receive",
+                    f"{request.key!r}: device {device} sends to device {peer},"
+                    " which expects nothing",
                     rule="run.mismatch",
                 )
     result: dict[int, Answer] = {}
-    for device, request in asked.items():
-        came: dict[int, torch.Tensor] = {}
-        for other, shape in request.receives.items():
-            if other not in asked or device not in asked[other].gives:
+    for device, request in requests.items():
+        received: dict[int, torch.Tensor] = {}
+        for peer, shape in request.receives.items():
+            if peer not in requests or device not in requests[peer].sends:
                 raise StrategyError(
-                    f"{request.key!r}: device {device} receives what device {other} does not give",
+                    f"{request.key!r}: device {device} expects from device {peer},"
+                    " which sends nothing",
                     rule="run.mismatch",
                 )
-            tensor = asked[other].gives[device]
+            tensor = requests[peer].sends[device]
             dtype = request.dtype or next(
-                (own.dtype for own in request.gives.values()), tensor.dtype
+                (sent_tensor.dtype for sent_tensor in request.sends.values()), tensor.dtype
             )
-            _agree(tensor, shape, dtype, what=f"{request.key!r} from device {other} to {device}")
-            came[other] = tensor.clone()
-        result[device] = came
+            _require_shape_and_dtype(
+                tensor, shape, dtype, what=f"{request.key!r} from device {peer} to {device}"
+            )
+            received[peer] = tensor.clone()
+        result[device] = received
     return result
 
 
-def _agree(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, what: str) -> None:
+def _require_shape_and_dtype(
+    tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, what: str
+) -> None:
+    """Raise `StrategyError` unless a tensor has the shape and dtype that the receiver expects."""
     if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
         raise StrategyError(
-            f"{what}: {tuple(tensor.shape)} {tensor.dtype} is given, {tuple(shape)} {dtype}"
+            f"{what}: {tuple(tensor.shape)} {tensor.dtype} is sent, {tuple(shape)} {dtype}"
             " expected",
             hint="both sides derive shapes from the same layouts",
             rule="run.mismatch",
         )
 
 
-def _deadlock(waiting: Mapping[int, Moving]) -> StrategyError:
-    """An error that names the waiting devices and the members of their groups that have not made
-    the same request.
-    """
+def _deadlock_error(waiting: Mapping[int, TransferRequest]) -> StrategyError:
+    """Error that names each waiting device and the devices that have not made the same request."""
     lines = []
     for device, request in sorted(waiting.items()):
         if isinstance(request, Take):
@@ -224,17 +248,18 @@ def _deadlock(waiting: Mapping[int, Moving]) -> StrategyError:
             )
             continue
         assert not isinstance(request, Post), "a post never waits"
-        here = [
-            d
-            for d, o in waiting.items()
-            if isinstance(o, type(request)) and (o.group, o.key) == (request.group, request.key)
+        present = [
+            member
+            for member, other_request in waiting.items()
+            if isinstance(other_request, type(request))
+            and (other_request.group, other_request.key) == (request.group, request.key)
         ]
-        missing = ", ".join(str(d) for d in request.group if d not in here)
-        what = request.kind if isinstance(request, Exchange) else "all_reduce"
-        lines.append(f"device {device} for {missing} in {what} {request.key!r}")
-    more = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
+        missing = ", ".join(str(member) for member in request.group if member not in present)
+        collective = request.kind if isinstance(request, GroupExchange) else "all_reduce"
+        lines.append(f"device {device} for {missing} in {collective} {request.key!r}")
+    rest = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
     return StrategyError(
-        f"nobody can go on: {'; '.join(lines[:8])}{more}",
+        f"every device waits: {'; '.join(lines[:8])}{rest}",
         hint="orders of devices must agree on what they exchange",
         rule="run.deadlock",
     )

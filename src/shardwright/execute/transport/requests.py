@@ -1,8 +1,8 @@
-"""Requests of a device to its transport: its task yields a request and is sent the answer.
+"""Requests that a device's task yields to its transport, and the answers that are sent back.
 
 Keys are made of strings, integers and tuples of them, so that they are the same on all ranks.
-Messages between two devices under one key come in the order in which they were posted. A posted
-tensor may be changed once the post is answered; an answer belongs to who asked.
+Messages between two devices under one key arrive in the order in which they were posted. A posted
+tensor may be changed once the post is answered. The device that made a request owns the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Reduction(StrEnum):
-    """The reduction of the members' tensors to one."""
+    """The operation that reduces the members' tensors to one tensor."""
 
     SUM = "sum"
     MAX = "max"
@@ -27,12 +27,15 @@ class Reduction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
-    """All members give a tensor of one shape and get their reduction. Answer: a tensor.
+    """Request of an all-reduce: all members give a tensor of one shape and receive the reduction.
+
+    Answer: a tensor.
 
     Args:
         group: sorted devices.
-        key: the same on all members, different from what else they may ask at that point.
-        used_up: nobody reads the tensor again: a transport may write the answer over it.
+        key: the same on all members, and different from the keys of other requests that they may
+            make at that point.
+        used_up: the tensor is not read again, so that a transport may overwrite it with the answer.
     """
 
     group: tuple[int, ...]
@@ -43,23 +46,23 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """Each member gives one tensor (or none) for each member of the group and gets one from each.
-    Answer: {device: tensor}.
+class GroupExchange:
+    """Request of an all-gather or all-to-all: a tensor to and from each member of the group.
 
-    An all_gather gives everyone the same tensor, an all_to_all each its own. `receives`: shape of
-    what comes from each device; shapes are known on both sides, so nothing is negotiated.
+    Answer: {device: tensor}. In an all_gather a member sends the same tensor to all, in an
+    all_to_all a different one to each. `receives`: shape of the tensor from each device. Both sides
+    know the shapes, so none are sent.
 
     Args:
-        dtype: of what comes; None: that of what is given.
-        into: room for what all members give, one behind the other in the order of the group: a
-            transport may write there, its own part too, and answers with views of it.
-        kind: words of `Collective`, for the trace.
-        elements: full buffer as in `Collective`, for the trace.
+        dtype: format of the received tensors; None: the format of the sent tensors.
+        into: a buffer for the tensors of all members in the order of the group; a transport may
+            write there, the member's own part too, and answer with views of it.
+        kind: the kind of `Collective`, for the record.
+        elements: elements of the full buffer as in `Collective`, for the record.
     """
 
     group: tuple[int, ...]
-    gives: dict[int, torch.Tensor]
+    sends: dict[int, torch.Tensor]
     receives: dict[int, tuple[int, ...]]
     key: Hashable
     kind: str
@@ -70,7 +73,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """Send a tensor to another device; the sender goes on at once. Answer: None."""
+    """Send a tensor to another device without waiting; the answer is None."""
 
     to: int
     tensor: torch.Tensor
@@ -79,8 +82,9 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """Receive what another device posts under the same key. Answer: a tensor. dtype: None: torch's
-    default.
+    """Receive the tensor that another device posts under the same key.
+
+    Answer: a tensor. `dtype` None: torch's default format.
     """
 
     source: int
@@ -89,9 +93,10 @@ class Take:
     dtype: torch.dtype | None = None
 
 
-class Beside(Generic[T]):
-    """A task that was begun beside its device's own and returns a T. What it is made of is its
-    transport's.
+class SideTask(Generic[T]):
+    """Handle of a side task, which runs concurrently with the device's own task and returns a T.
+
+    Each transport has its own subclass.
     """
 
     __slots__ = ()
@@ -99,15 +104,18 @@ class Beside(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Begin:
-    """Run a task of requests of groups beside what the device does next. Answer: its `Beside`.
+    """Request to start a side task: group requests concurrent with the device's next work.
 
-    Tasks that a device begins run one behind another. Members of a group begin those that meet in
-    it in one order. Tensors that a task reads are not changed before it has ended.
+    Answer: its `SideTask`.
+
+    A device's side tasks run one after another. All members of a group begin their side tasks with
+    requests of this group in the same order. Tensors that a task reads are not changed before it
+    has ended.
 
     Args:
-        late: where everything runs one behind another (`one_by_one`), the task runs when it is
-            waited for; else at once. That is its place in the order of all devices, which must be
-            one without these requests.
+        late: for transports that run tasks in turn (`side_tasks_in_turn`): the task runs when the
+            device waits for it; False: at once. The order of all devices with the task at that
+            place must be free of deadlocks.
     """
 
     task: Task[Any]
@@ -116,32 +124,37 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class End:
-    """Wait for a task that was begun. Answer: what it returned."""
+    """Wait for a side task; the answer is the task's result."""
 
-    begun: Beside[Any]
+    begun: SideTask[Any]
 
 
-Moving: TypeAlias = "Reduce | Exchange | Post | Take"
-"""A request that moves something."""
-Request: TypeAlias = "Moving | Begin | End"
+TransferRequest: TypeAlias = "Reduce | GroupExchange | Post | Take"
+"""A request that moves data between devices."""
+Request: TypeAlias = "TransferRequest | Begin | End"
 Answer: TypeAlias = Any
-"""A tensor, tensors by device, a `Beside`, what a task returned, or None, as the request says."""
+"""The answer to a request: a tensor, tensors by device, a `SideTask`, a task's result, or None."""
 Task: TypeAlias = Generator[Request, Answer, T]
-"""A piece of a device's work: yields requests, returns a T."""
+"""A part of a device's work: a generator that yields requests and returns a T."""
 
 
-def begun(task: Task[T], *, late: bool = False) -> Task[Beside[T]]:
-    """Begin a task; see `Begin`."""
-    return cast(Beside[T], (yield Begin(task=task, late=late)))
+def begin_side_task(task: Task[T], *, late: bool = False) -> Task[SideTask[T]]:
+    """Start a side task of group requests, and return its handle.
+
+    See `Begin`.
+    """
+    return cast(SideTask[T], (yield Begin(task=task, late=late)))
 
 
-def ended(beside: Beside[T]) -> Task[T]:
-    """Wait for what was begun."""
-    return cast(T, (yield End(begun=beside)))
+def end_side_task(side_task: SideTask[T]) -> Task[T]:
+    """Wait for a side task and return its result."""
+    return cast(T, (yield End(begun=side_task)))
 
 
-def answered(task: Task[T], by: Callable[[Request], Generator[Request, Answer, Answer]]) -> Task[T]:
-    """The same task, asking what `by` asks to answer each of its requests."""
+def answer_requests(
+    task: Task[T], handler: Callable[[Request], Generator[Request, Answer, Answer]]
+) -> Task[T]:
+    """Run a task, with each request handled by `by`, which may make requests of its own."""
     answer: Answer = None
     try:
         while True:
@@ -149,6 +162,6 @@ def answered(task: Task[T], by: Callable[[Request], Generator[Request, Answer, A
                 request = task.send(answer)
             except StopIteration as end:
                 return cast(T, end.value)
-            answer = yield from by(request)
+            answer = yield from handler(request)
     finally:
         task.close()

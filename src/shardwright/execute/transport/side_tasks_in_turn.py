@@ -1,6 +1,4 @@
-"""Tasks that a device begins beside its own, run one behind another: for transports that answer one
-request of a device at a time.
-"""
+"""Side tasks run in turn, for transports that answer one request of a device at a time."""
 
 from __future__ import annotations
 
@@ -10,17 +8,17 @@ from typing import Any
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
-    Beside,
     End,
     Request,
+    SideTask,
     T,
     Task,
-    answered,
+    answer_requests,
 )
 
 
-class _Waiting(Beside[Any]):
-    """A task that has not run yet, or what it returned."""
+class _Waiting(SideTask[Any]):
+    """A side task that has not run yet, or its result."""
 
     __slots__ = ("found", "task")
 
@@ -29,27 +27,29 @@ class _Waiting(Beside[Any]):
         self.found: Any = None
 
     def run(self) -> Task[Any]:
-        """The task's result, computed once."""
+        """Run the task at the first call; return its result."""
         if self.task is not None:
             task, self.task = self.task, None
             self.found = yield from task
         return self.found
 
 
-def one_by_one(task: Task[T]) -> Task[T]:
-    """The same task, asking neither `Begin` nor `End`: what it begins runs at once, or where it
-    waits for it (`Begin.late`).
+def side_tasks_in_turn(task: Task[T]) -> Task[T]:
+    """Wrap a task so that its side tasks run at once, or at the wait if `Begin.late`.
+
+    The result makes no `Begin` or `End` request.
     """
 
-    def by(request: Request) -> Generator[Request, Answer, Answer]:
+    def handler(request: Request) -> Generator[Request, Answer, Answer]:
+        """Run side tasks in turn, and pass on other requests."""
         if isinstance(request, Begin):
             waiting = _Waiting(request.task)
             if not request.late:
                 yield from waiting.run()
             return waiting
         if isinstance(request, End):
-            assert isinstance(request.begun, _Waiting), "it was begun here"
+            assert isinstance(request.begun, _Waiting), "this wrapper began the task"
             return (yield from request.begun.run())
         return (yield request)
 
-    return answered(task, by)
+    return answer_requests(task, handler)

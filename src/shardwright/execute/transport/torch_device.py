@@ -1,4 +1,4 @@
-"""One device's share of an operator, as its numerics need it."""
+"""One device's share of an operator: its rows, parameters, groups and routing."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from shardwright.program.layout.tensor_layout import Box, Indices, Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
-    """A device's part in routing: the tokens that it holds, and those that its experts process.
+class RoutedTokens:
+    """A device's routed tokens: those that it holds, and those that its experts process.
 
     Args:
-        home: samples and positions whose tokens it holds with their probabilities; () = none.
-            Devices may hold the same tokens.
-        serves: samples and positions whose tokens its experts work on; () = none.
-        experts: which.
+        held_tokens: samples and positions of the tokens that the device holds with their
+            probabilities; () = none. Devices may hold the same tokens.
+        expert_tokens: samples and positions of the tokens that its experts process; () = none.
+        experts: the device's range of experts.
         copy: another device has the same experts, the same part of their width and the same tokens,
-            and answers for both.
+            and returns the outputs for both.
     """
 
-    home: Box
-    serves: Box
+    held_tokens: Box
+    expert_tokens: Box
     experts: Interval
     copy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorShare:
-    """One operator on one device.
+    """The samples, positions, parameters and process groups of one operator on one device.
 
     Args:
-        operator: what runs.
+        operator: the operator that runs.
         samples, positions: the device's share of the microbatch and of the sequence (rows of its
             tensors, in order).
         length: positions of the whole sequence.
-        memory_positions, memory_length: of its memory sequence (cross-attention).
+        memory_positions, memory_length: the same for the memory sequence (cross-attention).
         reads, writes: elements of each extent that the device has.
         parameters: by name, indices of each dim (in the order of its extents).
         heads, kv_heads: query heads, and key heads that they read.
@@ -47,12 +47,12 @@ class OperatorShare:
             parts of the logits), ``hidden`` (other parts of a norm's width, or of its heads where
             its gain spans them), ``ring`` or ``gather`` (other positions of the same heads, whose
             keys are passed round or gathered); absent where nothing is split.
-        ring_positions: of every device of the ring or gather: positions of its keys (of its memory,
-            in cross-attention).
-        key_positions: of the device's own keys where they are not its queries' (those of earlier
-            slices too); empty = as the queries', or as the memory's in cross-attention.
-        routing: of every device that routed tokens of this one may meet, this one among them; empty
-            = nothing is split.
+        ring_positions: for every device of the ring or gather, the positions of its keys (of its
+            memory, in cross-attention).
+        key_positions: positions of the device's own keys where they differ from its queries' (with
+            earlier slices); empty = those of the queries, or of the memory in cross-attention.
+        routing: routed tokens of every device that exchanges tokens with this one, itself included;
+            empty = nothing is split.
         device: number of this device.
     """
 
@@ -73,4 +73,4 @@ class OperatorShare:
     groups: dict[str, tuple[int, ...]]
     ring_positions: dict[int, Indices] = field(default_factory=dict)
     key_positions: Indices = ()
-    routing: dict[int, Routed] = field(default_factory=dict)
+    routing: dict[int, RoutedTokens] = field(default_factory=dict)

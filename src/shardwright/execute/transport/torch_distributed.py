@@ -1,10 +1,11 @@
-"""Devices on the ranks of torch.distributed: what tasks ask goes as messages over gloo, or, with a
-backend, as its collectives.
+"""Transport between devices on the ranks of torch.distributed.
 
-A message is a header (who, to whom, a digest of the key, dtype, bytes) and its bytes. A thread for
-each rank that is listened to takes messages as they come, so posts never wait, receives need no
-agreement on order, and data arrives while the devices compute. Without a backend tensors of an
-accelerator pass through host memory; with one (`communicators`) only headers do.
+Requests become messages over gloo or, with a backend, its collectives.
+
+A message is a header (sender, receiver, a digest of the key, dtype, bytes) and its bytes. One
+thread for each source rank receives messages when they arrive, so that sends never wait, receives
+need no agreement on order, and data arrives while the devices compute. Without a backend, tensors
+of an accelerator pass through host memory; with a backend (`group_collectives`) only headers do.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.group_collectives import Communicators, one_line
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.group_collectives import Communicators, error_on_one_line
 from shardwright.execute.transport.group_messages import as_messages
 from shardwright.execute.transport.requests import Answer, Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 
 T = TypeVar("T")
-Place = tuple[int, int, int, int]
-"""(from, to, digest of the key in two words)."""
+MessageAddress = tuple[int, int, int, int]
+"""(sender, receiver, two integers of the key's digest)."""
 
 DTYPES = (
     *(
@@ -48,26 +49,28 @@ DTYPES = (
 )
 FOREVER = timedelta(days=365)
 CONNECTING_S = 60.0
-"""Least seconds that ranks have to connect, however short a wait for a message is to be: they start
-at different times."""
+"""Minimum seconds that ranks have to connect, also where `timeout_s` is shorter: ranks start at
+different times."""
 MESSAGE, GOODBYE = 1, 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Parcel:
-    """The bytes of a received message. there: the event that a stream waits for; None = it is
-    there.
+class _ReceivedMessage:
+    """Format and bytes of a received message, and the event to wait for before reading them.
+
+    `arrived`: the event that a stream must wait for; None = the bytes have arrived.
     """
 
     dtype: torch.dtype
     octets: torch.Tensor
-    there: torch.cuda.Event | None = None
+    arrived: torch.cuda.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Going:
-    """A message that is being sent, kept until it has gone. work: None = it is still to be begun,
-    behind `ready`, on the backend.
+class _SentMessage:
+    """A message being sent, kept until it has left.
+
+    `work` None: the backend begins to send it after the event `ready`.
     """
 
     tensor: torch.Tensor
@@ -77,46 +80,54 @@ class _Going:
 
 @dataclass(slots=True)
 class _Inbox:
-    """Received messages. failed: why a rank is no longer heard. left: ranks that said goodbye.
-    `changed` tells of all changes.
+    """Received messages, and the state of the ranks that send them.
+
+    `failed`: why a rank can no longer be received from. `left`: ranks that have ended. `changed`:
+    notified at all changes.
     """
 
-    messages: dict[Place, deque[_Parcel]] = field(default_factory=dict)
+    messages: dict[MessageAddress, deque[_ReceivedMessage]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     changed: Condition = field(default_factory=Condition)
 
-    def put(self, place: Place, parcel: _Parcel) -> None:
+    def put(self, place: MessageAddress, parcel: _ReceivedMessage) -> None:
+        """Add a received message."""
         with self.changed:
             self.messages.setdefault(place, deque()).append(parcel)
             self.changed.notify_all()
 
     def fail(self, rank: int, why: str) -> None:
+        """Record the first reason why a rank can no longer be received from."""
         with self.changed:
             self.failed.setdefault(rank, why)
             self.changed.notify_all()
 
     def leave(self, rank: int) -> None:
+        """Record that a rank has ended in order."""
         with self.changed:
             self.left.add(rank)
             self.changed.notify_all()
 
 
-class Network:
-    """Messages between the devices of all ranks; a context manager, to be entered and left by all
-    ranks together.
+class DistributedTransport:
+    """Transport that runs this rank's device tasks and sends their messages to other ranks.
+
+    All ranks enter and leave it together.
 
     Args:
-        rank_of_device: where each device of the plan runs; several may share a rank. timeout_s:
-        longest wait for a message in seconds. on: where answers are, on this rank. backend: of
-        torch.distributed, ``nccl`` or ``gloo``, whose communicators carry tensors and answer
-        requests of groups, with one device a rank; empty = all goes as messages, by the host.
+        rank_of_device: the rank of each device of the plan; several devices may share a rank.
+        timeout_s: longest wait for a message in seconds.
+        on: this rank's torch device, which holds the answers.
+        backend: backend of torch.distributed, ``nccl`` or ``gloo``, whose communicators carry
+            tensors and collectives, with one device on each rank; empty = messages through the
+            host.
 
     Raises:
         StrategyError: run.world if the process group has fewer ranks than the devices need, or a
         backend's ranks have several devices.
 
-    Leaves out: a bound on what waits to be taken: it is what other ranks have posted.
+    Leaves out: a bound on the messages that wait to be received.
     """
 
     def __init__(
@@ -157,15 +168,16 @@ class Network:
             if backend
             else None
         )
-        # A connection for each direction between two ranks: gloo's receiver says that it is ready,
-        # which else waits behind what it sends.
-        self._groups = self._connected() if ranks > 1 else []
+        # One connection for each direction between two ranks: gloo's receiver announces that it is
+        # ready, which would otherwise wait behind the tensors that it sends.
+        self._groups = self._connect() if ranks > 1 else []
         self._inbox = _Inbox()
         self._listeners: dict[int, Thread] = {}
         self._pending: dict[Thread, dist.Work] = {}
-        self._sent: dict[int, tuple[Thread, SimpleQueue[_Going | None]]] = {}
+        self._sent: dict[int, tuple[Thread, SimpleQueue[_SentMessage | None]]] = {}
 
-    def _connected(self) -> list[dist.ProcessGroup]:
+    def _connect(self) -> list[dist.ProcessGroup]:
+        """Create the process groups of both message directions, and wait for all ranks."""
         limit = max(self.timeout_s, CONNECTING_S)
         try:
             groups = [
@@ -179,24 +191,27 @@ class Network:
             return groups
         except RuntimeError as error:
             raise StrategyError(
-                f"rank {self.rank}: not all ranks connected: {one_line(error)}",
+                f"rank {self.rank}: not all ranks connected: {error_on_one_line(error)}",
                 hint="see the other ranks' own errors, and that they reach each other's host",
                 rule="run.peer",
             ) from error
 
-    def drive(self, tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
-        """The results of the tasks of this rank's devices. All ranks call it, each with its own
-        devices.
+    def run_tasks(
+        self, tasks: Mapping[int, Task[T]], *, trace: CommunicationRecord | None = None
+    ) -> dict[int, T]:
+        """Run the tasks of this rank's devices to their end, and return their results by device.
+
+        All ranks call it, each with its own devices.
 
         Args:
-            tasks: by device.
-            trace: gets a record of each request of these devices.
+            tasks: the task of each device of this rank.
+            trace: receives a record of each request of these devices.
 
         Raises:
-            StrategyError: run.peer if another rank is gone; run.timeout if a message does not come
-                in time; run.deadlock if devices of this rank wait only for each other; run.mismatch
-                if a message has not the shape or dtype that is expected; run.place if a task's
-                device is not of this rank. Errors of a task pass, with its device in a note.
+            StrategyError: run.peer if another rank has ended; run.timeout if a message does not
+            arrive in time; run.deadlock if devices of this rank wait only for each other;
+            run.mismatch if a message has an unexpected shape or dtype; run.place if a task's device
+            does not run on this rank. Errors of a task pass, with its device in a note.
         """
         strangers = [device for device in tasks if self.rank_of_device.get(device) != self.rank]
         if strangers:
@@ -232,11 +247,11 @@ class Network:
         return returned
 
     def close(self) -> None:
-        """Wait until all that was posted has come, and say goodbye. All ranks call it.
+        """Wait until all sent messages have arrived, and disconnect; all ranks must call it.
 
         Raises:
-            StrategyError: run.peer if a rank is gone or does not take what was posted to it;
-                run.untaken if a message that came was not taken.
+            StrategyError: run.peer if a rank has ended or does not receive its messages;
+            run.untaken if a message that arrived was not taken.
         """
         try:
             self._raise_failure()
@@ -263,9 +278,7 @@ class Network:
             )
 
     def abandon(self) -> None:
-        """Stop without waiting for other ranks: connections are closed,
-        so that they learn of it.
-        """
+        """Close all connections without waiting for other ranks, so that they notice."""
         for _, queue in self._sent.values():
             queue.put(None)
         for _, thread in self._threads():
@@ -285,6 +298,7 @@ class Network:
             dist.destroy_process_group(self._groups.pop())
 
     def _threads(self) -> list[tuple[int, Thread]]:
+        """(rank, thread) of all threads that send or receive."""
         return [(rank, thread) for rank, (thread, _) in self._sent.items()] + list(
             self._listeners.items()
         )
@@ -304,85 +318,91 @@ class Network:
             self.abandon()
 
     def _advance(self, device: int, task: Task[T], answer: Answer) -> Take:
-        """The task goes on to its next `Take`."""
+        """Run a task to its next `Take`, and send its messages on the way."""
         while True:
             request = task.send(answer)
             if isinstance(request, Take):
                 self._listen(request.source)
                 return request
-            assert isinstance(request, Post), "groups are messages here"
+            assert isinstance(request, Post), "collectives have become messages"
             self._post(device, request)
             answer = None
 
     def _await(self, waiting: Mapping[int, Take]) -> list[tuple[int, Answer]]:
-        """Devices whose message has come, with the message."""
+        """Wait for messages; (device, message) of each device whose message has arrived."""
         places = {
-            device: (take.source, device, *_digest(take.key)) for device, take in waiting.items()
+            device: (take.source, device, *_key_digest(take.key))
+            for device, take in waiting.items()
         }
         inbox = self._inbox
 
-        def come() -> bool:
+        def can_continue() -> bool:
+            """True if a message has arrived, or a source rank has failed or ended."""
             over = inbox.failed or any(
                 self.rank_of_device[take.source] in inbox.left for take in waiting.values()
             )
             return bool(over) or any(inbox.messages.get(place) for place in places.values())
 
         with inbox.changed:
-            if not come() and all(
+            if not can_continue() and all(
                 self.rank_of_device[take.source] == self.rank for take in waiting.values()
             ):
                 raise StrategyError(
-                    f"nobody can go on: {_waits(waiting)}",
+                    f"every device waits: {_waiting_devices(waiting)}",
                     hint="orders of devices must agree",
                     rule="run.deadlock",
                 )
-            if not inbox.changed.wait_for(come, self.timeout_s):
+            if not inbox.changed.wait_for(can_continue, self.timeout_s):
                 raise StrategyError(
-                    f"rank {self.rank}: nothing came in {self.timeout_s:g} s: {_waits(waiting)}",
+                    f"rank {self.rank}: no message in {self.timeout_s:g} s:"
+                    f" {_waiting_devices(waiting)}",
                     hint="another rank hangs, or orders of devices do not agree",
                     rule="run.timeout",
                 )
-            found = {
+            received = {
                 device: inbox.messages[place].popleft()
                 for device, place in places.items()
                 if inbox.messages.get(place)
             }
             for place in [place for place, messages in inbox.messages.items() if not messages]:
                 del inbox.messages[place]
-        if not found:
+        if not received:
             for take in waiting.values():
                 if self.rank_of_device[take.source] in inbox.left:
                     inbox.fail(
-                        self.rank_of_device[take.source], f"it ended before {_waits(waiting)}"
+                        self.rank_of_device[take.source],
+                        f"it ended before {_waiting_devices(waiting)}",
                     )
             self._raise_failure()
         return [
-            (device, self._opened(parcel, waiting[device], device))
-            for device, parcel in sorted(found.items())
+            (device, self._message_tensor(parcel, waiting[device], device))
+            for device, parcel in sorted(received.items())
         ]
 
-    def _opened(self, parcel: _Parcel, take: Take, device: int) -> torch.Tensor:
+    def _message_tensor(self, parcel: _ReceivedMessage, take: Take, device: int) -> torch.Tensor:
+        """The tensor of a received message, checked against the request, on this rank's device."""
         tensor, dtype = parcel.octets.view(parcel.dtype), parcel.dtype
-        wanted = take.dtype or dtype
-        if tensor.numel() != prod(take.shape) or dtype != wanted:
+        expected_dtype = take.dtype or dtype
+        if tensor.numel() != prod(take.shape) or dtype != expected_dtype:
             raise StrategyError(
                 f"{take.key!r} from device {take.source} to {device}: {tensor.numel()} of {dtype}"
-                f" came, {take.shape} of {wanted} expected",
+                f" came, {take.shape} of {expected_dtype} expected",
                 hint="both sides derive shapes from the same layouts",
                 rule="run.mismatch",
             )
-        if parcel.there is not None:
-            here = torch.cuda.current_stream(self.on)
-            here.wait_event(parcel.there)
-            parcel.octets.record_stream(here)
+        if parcel.arrived is not None:
+            stream = torch.cuda.current_stream(self.on)
+            stream.wait_event(parcel.arrived)
+            parcel.octets.record_stream(stream)
         return tensor.reshape(take.shape).to(self.on)
 
     def _raise_failure(self) -> None:
+        """Raise `StrategyError` (rule ``run.peer``) if a rank can no longer be received from."""
         for rank, why in sorted(self._inbox.failed.items()):
             devices = ", ".join(
                 str(device)
-                for device, other in sorted(self.rank_of_device.items())
-                if other == rank
+                for device, device_rank in sorted(self.rank_of_device.items())
+                if device_rank == rank
             )
             raise StrategyError(
                 f"rank {rank} (devices {devices}) is gone: {why}",
@@ -391,12 +411,13 @@ class Network:
             )
 
     def _post(self, device: int, request: Post) -> None:
+        """Send a device's message to the rank of its receiver, or put it into this rank's inbox."""
         tensor = request.tensor.detach()
-        place = (device, request.to, *_digest(request.key))
+        place = (device, request.to, *_key_digest(request.key))
         rank = self.rank_of_device[request.to]
         if rank == self.rank:
             self._inbox.put(
-                place, _Parcel(tensor.dtype, tensor.reshape(-1).clone().view(torch.uint8))
+                place, _ReceivedMessage(tensor.dtype, tensor.reshape(-1).clone().view(torch.uint8))
             )
             return
         octets = torch.empty(
@@ -416,50 +437,54 @@ class Network:
             self._send(rank, octets)
         elif octets.numel():
             assert self._communicators is not None
-            self._sent[rank][1].put(_Going(octets, ready=self._communicators.ready()))
+            self._sent[rank][1].put(_SentMessage(octets, ready=self._communicators.work_event()))
 
     def _send(self, rank: int, tensor: torch.Tensor) -> None:
-        """Begin to send; the tensor is kept until it has gone."""
+        """Begin to send a tensor to a rank; the tensor is kept until it has left."""
         if rank not in self._sent:
-            queue: SimpleQueue[_Going | None] = SimpleQueue()
+            queue: SimpleQueue[_SentMessage | None] = SimpleQueue()
             thread = Thread(
-                target=self._keep, args=(rank, queue), daemon=True, name=f"sent-to-{rank}"
+                target=self._send_queued, args=(rank, queue), daemon=True, name=f"sent-to-{rank}"
             )
             self._sent[rank] = thread, queue
             thread.start()
         try:
             work = dist.isend(tensor, rank, group=self._groups[rank > self.rank])
         except RuntimeError as error:
-            self._inbox.fail(rank, one_line(error))
+            self._inbox.fail(rank, error_on_one_line(error))
             self._raise_failure()
         else:
-            assert work is not None, "every rank is of the group"
-            self._sent[rank][1].put(_Going(tensor, work))
+            assert work is not None, "every rank belongs to the group"
+            self._sent[rank][1].put(_SentMessage(tensor, work))
 
-    def _keep(self, rank: int, queue: SimpleQueue[_Going | None]) -> None:
+    def _send_queued(self, rank: int, queue: SimpleQueue[_SentMessage | None]) -> None:
+        """Work of a sending thread: wait for queued messages to leave, or begin to send them."""
         try:
-            with self._aside():
-                while (going := queue.get()) is not None:
-                    if going.work is not None:
-                        self._wait(going.work)
+            with self._own_stream():
+                while (message := queue.get()) is not None:
+                    if message.work is not None:
+                        self._wait(message.work)
                     elif self._communicators is not None:
-                        self._settle(self._communicators.send(going.tensor, rank, going.ready))
+                        self._wait_for_backend(
+                            self._communicators.send(message.tensor, rank, message.ready)
+                        )
         except RuntimeError as error:
-            self._inbox.fail(rank, one_line(error))
+            self._inbox.fail(rank, error_on_one_line(error))
 
     def _listen(self, device: int) -> None:
-        """Take what comes from a device's rank from now on."""
+        """Start the thread that receives messages from a device's rank, unless it runs."""
         rank = self.rank_of_device[device]
         if rank == self.rank or rank in self._listeners:
             return
         self._listeners[rank] = Thread(
-            target=self._hear, args=(rank,), daemon=True, name=f"hears-{rank}"
+            target=self._receive_messages, args=(rank,), daemon=True, name=f"hears-{rank}"
         )
         self._listeners[rank].start()
 
-    def _hear(self, rank: int) -> None:
+    def _receive_messages(self, rank: int) -> None:
+        """Work of a receiving thread: put a rank's messages into the inbox until the rank ends."""
         try:
-            with self._aside():
+            with self._own_stream():
                 while True:
                     kind, source, target, first, second, dtype, size = self._receive(
                         rank, 7, torch.int64
@@ -467,51 +492,57 @@ class Network:
                     if kind == GOODBYE:
                         return self._inbox.leave(rank)
                     self._inbox.put(
-                        (source, target, first, second), self._parcel(rank, size, DTYPES[dtype])
+                        (source, target, first, second),
+                        self._message_body(rank, size, DTYPES[dtype]),
                     )
         except RuntimeError as error:
-            self._inbox.fail(rank, one_line(error))
+            self._inbox.fail(rank, error_on_one_line(error))
 
-    def _parcel(self, rank: int, size: int, dtype: torch.dtype) -> _Parcel:
-        """The message that follows a header."""
+    def _message_body(self, rank: int, size: int, dtype: torch.dtype) -> _ReceivedMessage:
+        """Receive the bytes that follow a message's header."""
         if self._communicators is None:
-            return _Parcel(dtype, self._receive(rank, size, torch.uint8))
+            return _ReceivedMessage(dtype, self._receive(rank, size, torch.uint8))
         octets = torch.empty(size, dtype=torch.uint8, device=self.on)
         if size:
-            self._settle(self._communicators.receive(octets, rank))
-        return _Parcel(dtype, octets, self._communicators.ready())
+            self._wait_for_backend(self._communicators.receive(octets, rank))
+        return _ReceivedMessage(dtype, octets, self._communicators.work_event())
 
-    def _aside(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._communicators is None else self._communicators.aside()
+    def _own_stream(self) -> AbstractContextManager[object]:
+        """Context manager with a CUDA stream of this thread; no stream without a backend."""
+        return nullcontext() if self._communicators is None else self._communicators.own_stream()
 
-    def _settle(self, work: dist.Work) -> None:
-        """Wait for what a backend does: this thread's stream does where there is one."""
+    def _wait_for_backend(self, work: dist.Work) -> None:
+        """Wait for a backend's operation: this thread's CUDA stream waits, or the host."""
         if self.on.type == "cuda":
             work.wait()
         else:
             self._wait(work)
 
     def _receive(self, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Receive a tensor of known size from a rank over gloo."""
         tensor = torch.empty(size, dtype=dtype)
         if size:
             work = dist.irecv(tensor, rank, group=self._groups[rank < self.rank])
-            assert work is not None, "every rank is of the group"
+            assert work is not None, "every rank belongs to the group"
             self._wait(work)
         return tensor
 
     def _wait(self, work: dist.Work) -> None:
+        """Wait for an operation without a time limit; `abandon` can end the wait."""
         self._pending[current_thread()] = work
         work.wait(FOREVER)
 
 
-def _waits(waiting: Mapping[int, Take]) -> str:
+def _waiting_devices(waiting: Mapping[int, Take]) -> str:
+    """List of waiting devices and their messages, for error texts; at most eight."""
     return "; ".join(
         f"device {device} for message {take.key!r} from device {take.source}"
         for device, take in sorted(waiting.items())[:8]
     )
 
 
-def _digest(key: Hashable) -> tuple[int, int]:
+def _key_digest(key: Hashable) -> tuple[int, int]:
+    """Two 64-bit integers of a key's BLAKE2 digest."""
     octets = blake2b(repr(key).encode(), digest_size=16).digest()
     return int.from_bytes(octets[:8], "big", signed=True), int.from_bytes(
         octets[8:], "big", signed=True

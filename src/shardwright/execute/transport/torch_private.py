@@ -13,20 +13,20 @@ from torch.distributed import distributed_c10d as c10d
 def named_group(
     name: str, ranks: Sequence[int], *, backend: str, timeout: timedelta
 ) -> dist.ProcessGroup:
-    """A group of some ranks, made by its members alone, under a name that all of them give.
+    """Create a process group of some ranks under a given name, called by its members only.
 
-    ``torch.distributed.new_group`` numbers its groups: where only members take part, it finds one
-    name on all of them only if each has been of equally many groups. The store is asked over a
-    connection of the group's own, as threads wait for each other on one.
+    ``torch.distributed.new_group`` numbers its groups. If only members call it, they agree on the
+    number only if each belongs to equally many groups. The group has its own connection to the
+    store, because threads that share one wait for each other.
 
     Args:
-        name: no other group of the world's has it.
-        ranks: sorted; the caller's is among them.
+        name: unique among the groups of the world.
+        ranks: sorted, with the caller's rank.
     """
     world = dist.group.WORLD
     assert world is not None, "ranks have met"
     _, store = c10d._world.pg_map[world]
-    whole: Any = c10d._new_process_group_helper(
+    created: Any = c10d._new_process_group_helper(
         len(ranks),
         list(ranks).index(dist.get_rank()),
         list(ranks),
@@ -35,6 +35,6 @@ def named_group(
         c10d.GroupName(name) if hasattr(c10d, "GroupName") else name,
         timeout=timeout,
     )
-    made = whole[0]
-    c10d._world.pg_group_ranks[made] = {rank: number for number, rank in enumerate(ranks)}
-    return cast(dist.ProcessGroup, made)
+    group = created[0]
+    c10d._world.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
+    return cast(dist.ProcessGroup, group)

@@ -1,4 +1,4 @@
-"""Weights of a checkpoint, written as its family's class in Transformers would."""
+"""Conversion of a checkpoint to Hugging Face weights of its family's class."""
 
 from __future__ import annotations
 
@@ -7,53 +7,62 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint import SavedSource, has_block, read, tensor_name
+from shardwright.execute.checkpoints.checkpoint import (
+    SavedSource,
+    has_block,
+    read_checkpoint,
+    tensor_name,
+)
 from shardwright.execute.device_state.device_parameters import Key, parameter_of
-from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.execute.weights.read_weights import FLOATS, open_weights
-from shardwright.execute.weights.stored_settings import settings_of
-from shardwright.execute.weights.write_weights import WORDS, save_weights
+from shardwright.execute.weights.stored_settings import stored_settings
+from shardwright.execute.weights.write_weights import DTYPE_NAMES, save_weights
 from shardwright.model.blocks.multi_token_prediction import MODULE, without_predictors
 from shardwright.model.ir.model_graph import Model
 
 MASTER = "master"
 
 
-def written_weights(
+def write_checkpoint_weights(
     checkpoint: Path, *, model: Model, config: Path, folder: Path, dtype: str, base: Path | None
 ) -> tuple[tuple[Path, ...], int, str]:
-    """Write a checkpoint's parameters to a new folder: (files of tensors, step, dtype as
-    safetensors calls it).
+    """Write a checkpoint's parameters as Hugging Face weights: (files, step, dtype name).
+
+    The folder must be new; the dtype name is that of safetensors.
 
     Args:
-        model: that a configuration describes; the checkpoint's may be without prediction modules.
-        dtype: a key of `FLOATS`; empty = of the parameters in the checkpoint.
-        base: folder of what was not trained.
+        model: the model of a configuration; the checkpoint's model may lack prediction modules.
+        dtype: a key of `FLOATS`; empty = the format of the checkpoint's parameters.
+        base: folder of weights for untrained parameters.
 
     Raises:
-        DataError: as `read`, `open_weights` and `save_weights`; parameters were not trained and
-        there is no `base`.
+        DataError: as `read_checkpoint`, `open_weights` and `save_weights`; parameters were not
+            trained and there is no `base`.
     """
     model = model if has_block(checkpoint, MODULE) else without_predictors(model)
-    saved = read(
+    saved = read_checkpoint(
         checkpoint,
         model=model,
-        settings=settings_of(base, model=model, strict=False) if base is not None else None,
+        settings=stored_settings(base, model=model, strict=False) if base is not None else None,
     )
-    missing = next((key for key, _ in owned(model) if key not in saved.shapes), None)
+    missing = next((key for key, _ in stored_parameters(model) if key not in saved.shapes), None)
     if missing is not None and base is None:
         raise DataError(
             f"{checkpoint}: {tensor_name(model, missing)} was not trained, and is not in it",
             hint="--weights with the folder that the run began with",
         )
     trained = next(key for key in saved.shapes if parameter_of(model, key).trainable)
-    kept = saved.metadata.state_dict_metadata[tensor_name(model, trained)].properties.dtype
-    wanted = FLOATS[dtype] if dtype else kept
-    frozen = open_weights(base, model=model, dtype=torch.float64) if base is not None else _none
+    stored_dtype = saved.metadata.state_dict_metadata[tensor_name(model, trained)].properties.dtype
+    written_dtype = FLOATS[dtype] if dtype else stored_dtype
+    frozen = (
+        open_weights(base, model=model, dtype=torch.float64) if base is not None else _no_source
+    )
     source = SavedSource(saved=saved, frozen=frozen, state=MASTER)
-    files = save_weights(source, model=model, config=config, folder=folder, dtype=wanted)
-    return files, saved.step, WORDS[wanted]
+    files = save_weights(source, model=model, config=config, folder=folder, dtype=written_dtype)
+    return files, saved.step, DTYPE_NAMES[written_dtype]
 
 
-def _none(key: Key) -> torch.Tensor:
+def _no_source(key: Key) -> torch.Tensor:
+    """Parameter source that is never asked."""
     raise AssertionError(key)

@@ -1,6 +1,4 @@
-"""Names of the parameters of families with images in a Hugging Face checkpoint: a tower, a
-projector and a text model.
-"""
+"""Hugging Face parameter names of model families with images: tower, projector, text model."""
 
 from __future__ import annotations
 
@@ -27,34 +25,36 @@ from shardwright.execute.weights.layer_parameter_names import (
     QWEN_VISION,
 )
 from shardwright.execute.weights.naming_rules import (
-    Family,
-    Rule,
-    Stack,
-    linear,
-    norm,
-    one_more,
+    FamilyNames,
+    LayerStackNames,
+    NamingRule,
+    linear_names,
+    norm_names,
     renamed,
+    stored_less_one,
 )
 
-OF_IMAGES: Final[Mapping[str, Family]] = {
-    "Gemma4ForConditionalGeneration": Family(
+OF_IMAGES: Final[Mapping[str, FamilyNames]] = {
+    "Gemma4ForConditionalGeneration": FamilyNames(
         name="Gemma4ForConditionalGeneration",
         outer=renamed(OUTER, "model.", "model.language_model."),
         layers=GEMMA4,
         stem="model.language_model.layers.{layer}.",
         stacks={
-            "vision_embed": Stack(
+            "vision_embed": LayerStackNames(
                 rules={
-                    **linear("patch", "input_proj"),
-                    "patch.positions": Rule(tensor="position_embedding_table", gridded=True),
+                    **linear_names("patch", "input_proj"),
+                    "patch.positions": NamingRule(tensor="position_embedding_table", gridded=True),
                 },
                 stem="model.vision_tower.patch_embedder.",
             ),
-            "vision": Stack(rules=GEMMA4_TOWER, stem="model.vision_tower.encoder.layers.{layer}."),
-            "projector": Stack(rules=GEMMA4_PROJECTOR, stem="model."),
+            "vision": LayerStackNames(
+                rules=GEMMA4_TOWER, stem="model.vision_tower.encoder.layers.{layer}."
+            ),
+            "projector": LayerStackNames(rules=GEMMA4_PROJECTOR, stem="model."),
         },
     ),
-    "LlavaForConditionalGeneration": Family(
+    "LlavaForConditionalGeneration": FamilyNames(
         name="LlavaForConditionalGeneration",
         outer=renamed(OUTER, "", "language_model."),
         layers=LLAMA,
@@ -62,29 +62,31 @@ OF_IMAGES: Final[Mapping[str, Family]] = {
         base="vision_tower.vision_model.",
         instead="vision_tower.",
         stacks={
-            "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
-            "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
-            "projector": Stack(
-                rules={**linear("up", "linear_1"), **linear("down", "linear_2")},
+            "vision_embed": LayerStackNames(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
+            "vision": LayerStackNames(
+                rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."
+            ),
+            "projector": LayerStackNames(
+                rules={**linear_names("up", "linear_1"), **linear_names("down", "linear_2")},
                 stem="multi_modal_projector.",
             ),
         },
     ),
-    "KimiK25ForConditionalGeneration": Family(
+    "KimiK25ForConditionalGeneration": FamilyNames(
         name="KimiK25ForConditionalGeneration",
         outer=renamed(OUTER, "", "language_model."),
         layers=LATENT,
         predictors=PREDICTOR,
         stem="language_model.model.layers.{layer}.",
         stacks={
-            "vision_embed": Stack(rules=MOON_EMBED, stem="vision_tower.patch_embed."),
-            "vision": Stack(rules=MOON, stem="vision_tower.encoder.blocks.{layer}."),
-            "projector": Stack(
+            "vision_embed": LayerStackNames(rules=MOON_EMBED, stem="vision_tower.patch_embed."),
+            "vision": LayerStackNames(rules=MOON, stem="vision_tower.encoder.blocks.{layer}."),
+            "projector": LayerStackNames(
                 rules={
-                    **norm("vision_norm", "vision_tower.encoder.final_layernorm"),
-                    **norm("norm", "mm_projector.pre_norm"),
-                    **linear("up", "mm_projector.proj.0"),
-                    **linear("down", "mm_projector.proj.2"),
+                    **norm_names("vision_norm", "vision_tower.encoder.final_layernorm"),
+                    **norm_names("norm", "mm_projector.pre_norm"),
+                    **linear_names("up", "mm_projector.proj.0"),
+                    **linear_names("down", "mm_projector.proj.2"),
                 }
             ),
         },
@@ -95,38 +97,40 @@ OF_IMAGES: Final[Mapping[str, Family]] = {
         },
     ),
     **{
-        architecture: Family(
+        architecture: FamilyNames(
             name=architecture,
             outer=renamed(OUTER, "model.", "model.language_model."),
             layers=layers,
             stem="model.language_model.layers.{layer}.",
             stacks={
-                "vision_embed": Stack(rules=QWEN_EMBED, stem="model.visual."),
-                "vision": Stack(rules=QWEN_VISION, stem="model.visual.blocks.{layer}."),
-                "deep": Stack(
+                "vision_embed": LayerStackNames(rules=QWEN_EMBED, stem="model.visual."),
+                "vision": LayerStackNames(rules=QWEN_VISION, stem="model.visual.blocks.{layer}."),
+                "deep": LayerStackNames(
                     rules=QWEN_MERGER, stem="model.visual.deepstack_merger_list.{layer}."
                 ),
-                "projector": Stack(rules=QWEN_MERGER, stem="model.visual.merger."),
+                "projector": LayerStackNames(rules=QWEN_MERGER, stem="model.visual.merger."),
             },
         )
         for architecture, layers in (
             ("Qwen3VLForConditionalGeneration", LLAMA),
             (
                 "Qwen3VLMoeForConditionalGeneration",
-                {**LLAMA, **QWEN_EXPERTS, **linear("router", "mlp.gate")},
+                {**LLAMA, **QWEN_EXPERTS, **linear_names("router", "mlp.gate")},
             ),
         )
     },
-    "MiniMaxM3SparseForConditionalGeneration": Family(
+    "MiniMaxM3SparseForConditionalGeneration": FamilyNames(
         name="MiniMaxM3SparseForConditionalGeneration",
-        outer=renamed(one_more(OUTER), "", "language_model."),
-        layers=one_more(M3),
+        outer=renamed(stored_less_one(OUTER), "", "language_model."),
+        layers=stored_less_one(M3),
         stem="language_model.model.layers.{layer}.",
         stacks={
-            "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
-            "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
-            "projector": Stack(rules=M3_PROJECTOR),
+            "vision_embed": LayerStackNames(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
+            "vision": LayerStackNames(
+                rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."
+            ),
+            "projector": LayerStackNames(rules=M3_PROJECTOR),
         },
     ),
 }
-"""By architecture."""
+"""Naming rules of image model families, by architecture."""

@@ -1,4 +1,4 @@
-"""Rules for the place of a parameter in a Hugging Face checkpoint, as data."""
+"""Rules for the name and layout of a parameter in a Hugging Face checkpoint, as data."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import field, replace
 
 from shardwright.lazy_dataclass import dataclass
 
-Rules = Mapping[str, "Rule"]
+Rules = Mapping[str, "NamingRule"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """The place of a parameter in a checkpoint.
+class NamingRule:
+    """Name and layout of a parameter in a Hugging Face checkpoint.
 
     Args:
-        tensor: its name; ``{layer}`` is the number of the layer, ``{expert}`` of the expert (then a
-            tensor holds one expert).
-        turned: the tensor is (out, in), ours (in, out), of every expert where it has all.
-        middle: the tensor has a dim of one element behind the first (weights of a convolution).
-        folded: its last dims are channels, rows and columns of pixels, ours one
-            (`ImageInput.patch`).
-        gridded: its first dims are rows and columns of a table of positions, or axes and rows, ours
-            one (`Settings.stretched`).
-        beside: our parameters that share the tensor, one after another in its output dim, this one
-            among them; () = it is alone.
-        grouped: those stand in turns: for each head (or group of query heads, or single element) a
-            share of each.
-        heads: parameter whose heads those turns are, where it is none of them.
+        tensor: name of the tensor; ``{layer}`` is the number of the layer, ``{expert}`` that of the
+            expert (then a tensor holds one expert).
+        turned: the tensor is (out, in), our parameter (in, out); for every expert if it holds all.
+        middle: the tensor has a dim of one element after the first (weights of a convolution).
+        folded: its last dims are channels, rows and columns of pixels, which are one dim of our
+            parameter (`ImageInput.patch`).
+        gridded: its first dims are rows and columns of a table of positions, or axes and rows,
+            which are one dim of our parameter (`Settings.stretched`).
+        beside: our parameters that share the tensor, one after another in its output dim, this
+            parameter included; () = it has its own tensor.
+        grouped: these parameters are interleaved: for each head (or group of query heads, or single
+            element) a share of each.
+        heads: parameter whose heads these are, if it is none of `beside`.
         rotary: parameter whose width is the rotary part of a head, its last elements, stored as
-            pairs (even, odd) but where `Settings.rope_pairs` is false; ours are halves. Empty:
-            stored as ours.
-        pairs: the turned elements of every head, its first ones, are stored so.
-        either: some files have it with its last two dims in the other order, which their shape
-            says; where both are alike none is.
-        add: our value less the stored one.
-        alone: its name where its operator has no second parameter of the kind (a feed-forward
-            without a gate); empty: the same.
+            pairs (even, odd) unless `Settings.rope_pairs` is false; our parameter has halves.
+            Empty: stored as in our parameter.
+        pairs: the rotated elements of every head, its first ones, are stored as pairs.
+        either: some files have its last two dims in the other order, which the shape shows; equal
+            dims count as the usual order.
+        add: our value minus the stored value.
+        alone: its name if its operator has no second parameter of the kind (a feed-forward without
+            a gate); empty: the same name.
     """
 
     tensor: str
@@ -55,28 +55,26 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """The place of a run's parameters: `stem`, with ``{layer}`` for the number of the layer in it,
-    followed by a rule's tensor.
-    """
+class LayerStackNames:
+    """Naming rules of a stack of layers: `stem` (with ``{layer}``) before a rule's tensor name."""
 
     rules: Rules
     stem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """A family of models.
+class FamilyNames:
+    """Naming rules of a model family's parameters in Hugging Face checkpoints.
 
     Args:
-        outer: parameters of embedding and head, by our names.
-        layers: of a layer; the tensor's name goes behind `stem`.
-        predictors: of a module that predicts further tokens, where it differs from a layer; modules
-            are numbered behind the layers.
-        base: beginning of names that some files leave out, or write as `instead`.
-        others: more beginnings, and what some files have in their place.
-        stacks: of runs that are neither layers of one decoder nor around them, by what stands
-            before a dot in their names.
+        outer: rules of embedding and head, by our names.
+        layers: rules of a layer; the tensor's name follows `stem`.
+        predictors: rules of a module that predicts further tokens, where they differ from a
+            layer's; modules are numbered after the layers.
+        base: prefix of names that some files omit, or write as `instead`.
+        others: more prefixes, and the prefixes that some files have instead.
+        stacks: rules of runs other than a decoder's layers, embedding and head, by the part of the
+            run's name before a dot.
     """
 
     name: str
@@ -87,45 +85,45 @@ class Family:
     base: str = ""
     instead: str = ""
     others: Mapping[str, str] = field(default_factory=dict)
-    stacks: Mapping[str, Stack] = field(default_factory=dict)
+    stacks: Mapping[str, LayerStackNames] = field(default_factory=dict)
 
-    def other(self, tensor: str) -> str:
-        """The name that some files have a tensor under."""
-        other = {self.base: self.instead, **self.others}
+    def alternative_name(self, tensor: str) -> str:
+        """The name that some files use for a tensor."""
+        prefixes = {self.base: self.instead, **self.others}
         return next(
             (
                 new + tensor.removeprefix(old)
-                for old, new in other.items()
+                for old, new in prefixes.items()
                 if old and tensor.startswith(old)
             ),
             tensor,
         )
 
 
-def plain(**names: str) -> dict[str, Rule]:
-    """Parameters that are tensors as they stand; two underscores are a dot."""
-    return {ours.replace("__", "."): Rule(tensor=tensor) for ours, tensor in names.items()}
+def same_tensor(**names: str) -> dict[str, NamingRule]:
+    """Rules of parameters stored unchanged; two underscores in a name stand for a dot."""
+    return {ours.replace("__", "."): NamingRule(tensor=tensor) for ours, tensor in names.items()}
 
 
-def linear(ours: str, tensor: str) -> dict[str, Rule]:
-    """Weight and bias of a projection; a missing bias is never asked for."""
+def linear_names(ours: str, tensor: str) -> dict[str, NamingRule]:
+    """Rules of a projection's weight, transposed, and its bias, if there is one."""
     operator, _, number = ours.partition(":")
     suffix = f".{number}" if number else ""
     return {
-        f"{operator}.weight{suffix}": Rule(tensor=f"{tensor}.weight", turned=True),
-        f"{operator}.bias{suffix}": Rule(tensor=f"{tensor}.bias"),
+        f"{operator}.weight{suffix}": NamingRule(tensor=f"{tensor}.weight", turned=True),
+        f"{operator}.bias{suffix}": NamingRule(tensor=f"{tensor}.bias"),
     }
 
 
-def fused(
+def fused_projection(
     operator: str, tensor: str, *, parts: int, grouped: bool = False, turned: bool = True
-) -> dict[str, Rule]:
-    """A projection with several outputs that is one tensor."""
-    found: dict[str, Rule] = {}
+) -> dict[str, NamingRule]:
+    """Rules of a projection with several outputs that are one tensor."""
+    rules: dict[str, NamingRule] = {}
     for kind in ("weight", "bias"):
         names = tuple(f"{operator}.{kind}{f'.{i}' if i else ''}" for i in range(parts))
-        found |= {
-            name: Rule(
+        rules |= {
+            name: NamingRule(
                 tensor=f"{tensor}.{kind}",
                 turned=turned and kind == "weight",
                 beside=names,
@@ -133,83 +131,87 @@ def fused(
             )
             for name in names
         }
-    return found
+    return rules
 
 
-def norm(ours: str, tensor: str) -> dict[str, Rule]:
-    """Gain and bias of a norm."""
-    return {f"{ours}.{kind}": Rule(tensor=f"{tensor}.{kind}") for kind in ("weight", "bias")}
+def norm_names(ours: str, tensor: str) -> dict[str, NamingRule]:
+    """Rules of a norm's gain and bias."""
+    return {f"{ours}.{kind}": NamingRule(tensor=f"{tensor}.{kind}") for kind in ("weight", "bias")}
 
 
-def experts_of(tensors: tuple[str, str, str]) -> dict[str, Rule]:
-    """Gate, up and down of the experts."""
+def expert_names(tensors: tuple[str, str, str]) -> dict[str, NamingRule]:
+    """Rules of gate, up and down of the experts, one tensor for each expert."""
     names = ("experts.up.weight", "experts.up.weight.1", "experts.down.weight")
     return {
-        ours: Rule(tensor=f"{tensor}.weight", turned=True)
+        ours: NamingRule(tensor=f"{tensor}.weight", turned=True)
         for ours, tensor in zip(names, tensors, strict=True)
     }
 
 
-def of_all_experts(up: str, down: str) -> dict[str, Rule]:
-    """Gate and up of all experts, one behind the other, and down: a tensor each, (experts, out,
-    in).
-    """
+def stacked_expert_names(up: str, down: str) -> dict[str, NamingRule]:
+    """Rules of gate and up of all experts in one tensor, and down: (experts, out, in)."""
     return {
         **{
             name: replace(rule, turned=True)
             for name, rule in side_by_side("experts.up.weight", up).items()
         },
-        "experts.down.weight": Rule(tensor=down, turned=True),
+        "experts.down.weight": NamingRule(tensor=down, turned=True),
     }
 
 
-def one_more(rules: Rules) -> dict[str, Rule]:
-    """Gains that are stored less one."""
+def stored_less_one(rules: Rules) -> dict[str, NamingRule]:
+    """Rules of norms whose gains are stored minus one."""
     return {
         name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule
         for name, rule in rules.items()
     }
 
 
-def side_by_side(name: str, tensor: str, *, turned: bool = False) -> dict[str, Rule]:
-    """Two parameters that are one tensor, the second's elements behind the first's."""
+def side_by_side(name: str, tensor: str, *, turned: bool = False) -> dict[str, NamingRule]:
+    """Rules of two parameters that are one tensor, the second after the first."""
     both = (name, f"{name}.1")
-    return {one: Rule(tensor=tensor, beside=both, turned=turned) for one in both}
+    return {parameter: NamingRule(tensor=tensor, beside=both, turned=turned) for parameter in both}
 
 
-def either_way(rules: Rules) -> dict[str, Rule]:
-    """Tensors whose last two dims some files have in the other order."""
+def in_either_order(rules: Rules) -> dict[str, NamingRule]:
+    """Rules of tensors whose last two dims some files have in the other order."""
     return {name: replace(rule, either=True) for name, rule in rules.items()}
 
 
-def in_turns(name: str, tensor: str) -> dict[str, Rule]:
-    """Two parameters whose elements stand in turns."""
+def interleaved(name: str, tensor: str) -> dict[str, NamingRule]:
+    """Rules of two parameters whose elements alternate in one tensor."""
     both = (name, f"{name}.1")
-    return {one: Rule(tensor=tensor, beside=both, grouped=True) for one in both}
+    return {parameter: NamingRule(tensor=tensor, beside=both, grouped=True) for parameter in both}
 
 
-def in_heads(names: tuple[str, ...], tensor: str, *, heads: str = "") -> dict[str, Rule]:
-    """Projections that are one tensor, for each head a share of each; `heads`: of another
-    parameter.
+def interleaved_by_head(
+    names: tuple[str, ...], tensor: str, *, heads: str = ""
+) -> dict[str, NamingRule]:
+    """Rules of projections that are one tensor, with a share of each projection for each head.
+
+    `heads`: parameter whose heads these are, if it is none of them.
     """
     return {
-        name: Rule(tensor=f"{tensor}.weight", turned=True, beside=names, grouped=True, heads=heads)
+        name: NamingRule(
+            tensor=f"{tensor}.weight", turned=True, beside=names, grouped=True, heads=heads
+        )
         for name in names
     }
 
 
-def renamed(rules: Rules, stem: str, other: str) -> dict[str, Rule]:
-    """The tensors of `stem` under another one."""
+def renamed(rules: Rules, stem: str, new_stem: str) -> dict[str, NamingRule]:
+    """The rules with `stem` replaced by `other` in tensor names."""
     return {
-        name: replace(rule, tensor=rule.tensor.replace(stem, other, 1))
+        name: replace(rule, tensor=rule.tensor.replace(stem, new_stem, 1))
         for name, rule in rules.items()
     }
 
 
-def beneath(prefix: str, rules: Rules) -> dict[str, Rule]:
-    """The same tensors of parameters whose names begin so."""
+def with_prefix(prefix: str, rules: Rules) -> dict[str, NamingRule]:
+    """The rules for parameters whose own names have a prefix."""
 
     def named(name: str) -> str:
+        """The name with the prefix; an empty name stays empty."""
         return f"{prefix}{name}" if name else ""
 
     return {
@@ -223,26 +225,26 @@ def beneath(prefix: str, rules: Rules) -> dict[str, Rule]:
     }
 
 
-def in_pairs(rules: Rules) -> dict[str, Rule]:
-    """Queries and keys whose turned elements stand as pairs."""
+def in_rotary_pairs(rules: Rules) -> dict[str, NamingRule]:
+    """The rules with rotated elements of queries and keys stored as (even, odd) pairs."""
     turned = {f"qkv.{kind}{which}" for kind in ("weight", "bias") for which in ("", ".1")}
     return {
         name: replace(rule, pairs=True) if name in turned else rule for name, rule in rules.items()
     }
 
 
-def shared_experts(tensor: str) -> dict[str, Rule]:
-    """Gate, up and down of experts that every token visits."""
+def shared_experts(tensor: str) -> dict[str, NamingRule]:
+    """Rules of gate, up and down of the shared expert, which every token visits."""
     return {
-        **linear("shared.up", f"{tensor}.gate_proj"),
-        **linear("shared.up:1", f"{tensor}.up_proj"),
-        **linear("shared.down", f"{tensor}.down_proj"),
+        **linear_names("shared.up", f"{tensor}.gate_proj"),
+        **linear_names("shared.up:1", f"{tensor}.up_proj"),
+        **linear_names("shared.down", f"{tensor}.down_proj"),
     }
 
 
-def convolved(parts: int) -> dict[str, Rule]:
-    """A depthwise convolution of so many parts that is one tensor."""
-    rules = fused("conv", "mixer.conv1d", parts=parts, turned=False)
+def convolution_names(parts: int) -> dict[str, NamingRule]:
+    """Rules of a depthwise convolution with several parts that are one tensor."""
+    rules = fused_projection("conv", "mixer.conv1d", parts=parts, turned=False)
     return {
         name: replace(rule, middle=rule.tensor.endswith("weight")) for name, rule in rules.items()
     }

@@ -1,4 +1,4 @@
-"""Read parameters from Hugging Face safetensors: a device reads the slices that it holds."""
+"""Reader of Hugging Face safetensors: each device reads only its slices of parameters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.device_parameters import Key, origin, whole_shape
-from shardwright.execute.weights.naming_rules import Family
+from shardwright.execute.weights.naming_rules import FamilyNames
 from shardwright.execute.weights.parameter_layout import (
-    Patch,
-    Stored,
-    adapters,
-    owned,
-    patches,
-    stored,
+    StoredTensor,
+    TensorSlice,
+    adapter_keys,
+    stored_parameters,
+    stored_tensor_of,
+    tensor_slices,
 )
-from shardwright.execute.weights.parameter_names import CONFIG, family_of
+from shardwright.execute.weights.parameter_names import CONFIG, naming_rules_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import num_predictors_of, without_predictors
 from shardwright.model.families.huggingface_config import load_config
@@ -33,83 +33,86 @@ from shardwright.program.layout.tensor_layout import Box, count
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 COMPARED = 64
-"""Rows, or some more, of a head that are compared with the embedding."""
+"""Minimum number of rows of a head that are compared with the embedding."""
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFaceWeights:
-    """A source of parameters: a folder of safetensors that has been verified against a model.
+    """Parameter source: a folder of safetensors that has been checked against a model.
 
     Args:
-        files: of every tensor, its file and its name there.
-        dtype: of what is read.
-        beside: what adapters begin with, which no file has.
-        remarks: what of the folder the model is without, in a sentence.
+        files: (file, name in the file) of every tensor.
+        dtype: format of the values that are returned.
+        beside: initial values of adapters, which no file has.
+        remarks: sentences on tensors of the folder that the model does not use.
     """
 
     folder: Path
     model: Model
-    family: Family
+    family: FamilyNames
     files: Mapping[str, tuple[str, str]]
     dtype: torch.dtype
     beside: InitialValues
     remarks: tuple[str, ...] = ()
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """A whole parameter."""
+        """Read a full parameter."""
         return self.part(key, tuple(((0, n),) for n in whole_shape(self.model, key)))
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """The part of a parameter in a box: only the slices of it are read.
+        """Read the part of a parameter in a box, and only its slices.
 
         Raises:
-            DataError: the file cannot be read any more.
+            DataError: the file can no longer be read.
         """
-        if key in adapters(self.model):
+        if key in adapter_keys(self.model):
             return self.beside.part(key, box)
-        found = stored(self.model, self.family, key)
+        stored = stored_tensor_of(self.model, self.family, key)
         result = torch.empty([count(i) for i in box], dtype=self.dtype)
-        by_file: dict[str, list[Patch]] = {}
-        for patch in patches(found, box):
-            by_file.setdefault(self.files[patch.tensor][0], []).append(patch)
-        for name, wanted in by_file.items():
-            with _opened(self.folder / name) as file:
-                for patch in wanted:
-                    values = _slice(file.get_slice(self.files[patch.tensor][1]), patch, found)
-                    result[tuple(slice(a, b) for a, b in patch.into)] = _ours(
-                        values, patch, found, result
+        by_file: dict[str, list[TensorSlice]] = {}
+        for piece in tensor_slices(stored, box):
+            by_file.setdefault(self.files[piece.tensor][0], []).append(piece)
+        for name, slices_of_file in by_file.items():
+            with _open_safetensors(self.folder / name) as file:
+                for piece in slices_of_file:
+                    values = _read_slice(file.get_slice(self.files[piece.tensor][1]), piece, stored)
+                    result[tuple(slice(a, b) for a, b in piece.into)] = _to_our_dims(
+                        values, piece, stored, result
                     )
         return result
 
 
-def _slice(tensor: Any, patch: Patch, found: Stored) -> torch.Tensor:
-    """A box of a tensor of a file; of its first or last dims, where they are one of ours, all is
-    read first.
+def _read_slice(tensor: Any, piece: TensorSlice, stored: StoredTensor) -> torch.Tensor:
+    """Read a box of a tensor in a file.
+
+    Dims that are one dim of our parameter are read in full and merged first.
     """
-    box = tuple(slice(a, b) for a, b in patch.box)
-    if tuple(tensor.get_shape()) != found.shape:
+    box = tuple(slice(a, b) for a, b in piece.box)
+    if tuple(tensor.get_shape()) != stored.shape:
         return cast(torch.Tensor, tensor[(*box[:-2], box[-1], box[-2])].mT)
-    if found.first > 1:
-        return cast(torch.Tensor, tensor[:].reshape(found.flat)[box])
-    if len(found.shape) == len(box):
+    if stored.first > 1:
+        return cast(torch.Tensor, tensor[:].reshape(stored.flat)[box])
+    if len(stored.shape) == len(box):
         return cast(torch.Tensor, tensor[box])
     return cast(torch.Tensor, tensor[box[:-1]].flatten(len(box) - 1)[..., box[-1]])
 
 
-def _ours(values: torch.Tensor, patch: Patch, found: Stored, like: torch.Tensor) -> torch.Tensor:
-    """The values read, picked and transposed to our dims and dtype."""
-    for dim, pick in enumerate(patch.pick):
+def _to_our_dims(
+    values: torch.Tensor, piece: TensorSlice, stored: StoredTensor, like: torch.Tensor
+) -> torch.Tensor:
+    """The values read, picked and transposed to our parameter's dims."""
+    for dim, pick in enumerate(piece.pick):
         if pick is not None:
             values = values.index_select(dim, torch.from_numpy(pick))
-    values = values.reshape([n for n, d in zip(values.shape, patch.dims, strict=True) if d >= 0])
-    own = [d for d in patch.dims if d >= 0]
-    values = values.permute([own.index(d) for d in sorted(own)]).reshape(
-        [b - a for a, b in patch.into]
+    values = values.reshape([n for n, d in zip(values.shape, piece.dims, strict=True) if d >= 0])
+    our_dims = [d for d in piece.dims if d >= 0]
+    values = values.permute([our_dims.index(d) for d in sorted(our_dims)]).reshape(
+        [b - a for a, b in piece.into]
     )
     return (
-        values.to(torch.promote_types(like.dtype, torch.float32)) + found.add
-        if found.add
+        values.to(torch.promote_types(like.dtype, torch.float32)) + stored.add
+        if stored.add
         else values
     )
 
@@ -117,43 +120,43 @@ def _ours(values: torch.Tensor, patch: Patch, found: Stored, like: torch.Tensor)
 def open_weights(
     folder: Path, *, model: Model, dtype: torch.dtype, seed: int = 0
 ) -> HuggingFaceWeights:
-    """The weights of a model in a folder with ``config.json`` and ``model.safetensors``, or shards
-    and their index.
+    """Open a folder of Hugging Face weights, and check that it has every tensor of the model.
 
-    Headers of all files are read, and every tensor that the model needs is sought: no step begins
-    with a tensor missing.
+    The folder has ``config.json`` and ``model.safetensors``, or shards and their index. The headers
+    of all files are read, so that a missing tensor is found before the first step.
 
     Args:
-        model: that is trained; the folder's configuration must describe the same, but for adapters.
-        dtype: of what is read, whatever the files have.
-        seed: of adapters' first values.
+        model: the model that is trained; the folder's configuration must describe the same model,
+            without adapters.
+        dtype: format of the values, independent of the files' format.
+        seed: seed of the adapters' initial values.
 
     Raises:
-        DataError: the family has no table; a file lacks or is truncated; a tensor lacks, or has
-            another shape or dtype; the configuration is of another model, but for prediction
-            modules that the model is without. File and tensor are named. A model beside a teacher.
+        DataError: the family has no naming rules; a file or a tensor is missing, truncated, or of
+        another shape or dtype; the configuration is of another model (prediction modules may be
+        left out); the model has a teacher. The error names file and tensor.
     """
     if model.teacher_layers:
         raise DataError(
             "weights of a model and its teacher are not read yet",
             hint="without --weights both begin at random values",
         )
-    family = family_of(model.architecture)
+    family = naming_rules_of(model.architecture)
     described = _require_model(folder, model.base or model)
-    listed = _listed(folder)
-    headers: dict[str, _Header] = {}
-    for name in sorted(set(listed.values()) if listed else {SINGLE}):
-        headers |= _headers(folder, name)
+    file_of_tensor = _read_index(folder)
+    headers: dict[str, _TensorHeader] = {}
+    for name in sorted(set(file_of_tensor.values()) if file_of_tensor else {SINGLE}):
+        headers |= _read_headers(folder, name)
     files: dict[str, tuple[str, str]] = {}
     if num_predictors_of(model) and not _has_predictors(model, family, headers):
         raise DataError(
-            f"{folder}: its files have nothing of the {_modules(model)} that its {CONFIG} names, as"
-            f" Transformers saves {family.name}",
+            f"{folder}: its files have nothing of the {_module_count_text(model)} that its"
+            f" {CONFIG} names, as Transformers saves {family.name}",
             hint=f"plan the model without, and it is read: --train {LEFT_OUT}",
         )
-    for tensor, place in tensors_of(model, family):
+    for tensor, stored in stored_tensors(model, family):
         if tensor not in files:
-            files[tensor] = _require(folder, family, headers, tensor, place, listed)
+            files[tensor] = _locate_tensor(folder, family, headers, tensor, stored, file_of_tensor)
     _require_tied(folder, model, family, headers)
     return HuggingFaceWeights(
         folder=folder,
@@ -162,92 +165,109 @@ def open_weights(
         files=files,
         dtype=dtype,
         beside=InitialValues(model=model, seed=seed, dtype=dtype),
-        remarks=_left_out(folder, model, described, family, headers),
+        remarks=_unused_modules(folder, model, described, family, headers),
     )
 
 
-def tensors_of(model: Model, family: Family) -> Iterator[tuple[str, Stored]]:
-    """Every tensor that some part of a model's parameters stands in, with how; one may come several
-    times.
+def stored_tensors(model: Model, family: FamilyNames) -> Iterator[tuple[str, StoredTensor]]:
+    """Iterate over (name, layout) of every tensor that holds a part of the model's parameters.
+
+    A tensor may occur several times.
     """
-    for key, _ in owned(model):
-        if key not in adapters(model):
-            place = stored(model, family, key)
+    for key, _ in stored_parameters(model):
+        if key not in adapter_keys(model):
+            stored = stored_tensor_of(model, family, key)
             names = dict.fromkeys(
-                p.tensor for p in patches(place, tuple(((0, n),) for n in whole_shape(model, key)))
+                p.tensor
+                for p in tensor_slices(stored, tuple(((0, n),) for n in whole_shape(model, key)))
             )
-            yield from ((name, place) for name in names)
+            yield from ((name, stored) for name in names)
 
 
-def _has_predictors(model: Model, family: Family, headers: Mapping[str, _Header]) -> bool:
-    """Some tensor of a prediction module is in the files."""
-    others = {name for name, _ in tensors_of(without_predictors(model), family)}
-    own = {name for name, _ in tensors_of(model, family)} - others
-    return any(name in headers or family.other(name) in headers for name in own)
+def _has_predictors(
+    model: Model, family: FamilyNames, headers: Mapping[str, _TensorHeader]
+) -> bool:
+    """True if the files have some tensor of a prediction module."""
+    other_tensors = {name for name, _ in stored_tensors(without_predictors(model), family)}
+    predictor_tensors = {name for name, _ in stored_tensors(model, family)} - other_tensors
+    return any(
+        name in headers or family.alternative_name(name) in headers for name in predictor_tensors
+    )
 
 
-def _modules(model: Model) -> str:
+def _module_count_text(model: Model) -> str:
+    """Text such as ``1 prediction module``."""
     number = num_predictors_of(model)
     return f"{number} prediction module{'s' if number > 1 else ''}"
 
 
-def _left_out(
-    folder: Path, model: Model, described: Model, family: Family, headers: Mapping[str, _Header]
+def _unused_modules(
+    folder: Path,
+    model: Model,
+    described: Model,
+    family: FamilyNames,
+    headers: Mapping[str, _TensorHeader],
 ) -> tuple[str, ...]:
-    """The tensors that the folder describes and the model lacks."""
+    """Remarks on prediction modules that the folder describes and the model does not have."""
     if num_predictors_of(model) or not num_predictors_of(described):
         return ()
-    known = bool(family.predictors) and not _has_predictors(described, family, headers)
-    why = "of which its files have nothing" if known else "which is not trained"
-    return (f"the model is without the {_modules(described)} that {folder / CONFIG} names, {why}",)
+    is_missing = bool(family.predictors) and not _has_predictors(described, family, headers)
+    why = "of which its files have nothing" if is_missing else "which is not trained"
+    return (
+        f"the model is without the {_module_count_text(described)} that {folder / CONFIG} names,"
+        f" {why}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
+class _TensorHeader:
+    """File, shape and dtype of a tensor, from a safetensors header."""
+
     file: str
     shape: tuple[int, ...]
     dtype: str
 
 
-def _require(
+def _locate_tensor(
     folder: Path,
-    family: Family,
-    headers: Mapping[str, _Header],
+    family: FamilyNames,
+    headers: Mapping[str, _TensorHeader],
     tensor: str,
-    place: Stored,
-    listed: Mapping[str, str],
+    stored: StoredTensor,
+    file_of_tensor: Mapping[str, str],
 ) -> tuple[str, str]:
-    """(file, name there) of a tensor that has the right shape and a dtype that we read."""
-    name = tensor if tensor in headers else family.other(tensor)
+    """(file, name in the file) of a tensor, checked for its shape and dtype."""
+    name = tensor if tensor in headers else family.alternative_name(tensor)
     if name not in headers:
-        file = folder / listed.get(tensor, INDEX if listed else SINGLE)
+        file = folder / file_of_tensor.get(tensor, INDEX if file_of_tensor else SINGLE)
         hint = f"give the whole checkpoint of {family.name}"
         untied = (
             "; a model whose logits are the embedding says tie_word_embeddings"
             if tensor.startswith("lm_head")
             else ""
         )
-        raise DataError(f"{file}: tensor {tensor} lacks", hint=f"{hint}{untied}")
-    found = headers[name]
-    if found.shape not in place.shapes:
+        raise DataError(f"{file}: tensor {tensor} is missing", hint=f"{hint}{untied}")
+    header = headers[name]
+    if header.shape not in stored.shapes:
         raise DataError(
-            f"{folder / found.file}: tensor {name} has shape {list(found.shape)}, not"
-            f" {list(place.shape)}",
+            f"{folder / header.file}: tensor {name} has shape {list(header.shape)}, not"
+            f" {list(stored.shape)}",
             hint="give the weights of the model that the configuration describes",
         )
-    if found.dtype not in FLOATS:
+    if header.dtype not in FLOATS:
         raise DataError(
-            f"{folder / found.file}: tensor {name} is stored as {found.dtype}",
+            f"{folder / header.file}: tensor {name} is stored as {header.dtype}",
             hint=f"convert it to one of {', '.join(FLOATS)} first",
         )
-    return found.file, name
+    return header.file, name
 
 
 def _require_tied(
-    folder: Path, model: Model, family: Family, headers: Mapping[str, _Header]
+    folder: Path, model: Model, family: FamilyNames, headers: Mapping[str, _TensorHeader]
 ) -> None:
-    """Raise where a file has a head of its own and the model has none: trained apart, every row
-    differs; some are compared.
+    """Raise if a file has a head of its own where the model ties it to the embedding.
+
+    Some rows are compared: after separate training every row differs.
     """
     heads = [(i, run) for i, run in enumerate(model.runs) if run.name == "head"]
     for number, operator in ((i, o) for i, run in heads for o in model.blocks[run.block].operators):
@@ -258,8 +278,10 @@ def _require_tied(
                 (number, 0, operator.name, parameter.name),
                 origin(model, number, 0, operator, parameter).key,
             )
-            head, owner = (stored(model, family, key).tensor for key in keys)
-            names = [name if name in headers else family.other(name) for name in (head, owner)]
+            head, owner = (stored_tensor_of(model, family, key).tensor for key in keys)
+            names = [
+                name if name in headers else family.alternative_name(name) for name in (head, owner)
+            ]
             if names[0] not in headers or names[0] == names[1]:
                 continue
             rows = [_some_rows(folder, headers[name], name) for name in names]
@@ -274,9 +296,9 @@ def _require_tied(
                 )
 
 
-def _some_rows(folder: Path, header: _Header, name: str) -> torch.Tensor:
-    """Rows of a tensor, evenly spread over it."""
-    with _opened(folder / header.file) as file:
+def _some_rows(folder: Path, header: _TensorHeader, name: str) -> torch.Tensor:
+    """Read evenly spread rows of a tensor."""
+    with _open_safetensors(folder / header.file) as file:
         part = file.get_slice(name)
         return torch.stack(
             [
@@ -287,41 +309,43 @@ def _some_rows(folder: Path, header: _Header, name: str) -> torch.Tensor:
 
 
 def _require_model(folder: Path, model: Model) -> Model:
-    """The model that the folder's configuration describes: this one, but for prediction modules
-    that it may have more.
+    """The model of a folder's configuration, checked to equal `model` up to prediction modules.
 
     Raises:
-        DataError: it is another one.
+        DataError: it is another model.
     """
     path = folder / CONFIG
     try:
         described = load_config(path)
     except ModelError as error:
         raise DataError(error.message, hint=error.hint) from None
-    other = described if num_predictors_of(model) else without_predictors(described)
+    comparable = described if num_predictors_of(model) else without_predictors(described)
     pairs = {
-        "architecture": (other.architecture, model.architecture),
-        "hidden width": (other.hidden, model.hidden),
-        "vocabulary": (other.vocab, model.vocab),
-        "blocks in a row": (sum(r.count for r in other.runs), sum(r.count for r in model.runs)),
-        "parameters": (other.num_parameters, model.num_parameters),
-        "blocks": (other.blocks, model.blocks),
-        "order of layers": (other.runs, model.runs),
-        "patches of images": (other.settings.image, model.settings.image),
-        "pairs of rotary elements": (other.settings.rope_pairs, model.settings.rope_pairs),
+        "architecture": (comparable.architecture, model.architecture),
+        "hidden width": (comparable.hidden, model.hidden),
+        "vocabulary": (comparable.vocab, model.vocab),
+        "blocks in a row": (
+            sum(r.count for r in comparable.runs),
+            sum(r.count for r in model.runs),
+        ),
+        "parameters": (comparable.num_parameters, model.num_parameters),
+        "blocks": (comparable.blocks, model.blocks),
+        "order of layers": (comparable.runs, model.runs),
+        "patches of images": (comparable.settings.image, model.settings.image),
+        "pairs of rotary elements": (comparable.settings.rope_pairs, model.settings.rope_pairs),
     }
-    for what, (theirs, ours) in pairs.items():
+    for property_name, (theirs, ours) in pairs.items():
         if theirs != ours:
             shown = f" ({theirs}, not {ours})" if isinstance(theirs, int | str) else ""
             raise DataError(
-                f"{path}: it is of another model: {what} differ{shown}",
+                f"{path}: it is of another model: {property_name} differ{shown}",
                 hint=f"train the model of that file, or give {model.name}'s",
             )
     return described
 
 
-def _listed(folder: Path) -> dict[str, str]:
-    """File of every tensor, by the index; empty where all are in one file."""
+def _read_index(folder: Path) -> dict[str, str]:
+    """File of every tensor, from the index; empty where all tensors are in one file."""
     path = folder / INDEX
     if not path.is_file():
         return {}
@@ -338,23 +362,21 @@ def _listed(folder: Path) -> dict[str, str]:
     return listed
 
 
-def _headers(folder: Path, name: str) -> dict[str, _Header]:
-    """The header entries of a file's tensors, by name."""
-    found = {}
-    with _opened(folder / name) as file:
+def _read_headers(folder: Path, name: str) -> dict[str, _TensorHeader]:
+    """Header entries of a file's tensors, by name."""
+    headers = {}
+    with _open_safetensors(folder / name) as file:
         for tensor in file.keys():  # noqa: SIM118
             part = file.get_slice(tensor)
-            found[tensor] = _Header(
+            headers[tensor] = _TensorHeader(
                 file=name, shape=tuple(part.get_shape()), dtype=part.get_dtype()
             )
-    return found
+    return headers
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A safetensors file. A file that is shorter than its header says is refused as soon as it is
-    opened.
-    """
+def _open_safetensors(path: Path) -> Iterator[Any]:
+    """Context manager that opens a safetensors file; truncated files raise `DataError`."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -362,7 +384,7 @@ def _opened(path: Path) -> Iterator[Any]:
             f"{path} needs the safetensors package", hint="pip install 'shardwright[run]'"
         ) from None
     if not path.is_file():
-        raise DataError(f"{path} lacks", hint="give a whole checkpoint")
+        raise DataError(f"{path} is missing", hint="give a whole checkpoint")
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -1,29 +1,33 @@
-"""The numbers that a folder of weights was trained with. Needs no PyTorch."""
+"""Computation settings of the model in a folder of weights.
+
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.weights.parameter_names import CONFIG, family_of
+from shardwright.execute.weights.parameter_names import CONFIG, naming_rules_of
 from shardwright.model.families.huggingface_config import language_config, parse_config
 from shardwright.model.families.model_settings import differences, settings_of_fields
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
 
 
-def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:
-    """Base of rotary positions and epsilon of norms from the ``config.json`` of a folder.
+def stored_settings(folder: Path, *, model: Model, strict: bool = True) -> Settings:
+    """Settings (rotary base, norm epsilon and others) from a folder's ``config.json``.
 
     Args:
-        strict: refuse a configuration under which the published model computes what ours does not.
+        strict: reject a configuration under which the published model computes differently from
+            ours.
 
     Raises:
-        DataError: no such file; a number that is none; a family whose weights are not read; with
-        `strict`, every difference by name.
+        DataError: no such file; an invalid number; a family whose weights are not read; with
+        `strict`, a list of all differences.
     """
     path = folder / CONFIG
-    family_of(model.architecture)
+    naming_rules_of(model.architecture)
     try:
         config = language_config(parse_config(path.read_bytes(), source=str(path)))
         settings = settings_of_fields(config, model=model, source=str(path))
@@ -33,11 +37,11 @@ def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:
         ) from None
     except ModelError as error:
         raise DataError(error.message, hint=error.hint) from None
-    found = differences(config, model=model)
-    if strict and found:
+    differing = differences(config, model=model)
+    if strict and differing:
         raise DataError(
             f"{path}: with these weights the published model computes what ours does not:"
-            f" {'; '.join(found)}",
+            f" {'; '.join(differing)}",
             hint="use a model without them; weights can be converted all the same",
         )
     return settings

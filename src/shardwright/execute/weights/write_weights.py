@@ -1,7 +1,8 @@
-"""Write parameters as Hugging Face safetensors, tensor by tensor: shards, their index and the
-configuration.
+"""Writer of Hugging Face safetensors: shards, their index and the configuration.
 
-Where each parameter stands is the table that reading uses. A file is eight bytes with the length of
+Tensors are written one after another.
+
+Naming rules are those of reading. A file is eight bytes with the length of
 a JSON header, the header, and the tensors one after another (safetensors, format).
 """
 
@@ -18,9 +19,21 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.device_parameters import Key, Parts, Source, part, whole_shape
-from shardwright.execute.weights.parameter_layout import Patch, Stored, owned, patches, stored
-from shardwright.execute.weights.parameter_names import CONFIG, family_of
+from shardwright.execute.device_state.device_parameters import (
+    Key,
+    Source,
+    SourceOfParts,
+    parameter_part,
+    whole_shape,
+)
+from shardwright.execute.weights.parameter_layout import (
+    StoredTensor,
+    TensorSlice,
+    stored_parameters,
+    stored_tensor_of,
+    tensor_slices,
+)
+from shardwright.execute.weights.parameter_names import CONFIG, naming_rules_of
 from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTED, num_predictors_of
@@ -29,21 +42,21 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.router_balancing import selection_biases
 
 SHARD_BYTES = 5_000_000_000
-WORDS = {dtype: word for word, dtype in FLOATS.items()}
+DTYPE_NAMES = {dtype: word for word, dtype in FLOATS.items()}
 """Name of each dtype in a safetensors header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tensor:
-    """A tensor to write: its shape and dtype, and what of which parameters it is made of."""
+class _TensorToWrite:
+    """A tensor to write: shape, dtype, and the parameter slices that it consists of."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    parts: list[tuple[Key, Stored, Patch]]
+    parts: list[tuple[Key, StoredTensor, TensorSlice]]
 
     @property
     def bytes(self) -> int:
-        """In the file."""
+        """Bytes of the tensor in the file."""
         return prod(self.shape) * int(self.dtype.itemsize)
 
 
@@ -56,22 +69,23 @@ def save_weights(
     dtype: torch.dtype,
     shard_bytes: int = SHARD_BYTES,
 ) -> tuple[Path, ...]:
-    """Write all parameters of a model to a new folder as its family's class in Transformers would;
-    the files of tensors.
+    """Write all parameters of a model to a new folder of Hugging Face weights; returns the files.
+
+    The files are as the family's class in Transformers writes them.
 
     Args:
-        source: of a checkpoint: `SavedSource`.
-        config: ``config.json`` of the model, which is copied with the dtype of the files.
-        dtype: of the files; biases of routers' choices have float32 at least, as in Transformers.
-        shard_bytes: most bytes of tensors in a file, but for a larger one. One tensor is in memory
-            at a time.
+        source: source of parameters, such as `SavedSource` of a checkpoint.
+        config: ``config.json`` of the model, which is copied with the files' dtype.
+        dtype: format of the files; router choice biases have at least float32, as in Transformers.
+        shard_bytes: maximum bytes of tensors in a file, unless one tensor is larger. One tensor is
+            in memory at a time.
 
     Raises:
-        DataError: the family has no table; the folder exists; a file cannot be written.
+        DataError: the family has no naming rules; the folder exists; a file cannot be written.
     """
-    planned = _planned(model, dtype)
-    asked: object = source
-    parts = source if isinstance(asked, Parts) else lru_cache(maxsize=1)(source)
+    planned = _tensors_to_write(model, dtype)
+    parts_source: object = source
+    parts = source if isinstance(parts_source, SourceOfParts) else lru_cache(maxsize=1)(source)
     if folder.exists():
         raise DataError(f"{folder} exists", hint="give the name of a folder that does not")
     shards: list[list[str]] = [[]]
@@ -85,20 +99,20 @@ def save_weights(
         if len(shards) == 1
         else [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     )
-    made = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(made, ignore_errors=True)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        made.mkdir(parents=True)
-        (made / CONFIG).write_text(_configured(config, dtype, model))
+        unfinished.mkdir(parents=True)
+        (unfinished / CONFIG).write_text(_config_text(config, dtype, model))
         for file, names in zip(files, shards, strict=True):
-            _write(made / file, {name: planned[name] for name in names}, parts)
+            _write_safetensors(unfinished / file, {name: planned[name] for name in names}, parts)
         if len(files) > 1:
-            listed = {
+            file_of_tensor = {
                 name: file for file, names in zip(files, shards, strict=True) for name in names
             }
-            index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": listed}
-            (made / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-        os.rename(made, folder)
+            index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": file_of_tensor}
+            (unfinished / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+        os.rename(unfinished, folder)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}", hint="give a folder with room for the weights"
@@ -106,39 +120,39 @@ def save_weights(
     return tuple(folder / file for file in files)
 
 
-def _planned(model: Model, dtype: torch.dtype) -> dict[str, _Tensor]:
-    """Every tensor that is written."""
-    family = family_of(model.architecture)
-    found: dict[str, _Tensor] = {}
+def _tensors_to_write(model: Model, dtype: torch.dtype) -> dict[str, _TensorToWrite]:
+    """Every tensor to write, by name, with its parameter slices."""
+    family = naming_rules_of(model.architecture)
+    tensors: dict[str, _TensorToWrite] = {}
     biases = set(selection_biases(model))
-    for key, _ in owned(model):
-        place, own = (
-            stored(model, family, key),
+    for key, _ in stored_parameters(model):
+        stored, tensor_dtype = (
+            stored_tensor_of(model, family, key),
             torch.promote_types(dtype, torch.float32) if key in biases else dtype,
         )
-        for patch in patches(place, tuple(((0, n),) for n in whole_shape(model, key))):
-            found.setdefault(
-                patch.tensor, _Tensor(shape=place.shape, dtype=own, parts=[])
-            ).parts.append((key, place, patch))
-    return found
+        for piece in tensor_slices(stored, tuple(((0, n),) for n in whole_shape(model, key))):
+            tensors.setdefault(
+                piece.tensor, _TensorToWrite(shape=stored.shape, dtype=tensor_dtype, parts=[])
+            ).parts.append((key, stored, piece))
+    return tensors
 
 
-def _assembled(tensor: _Tensor, source: Source) -> torch.Tensor:
-    """A whole tensor from the parameters that it is made of."""
+def _assemble_tensor(tensor: _TensorToWrite, source: Source) -> torch.Tensor:
+    """Assemble a full tensor from the parameters that it consists of."""
     result, filled = torch.empty(tensor.parts[0][1].flat, dtype=tensor.dtype), 0
-    for key, place, patch in tensor.parts:
-        values = part(source, key, tuple((interval,) for interval in patch.into))
-        values = values - place.add if place.add else values
-        experts = values.dim() - sum(d >= 0 for d in patch.dims)
+    for key, stored, piece in tensor.parts:
+        values = parameter_part(source, key, tuple((interval,) for interval in piece.into))
+        values = values - stored.add if stored.add else values
+        experts = values.dim() - sum(d >= 0 for d in piece.dims)
         values = values.reshape(values.shape[experts:])
-        order = [d - experts for d in patch.dims if d >= 0]
+        order = [d - experts for d in piece.dims if d >= 0]
         values = values.permute(order)
-        for dim, d in enumerate(patch.dims):
+        for dim, d in enumerate(piece.dims):
             values = values.unsqueeze(dim) if d < 0 else values
         place_of = torch.meshgrid(
             *(
                 torch.arange(a, b) if pick is None else a + torch.from_numpy(pick)
-                for (a, b), pick in zip(patch.box, patch.pick, strict=True)
+                for (a, b), pick in zip(piece.box, piece.pick, strict=True)
             ),
             indexing="ij",
         )
@@ -148,25 +162,23 @@ def _assembled(tensor: _Tensor, source: Source) -> torch.Tensor:
     return result
 
 
-def _configured(config: Path, dtype: torch.dtype, model: Model) -> str:
-    """The text of a configuration that says which dtype the files have, and that there are no
-    prediction modules where there are none.
-    """
-    found = parse_config(config.read_bytes(), source=str(config))
-    found["dtype" if "dtype" in found else "torch_dtype"] = str(dtype).removeprefix("torch.")
+def _config_text(config: Path, dtype: torch.dtype, model: Model) -> str:
+    """Text of a configuration with the files' dtype and only the model's prediction modules."""
+    fields = parse_config(config.read_bytes(), source=str(config))
+    fields["dtype" if "dtype" in fields else "torch_dtype"] = str(dtype).removeprefix("torch.")
     if not num_predictors_of(model):
-        found |= dict.fromkeys((name for name in PREDICTED if found.get(name)), 0)
-    return json.dumps(found, indent=2) + "\n"
+        fields |= dict.fromkeys((name for name in PREDICTED if fields.get(name)), 0)
+    return json.dumps(fields, indent=2) + "\n"
 
 
-def _write(path: Path, tensors: Mapping[str, _Tensor], source: Source) -> None:
-    """Write a file of tensors, each made when its turn comes."""
+def _write_safetensors(path: Path, tensors: Mapping[str, _TensorToWrite], source: Source) -> None:
+    """Write a safetensors file, assembling each tensor when it is written."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name, tensor in tensors.items():
         end = begin + tensor.bytes
         header[name] = {
-            "dtype": WORDS[tensor.dtype],
+            "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
@@ -176,6 +188,6 @@ def _write(path: Path, tensors: Mapping[str, _Tensor], source: Source) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
-            file.write(_assembled(tensor, source).reshape(-1).view(torch.uint8).numpy().data)
+            file.write(_assemble_tensor(tensor, source).reshape(-1).view(torch.uint8).numpy().data)
         file.flush()
         os.fsync(file.fileno())

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.execute.proof.proof_result import Proof
+from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.report.line_breaking import WrappedText
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.simulated_strategy import Verified
@@ -53,7 +53,7 @@ def render_checked(check: Recheck | Verified) -> RenderableType:
     )
 
 
-def proof_document(proof: Proof) -> dict[str, Any]:
+def proof_document(proof: PlanProof) -> dict[str, Any]:
     """The part ``execution`` of ``check --execute --json``."""
     name, difference = proof.worst
     return {
@@ -72,7 +72,7 @@ def proof_document(proof: Proof) -> dict[str, Any]:
     }
 
 
-def render_proof(proof: Proof) -> RenderableType:
+def render_proof(proof: PlanProof) -> RenderableType:
     """The ``check --execute`` screen: differences of loss and gradients from the unsplit model.
 
     With the executed model and the bytes that moved.

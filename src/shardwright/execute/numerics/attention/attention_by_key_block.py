@@ -1,6 +1,4 @@
-"""Attention of a device's queries to one block of keys at a time, by a fused kernel where one
-computes it.
-"""
+"""Attention to one block of keys at a time, by a fused kernel where one supports it."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ NO_SCORE_INPUTS = ScoreInputs()
 
 
 def score_scale(shape: AttentionShape, settings: Settings) -> float:
-    """The settings' factor over the root of a key head's width; the factor alone where scores are
-    plain.
-    """
+    """Factor of attention scores: the settings' factor over sqrt(head width), or alone if plain."""
     return float(
         settings.score_factor
         if settings.plain_scores
@@ -44,13 +40,15 @@ def attend_to_keys(
     earlier: PartialAttention | None = None,
     score_inputs: ScoreInputs = NO_SCORE_INPUTS,
 ) -> PartialAttention:
-    """Attention over all key blocks so far, after one more block of keys.
+    """Running attention output after one more block of keys (online softmax).
 
     Args:
-        query: (samples, positions, heads x width), of `place.positions`. earlier: attention over
-            the blocks before, which may be overwritten; None: this is the first.
-    Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1; of keys that come from other devices
-    Liu et al. 2023 (arXiv 2310.01889).
+        query: (samples, positions, heads x width), of `place.positions`.
+        earlier: attention over the blocks before, which may be overwritten; None: this is the
+            first.
+
+    Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1; for keys from other devices Liu et al.
+    2023 (arXiv 2310.01889).
     """
     scale = score_scale(shape_of(place), place.settings)
     if is_fused(place, (query, keys.key, keys.value)):
@@ -66,11 +64,11 @@ def attend_to_keys_backward(
     grad: torch.Tensor,
     score_inputs: ScoreInputs = NO_SCORE_INPUTS,
 ) -> tuple[torch.Tensor, KeyBlock, *tuple[torch.Tensor, ...]]:
-    """Gradients of queries, of a block of keys and values, and of the table in `score_inputs`.
+    """Gradients of queries, of one block of keys and values, and of the table in `score_inputs`.
 
     Args:
-        attended: over all blocks, with the output in the format of the queries.
-        grad: of that output, by head.
+        attended: attention over all blocks, with the output in the format of the queries.
+        grad: gradient of that output, by head.
     """
     scale = score_scale(shape_of(place), place.settings)
     if is_fused(place, (query, keys.key, keys.value)):
@@ -79,10 +77,10 @@ def attend_to_keys_backward(
 
 
 def split_heads(place: OperatorShare, values: torch.Tensor) -> torch.Tensor:
-    """(samples, heads, positions, width of values) of an output or its gradient."""
+    """Reshape an output or its gradient to (samples, heads, positions, width of values)."""
     return values.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)
 
 
 def merge_heads(heads: torch.Tensor) -> torch.Tensor:
-    """(samples, positions, heads x width) of (samples, heads, positions, width)."""
+    """Reshape (samples, heads, positions, width) to (samples, positions, heads x width)."""
     return heads.transpose(1, 2).flatten(-2)

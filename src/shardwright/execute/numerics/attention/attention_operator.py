@@ -1,6 +1,4 @@
-"""The attention operator: every mask of the catalog, with keys of the device's own positions,
-gathered from a group or passed round a ring.
-"""
+"""Attention operator with every mask of the catalog, over local, gathered or ring-passed keys."""
 
 from __future__ import annotations
 
@@ -43,31 +41,33 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """softmax(Q K^T) V of the device's query heads over the key heads that they read.
+    """Forward and backward of softmax(Q K^T) V for the device's query heads.
 
-    Scores are divided by the root of a key head's width (unless they are plain), and multiplied
-    with the settings' factor. Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys'
-    positions are the memory's). Keys may be those of more positions than the queries
-    (`Place.key_positions`). Where an indexer selects keys, what it selected comes behind the other
-    inputs (`split_off_selection`); of a core that sees images, the runs of image tokens
-    (`image_run_numbers`). Where positions are split, keys and values are passed round a ring
+    Scores are divided by the root of a key head's width (unless they are plain), and multiplied by
+    the settings' factor. Inputs: q k v in one, or q and (k, v) in two (cross-attention: the keys'
+    positions are the memory's). Keys may have more positions than the queries
+    (`OperatorShare.key_positions`). If an indexer selects keys, its selection follows the other
+    inputs (`split_off_selection`); with image masks, so do the runs of image tokens
+    (`image_run_numbers`). If positions are split, keys and values are passed around a ring
     (`groups["ring"]`; in backward together with their gradients), or gathered from all members, in
-    backward once more (`groups["gather"]`). The gradient of a table of biases by distance is a sum
-    of the scores' cotangents. It is computed with the input gradient, where the keys of all
-    positions are at hand, and returned as the weight gradient. Key blocks are attended to one after
-    another (`attention_by_key_block`); the output and the logarithm of its denominator are saved.
+    backward once more (`groups["gather"]`). The gradient of a table of distance biases is a sum of
+    the scores' gradients. It is computed with the input gradient, which has the keys of all
+    positions, and returned as the weight gradient. Key blocks are attended to one after another
+    (`attention_by_key_block`); the output and the logarithm of its denominator are saved.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`.
+        """Attention output, and its saved logarithm of the softmax denominator.
+
+        See `Numerics`.
 
         Raises:
             StrategyError: as `split_off_selection`.
         """
         inputs, selection = split_off_selection(place, inputs)
-        query, key, value = _parts(inputs)
+        query, key, value = _query_key_value(inputs)
         query = apply_temperature(place, query)
         kept_inputs = tuple(
             tuple(value if i < 3 else shape_placeholder(value) for i, value in enumerate(values))
@@ -97,8 +97,11 @@ class Attention:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
-        query, key, value = _parts(saved.inputs)
+        """Gradients of queries, keys and values, with keys gathered or passed around again.
+
+        See `Numerics`.
+        """
+        query, key, value = _query_key_value(saved.inputs)
         query, grad = (
             apply_temperature(place, query),
             split_heads(place, require_gradient(grads[0])),
@@ -137,13 +140,15 @@ class Attention:
                 (yield from ring_step(place, travelling_grads, size, purpose="key gradients"))
             )
         dk, dv = yield from reduce_scatter_key_grads(place, own_key_grads, key.shape[1])
-        return _returned(saved, apply_temperature(place, dq.to(query.dtype)), dk, dv)
+        return _gradients_by_input(saved, apply_temperature(place, dq.to(query.dtype)), dk, dv)
 
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens; of a
-        table, the sum that `input_grad` computed.
+        """Gradients of attention sinks and distance-bias tables.
+
+        See `Numerics`. Of a sink: -p(sink) x <output, its gradient>, summed over tokens; of a
+        table: the sum that `input_grad` computed.
         """
         yield from ()
         weight_grads = {}
@@ -161,22 +166,24 @@ class Attention:
 
 
 def _score_inputs(
-    place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, chosen: Values
+    place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, selection: Values
 ) -> ScoreInputs:
+    """Inputs of scores besides queries and keys: biases, sinks, image runs and selected keys."""
     distances = place.operator.distances
     return ScoreInputs(
         table=() if distances is None else (weights[distances.name],),
         sinks=(weights[place.operator.parameters[0].name],) if shape_of(place).sinks else (),
         runs=inputs[-1][0] if place.operator.sees_images else None,
-        chosen=chosen,
+        chosen=selection,
     )
 
 
 def _saved_results(
     place: OperatorShare, saved: SavedTensors
 ) -> tuple[PartialAttention, list[torch.Tensor], Values]:
-    """(output and logarithm of the denominator by head, gradients of the table of biases so far,
-    the selection of keys); the last two where they exist.
+    """(output and log denominator by head, bias-table gradients so far, key selection).
+
+    The last two are empty where they do not exist.
     """
     out, normal, *extra = saved.own
     attended = split_heads(place, out), normal
@@ -184,14 +191,15 @@ def _saved_results(
 
 
 def _add_table_grads(totals: list[torch.Tensor], block_grads: list[torch.Tensor]) -> None:
-    """Add the table gradients of one block of keys to those of the blocks before."""
+    """Add one key block's bias-table gradients to the totals, in place."""
     for total, block_grad in zip(totals, block_grads, strict=True):
         total += block_grad
 
 
-def _returned(
+def _gradients_by_input(
     saved: SavedTensors, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor
 ) -> tuple[Gradients, ...]:
+    """Gradients in the form of the operator's inputs: one input of q, k, v, or two inputs."""
     if len(saved.inputs[0]) > 2:
         return (input_gradients(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
     return input_gradients(saved.inputs[0], {0: dq}), input_gradients(
@@ -200,7 +208,7 @@ def _returned(
 
 
 def temperature_factors(positions: torch.Tensor, temper: tuple[float, float]) -> torch.Tensor:
-    """Factors of queries: 1 + strength ln(1 + floor((p + 1) / every)) at position p, in float64.
+    """Query factors 1 + strength ln(1 + floor((p + 1) / every)) at each position p, in float64.
 
     Args:
         temper: (every, strength).
@@ -217,15 +225,14 @@ def temperature_factors(positions: torch.Tensor, temper: tuple[float, float]) ->
 
 
 def apply_temperature(place: OperatorShare, query: torch.Tensor) -> torch.Tensor:
-    """Queries (samples, positions, ..), or their gradients, times their `temperature_factors`,
-    where the operator has them.
-    """
+    """Multiply queries, or their gradients, by the operator's `temperature_factors`, if any."""
     if not place.operator.tempered:
         return query
     factors = temperature_factors(index_tensor(place.positions, like=query), place.settings.temper)
     return query * factors.to(query.dtype).view(1, -1, *(1,) * (query.dim() - 2))
 
 
-def _parts(inputs: tuple[Values, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _query_key_value(inputs: tuple[Values, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values from one or two inputs."""
     query, key, value = [v for values in inputs for v in values][:3]
     return query, key, value

@@ -13,21 +13,23 @@ from shardwright.model.ir.operator import Mask
 def distance_biases(
     table: torch.Tensor, distance: torch.Tensor, *, mask: Mask, reach: int
 ) -> torch.Tensor:
-    """Biases of scores, (heads, queries, keys), from a table of (rows, heads).
+    """Biases of attention scores, (heads, queries, keys), from a table of (rows, heads).
 
     Args:
-        distance: (queries, keys), the query's position less the key's.
+        distance: (queries, keys), the query's position minus the key's.
         reach: see `bias_rows`.
     """
     return table[bias_rows(distance, mask=mask, rows=table.shape[0], reach=reach)].permute(2, 0, 1)
 
 
 def bias_rows(distance: torch.Tensor, *, mask: Mask, rows: int, reach: int) -> torch.Tensor:
-    """The table row of each distance. With a mask that sees both sides, half of the `rows` are for
-    earlier keys, the others for later ones.
+    """The bias table's row for each distance: one row per small distance, then logarithmic ranges.
 
-    Half of the rows of a side have one distance each, from 0 on. With n rows a side, e of them of
-    this kind, a larger distance d has row
+    With a mask that sees both sides, half of the `rows` are for earlier keys, the others for later
+    ones.
+
+    Half of the rows of a side have one distance each, from 0 on. With n rows a side, of which e
+    have one distance, a larger distance d has row
 
         e + floor((n - e) ln(d / e) / ln(reach / e)), at most n - 1.
 
@@ -51,8 +53,9 @@ def bias_rows(distance: torch.Tensor, *, mask: Mask, rows: int, reach: int) -> t
 
 @lru_cache(maxsize=64)
 def _rows_of_one_side(rows: int, reach: int) -> torch.Tensor:
-    """(reach + 1,) the row of each distance on one side. In 32 bits on the host, as published
-    tables were made: floors are the same.
+    """(reach + 1,) the row of each distance on one side.
+
+    In 32 bits on the host, as published tables were made, so that floors are the same.
     """
     single_rows = rows // 2
     distances = torch.arange(single_rows, reach + 1)

@@ -1,4 +1,4 @@
-"""Attention by one of PyTorch's fused kernels, where one computes the operator."""
+"""Attention by one of PyTorch's fused kernels, where one supports the operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from shardwright.execute.numerics.attention.fused_kernel_calls import (
 )
 from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.attention.mask_rectangles import KernelCall, kernel_calls
-from shardwright.execute.numerics.attention.torch_kernels import Heads, Kernel, kernel_of
+from shardwright.execute.numerics.attention.torch_kernels import (
+    FusedAttentionKernel,
+    Heads,
+    kernel_of,
+)
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
 
@@ -20,8 +24,9 @@ QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def is_fused(place: OperatorShare, parts: QueryKeyValue) -> bool:
-    """True if a kernel computes this attention: heads as wide as their values, each key head read
-    by equally many query heads in turn, all keys visible or those up to the query's own position.
+    """True if a fused kernel supports this attention: plain or causal, with equal head widths.
+
+    Each key head must be read by equally many query heads in turn.
 
     Left out: sinks, soft caps, biases by distance, windows, images in a text, selected keys.
     """
@@ -48,9 +53,10 @@ def is_fused(place: OperatorShare, parts: QueryKeyValue) -> bool:
 def _grouped(place: OperatorShare, shape: AttentionShape) -> bool:
     """True if local query heads read local key heads in turn, equally many each."""
     (low, high), (first_kv, last_kv) = place.heads, place.kv_heads
-    each, rest = divmod(high - low, max(last_kv - first_kv, 1))
+    group_size, rest = divmod(high - low, max(last_kv - first_kv, 1))
     return not rest and all(
-        h * shape.kv_heads // shape.heads - first_kv == (h - low) // each for h in range(low, high)
+        h * shape.kv_heads // shape.heads - first_kv == (h - low) // group_size
+        for h in range(low, high)
     )
 
 
@@ -62,12 +68,13 @@ def fused_attention(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Attention over all key blocks so far, after one more block, where `is_fused` (see
-    `merge_key_block`).
+    """Running attention output after one more block of keys, by a fused kernel.
+
+    See `merge_key_block`.
 
     Args:
         query: (samples, positions, heads x width).
-        earlier: attention over the blocks before; None: there are none.
+        earlier: attention over the blocks before; None: this is the first block.
         scale: factor of the products of queries with keys.
     """
     heads = _heads(place, (query, keys.key, keys.value))
@@ -83,11 +90,12 @@ def fused_attention_backward(
     *,
     scale: float,
 ) -> tuple[torch.Tensor, KeyBlock]:
-    """Gradients of queries and of a block of keys and values, from forward's result over all
-    blocks; forward does not run again.
+    """Gradients of queries and of one block of keys and values, by a fused kernel.
+
+    They follow from forward's result over all blocks; forward does not run again.
 
     Args:
-        grad: of the output, (samples, heads, positions, width).
+        grad: gradient of the output, (samples, heads, positions, width).
     """
     heads = _heads(place, (query, keys.key, keys.value))
     head_grads = key_block_gradients(
@@ -98,23 +106,27 @@ def fused_attention_backward(
 
 
 def _calls(place: OperatorShare, keys: KeyBlock) -> tuple[KernelCall, ...]:
+    """Kernel calls that cover the mask of the device's queries over a block of keys."""
     assert place.operator.attention is not None
     return kernel_calls(
         place.positions, keys.positions, causal=place.operator.attention.mask is Mask.CAUSAL
     )
 
 
-def _kernel(heads: Heads) -> Kernel:
+def _kernel(heads: Heads) -> FusedAttentionKernel:
+    """The fused kernel that supports the tensors."""
     kernel = kernel_of(heads)
-    assert kernel is not None, "only where a kernel computes it"
+    assert kernel is not None, "a kernel supports fused attention"
     return kernel
 
 
 def _heads(place: OperatorShare, parts: QueryKeyValue) -> Heads:
+    """Queries, keys and values by head."""
     query, key, value = (_by_head(place, part) for part in parts)
     return query, key, value
 
 
 def _by_head(place: OperatorShare, part: torch.Tensor) -> torch.Tensor:
+    """Reshape a tensor to (samples, heads, positions, head width)."""
     assert place.operator.attention is not None
     return part.unflatten(-1, (-1, place.operator.attention.head_dim)).transpose(1, 2)

@@ -1,6 +1,4 @@
-"""Attention to a block of keys by calls of a fused kernel, merged with earlier blocks by the
-logarithms of the softmax denominators.
-"""
+"""Attention to a key block by fused kernel calls, merged with earlier blocks by denominators."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from shardwright.execute.numerics.attention.mask_rectangles import KernelCall
-from shardwright.execute.numerics.attention.torch_kernels import Heads, Kernel
+from shardwright.execute.numerics.attention.torch_kernels import FusedAttentionKernel, Heads
 from shardwright.execute.numerics.base.local_tensors import at_least_float32
 
 PartialAttention = tuple[torch.Tensor, torch.Tensor]
@@ -20,23 +18,24 @@ of zero.
 
 
 def merge_key_block(
-    kernel: Kernel,
+    kernel: FusedAttentionKernel,
     heads: Heads,
     calls: Sequence[KernelCall],
     earlier: PartialAttention | None,
     *,
     scale: float,
 ) -> PartialAttention:
-    """Attention over the keys so far and one more block. With outputs o of denominators e^l of two
-    sets of keys, the output over both has
+    """Running attention output after one more block of keys, by calls of a fused kernel.
+
+    With outputs o of denominators e^l of two sets of keys, the output over both has
 
         l = ln(e^l1 + e^l2), o = o1 e^(l1 - l) + o2 e^(l2 - l).
 
     Args:
         calls: the keys that each query sees (`mask_rectangles.kernel_calls`).
-        earlier: attention over other keys, which is overwritten where it is float32 or finer; None:
-        there are none. The result is float32 or finer, except that of one call of all rows, which
-        is in the kernel's format.
+        earlier: attention over other keys, which is overwritten if it is float32 or wider; None:
+            there are none. The result is float32 or wider, except after a single call of all rows,
+            where it has the kernel's format.
 
     Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1.
     """
@@ -61,7 +60,7 @@ def merge_key_block(
 
 
 def key_block_gradients(
-    kernel: Kernel,
+    kernel: FusedAttentionKernel,
     heads: Heads,
     calls: Sequence[KernelCall],
     attended: PartialAttention,
@@ -69,15 +68,15 @@ def key_block_gradients(
     *,
     scale: float,
 ) -> Heads:
-    """Gradients of queries, and of a block's keys and values, through these calls.
+    """Gradients of queries and of one block's keys and values through fused kernel calls.
 
-    A kernel's backward computes its weights again from the denominators that it is given, p =
+    A kernel's backward computes its weights again from the given denominators, p =
     e^(scale q k - l), and subtracts <output, gradient>. With the denominators of all keys it gives
     a block's share of the whole softmax's gradient.
 
     Args:
-        attended: over all keys, in the format of the queries.
-        grad: of that output.
+        attended: attention over all keys, in the format of the queries.
+        grad: gradient of that output.
     """
     if _is_one_call(heads, calls):
         return kernel.backward(grad, heads, *attended, causal=calls[0].causal, scale=scale)
@@ -109,5 +108,6 @@ def _is_one_call(heads: Heads, calls: Sequence[KernelCall]) -> bool:
 
 
 def _rows(heads: Heads, call: KernelCall) -> Heads:
+    """The rows of queries, keys and values that a kernel call covers."""
     rows, columns = slice(*call.queries), slice(*call.keys)
     return heads[0][:, :, rows], heads[1][:, :, columns], heads[2][:, :, columns]

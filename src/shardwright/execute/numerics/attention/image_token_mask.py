@@ -1,5 +1,6 @@
-"""Masks of image tokens in a text: tokens of one image see each other in both directions (Gemma 3
-and 4).
+"""Attention mask of image tokens in a text: an image's tokens see each other in both directions.
+
+Gemma 3 and 4 use it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from shardwright.execute.transport.torch_device import OperatorShare
 
 
 def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:
-    """The number of the run of image tokens that each token of a text is in; -1: none.
+    """Number of the run of image tokens that holds each token of a text; -1: none.
 
     Args:
         ids: (samples, positions), whole texts.
-        token: the one that stands in the places of an image.
+        token: the token id at the places of an image.
 
-    Worked: with 9 as token, 9 9 3 9 are of the runs 0 0 -1 1.
+    Worked: with 9 as token, 9 9 3 9 have the run numbers 0 0 -1 1.
     """
     places = ids == token
     begins = places.clone()
@@ -28,13 +29,14 @@ def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:
 def same_image_mask(
     place: OperatorShare, runs: torch.Tensor, positions: torch.Tensor, *, window: int
 ) -> torch.Tensor:
-    """(samples, queries, keys): True where query and key are in one run of image tokens, and the
-    key is not further before the query than the window.
+    """(samples, queries, keys): True where query and key are in one run of image tokens.
+
+    The key must not be further before the query than the window.
 
     Args:
-        runs: of the device's samples, all positions.
-        positions: of the keys.
-        window: keys that a query sees at most; 0 = all.
+        runs: run numbers of the device's samples, at all positions.
+        positions: positions of the keys.
+        window: maximum number of keys that a query sees; 0 = all.
     """
     own_positions = index_tensor(place.positions, like=runs)
     query_runs, key_runs = runs[:, own_positions].unsqueeze(-1), runs[:, positions].unsqueeze(-2)

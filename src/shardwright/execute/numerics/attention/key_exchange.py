@@ -1,6 +1,4 @@
-"""Exchange of keys and values between devices: an all-gather over a group, or steps round a
-ring.
-"""
+"""Exchange of keys and values between devices: all-gather over a group, or ring steps."""
 
 from __future__ import annotations
 
@@ -16,16 +14,17 @@ from shardwright.program.layout.tensor_layout import Indices, count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBlock:
-    """A block of keys and values, or their gradients: (samples, keys, elements), and the keys'
-    global positions in the order of rows.
+    """A block of keys and values, or their gradients, with the keys' global positions.
+
+    Tensors are (samples, keys, elements), in the order of the positions.
     """
 
     key: torch.Tensor
     value: torch.Tensor
     positions: Indices
 
-    def of(self, rows: TileRows) -> KeyBlock:
-        """The given rows of the block."""
+    def rows(self, rows: TileRows) -> KeyBlock:
+        """The block of the given rows."""
         return KeyBlock(
             key=self.key[:, rows.taken], value=self.value[:, rows.taken], positions=rows.positions
         )
@@ -46,12 +45,14 @@ def local_key_positions(place: OperatorShare) -> Indices:
 
 
 def _positions(place: OperatorShare, device: int) -> Indices:
+    """Positions of a group member's keys."""
     return local_key_positions(place) if device == place.device else place.ring_positions[device]
 
 
 def ring_step(place: OperatorShare, keys: KeyBlock, step: int, *, purpose: str) -> Task[KeyBlock]:
-    """The key block of the previous device of the ring, sent in exchange for this one's block to
-    the next device; blocks have then travelled `step` hops.
+    """Send the key block to the next device of the ring, and return the previous device's block.
+
+    After the call, blocks have travelled `step` hops.
     """
     group = group_members(place, "ring")
     index = group.index(place.device)
@@ -74,8 +75,9 @@ def ring_step(place: OperatorShare, keys: KeyBlock, step: int, *, purpose: str) 
 
 
 def gather_keys(place: OperatorShare, keys: KeyBlock, *, purpose: str) -> Task[KeyBlock]:
-    """Keys of all members of ``gather``, in the order of the members; the device's own keys where
-    there is no such group.
+    """All-gather keys and values over the group ``gather``; the device's own without such a group.
+
+    Keys are in the order of the members.
     """
     group = group_members(place, "gather")
     if not group:
@@ -106,11 +108,11 @@ def gather_keys(place: OperatorShare, keys: KeyBlock, *, purpose: str) -> Task[K
 def reduce_scatter_key_grads(
     place: OperatorShare, grads: KeyBlock, own_count: int
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """The gradients of the device's own keys and values, summed over the members of ``gather``.
+    """Gradients of the device's own keys and values, summed over the group ``gather``.
 
     Args:
-        grads: of the gathered keys.
-        own_count: how many of them are the device's own.
+        grads: gradients of the gathered keys.
+        own_count: number of the device's own keys.
     """
     group = group_members(place, "gather")
     if not group:

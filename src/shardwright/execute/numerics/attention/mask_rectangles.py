@@ -1,4 +1,4 @@
-"""The attention mask as rectangles of query rows and key rows that a fused kernel computes."""
+"""Decomposition of the causal mask into rectangles of query and key rows for fused kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from shardwright.program.layout.tensor_layout import Indices, Interval, count
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """Rows of queries and of keys. Each query sees all of the keys or, where `causal`, of as many
-    keys those up to its own row.
+    """Rows of queries and keys that one fused kernel call covers.
+
+    Each query sees all of the keys or, if `causal`, the keys up to its own row.
     """
 
     queries: Interval
@@ -23,7 +24,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Positions from `low` to `high`, from row `first` on."""
+    """Consecutive positions `low` to `high`, from row `first` on."""
 
     low: int
     high: int
@@ -31,26 +32,26 @@ class _Run:
 
     @property
     def end(self) -> int:
+        """The row after the run."""
         return self.first + self.high - self.low
 
 
 @lru_cache(maxsize=4096)
 def kernel_calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[KernelCall, ...]:
-    """Kernel calls that together cover every pair of a query and a key that it sees exactly once,
-    and no other pair.
+    """Fused kernel calls that cover every visible (query, key) pair exactly once, and no other.
 
     Query and key positions are cut at each other's borders, so that two runs have the same
     positions or share none. Consecutive runs of queries whose own positions are consecutive runs of
     keys form one diagonal. A query sees every run outside its diagonal entirely or not at all.
 
     Worked: queries at 0-1 and 6-7 see keys at 0-1, 6-7 and 2-5, in that order, in two calls: all
-    queries the first four keys, causally, and the last two queries the last four keys, wholly.
+    queries the first four keys, causally, and the last two queries all of the last four keys.
 
     Args:
         queries, keys: positions in the order of their rows; runs in any order, each position once.
         causal: a query sees no later key; else it sees all.
 
-    Left out: windows, and whatever else hides a key from a later query.
+    Left out: windows, and all other masks that hide a key from a later query.
     """
     rows, columns = count(queries), count(keys)
     if not rows or not columns:
@@ -69,7 +70,7 @@ def kernel_calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[Kern
     ]
     on_diagonal = {i: range(m, m + i - a + 1) for a, b, m in diagonals for i in range(a, b + 1)}
     full_rows = [
-        tuple(_seen(rows, key_runs, on_diagonal.get(i, range(0))))
+        tuple(_fully_visible_keys(rows, key_runs, on_diagonal.get(i, range(0))))
         for i, rows in enumerate(query_runs)
     ]
     for slices, group in groupby(range(len(query_runs)), key=full_rows.__getitem__):
@@ -84,7 +85,7 @@ def kernel_calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[Kern
 
 
 def _cut(runs: Indices, borders_of: Indices) -> list[_Run]:
-    """The runs, cut where one of `borders_of` begins or ends."""
+    """The runs, cut wherever an interval of `borders_of` begins or ends."""
     borders = sorted({border for other in borders_of for border in other})
     cut_runs, first_row = [], 0
     for low, high in runs:
@@ -95,8 +96,9 @@ def _cut(runs: Indices, borders_of: Indices) -> list[_Run]:
 
 
 def _diagonals(query_runs: list[_Run], key_runs: list[_Run]) -> Iterator[tuple[int, int, int]]:
-    """(first run of queries, last one, first run of keys) of each diagonal. A single position is no
-    diagonal, as it sees itself entirely.
+    """(first query run, last query run, first key run) of each causal diagonal.
+
+    A single position is no diagonal, because it sees itself entirely.
     """
     places = {run.low: number for number, run in enumerate(key_runs)}
     start: tuple[int, int] | None = None
@@ -110,24 +112,24 @@ def _diagonals(query_runs: list[_Run], key_runs: list[_Run]) -> Iterator[tuple[i
         if (
             start is None
             and place is not None
-            and (run.high - run.low > 1 or _goes_on(query_runs, key_runs, i, place))
+            and (run.high - run.low > 1 or _continues(query_runs, key_runs, i, place))
         ):
             start = i, place
     if start is not None:
         yield start[0], len(query_runs) - 1, start[1]
 
 
-def _goes_on(query_runs: list[_Run], key_runs: list[_Run], i: int, place: int) -> bool:
+def _continues(query_runs: list[_Run], key_runs: list[_Run], i: int, place: int) -> bool:
     """True if the next runs of queries and of keys have the same later positions."""
     if i + 1 == len(query_runs) or place + 1 == len(key_runs):
         return False
     return query_runs[i].high <= query_runs[i + 1].low == key_runs[place + 1].low
 
 
-def _seen(query_run: _Run, key_runs: list[_Run], on_diagonal: range) -> Iterator[Interval]:
-    """Rows of keys that all queries of a run see, in maximal slices, without the runs on its
-    diagonal.
-    """
+def _fully_visible_keys(
+    query_run: _Run, key_runs: list[_Run], on_diagonal: range
+) -> Iterator[Interval]:
+    """Row slices of keys that all queries of a run see, without the runs on its diagonal."""
     start: tuple[int, int] | None = None
     for number, key_run in enumerate(key_runs):
         if key_run.high - 1 > query_run.low or number in on_diagonal:

@@ -11,8 +11,9 @@ from shardwright.program.layout.tensor_layout import Indices, Interval
 def visibility_mask(
     shape: AttentionShape, distance: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """(queries, keys): True where the query sees the key, from query minus key positions and the
-    keys' positions.
+    """(queries, keys): True where the query sees the key, by mask, window and chunk.
+
+    `distance`: query minus key positions; `positions`: those of the keys.
     """
     mask = (
         distance >= 0 if shape.mask is Mask.CAUSAL else torch.ones_like(distance, dtype=torch.bool)
@@ -25,12 +26,13 @@ def visibility_mask(
 
 
 def may_see(shape: AttentionShape, queries: Indices, keys: Indices, *, images: bool) -> bool:
-    """True if some query may see some key, from their positions on the host; if False,
-    `visibility_mask` is False for all of them.
+    """True if some query may see some key, decided from positions on the host.
+
+    If False, `visibility_mask` is False for all pairs.
 
     Args:
         images: tokens of one image see each other in both directions, up to the window
-        (`same_image_mask`).
+            (`same_image_mask`).
     """
     return any(
         _interval_may_see(shape, query_interval, key_interval, images=images)
@@ -42,6 +44,7 @@ def may_see(shape: AttentionShape, queries: Indices, keys: Indices, *, images: b
 def _interval_may_see(
     shape: AttentionShape, queries: Interval, keys: Interval, *, images: bool
 ) -> bool:
+    """True if some query of an interval may see some key of another interval."""
     (first_query, end), (low, high), window = queries, keys, shape.window
     nearest, farthest = first_query - high + 1, end - 1 - low
     if images:

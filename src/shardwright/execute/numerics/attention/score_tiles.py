@@ -1,4 +1,4 @@
-"""Tiles of queries and keys whose attention scores are in memory at a time."""
+"""Tiles of queries and keys that bound the attention scores in memory at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NARROWEST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class TileRows:
-    """Consecutive rows and their positions."""
+    """Consecutive rows of a tile, and their positions."""
 
     taken: slice
     positions: Indices
@@ -40,7 +40,7 @@ def score_tiles(
     images: bool,
     accelerated: bool = False,
 ) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
-    """Rows of queries in order, each with the rows of keys that one of its queries may see.
+    """Iterate over tiles: rows of queries, each with the rows of keys that they may see.
 
     Tiles are nearly square, so that a causal mask or a window leaves out as many tiles as possible.
     Tiles under a window are no wider than the window.
@@ -50,7 +50,7 @@ def score_tiles(
     Args:
         scores_per_pair: samples x heads.
         images: see `may_see`.
-        accelerated: an accelerator computes them.
+        accelerated: an accelerator computes the scores.
     """
     tile_scores = SCORES * (ACCELERATED if accelerated else 1) // max(scores_per_pair, 1)
     rows, columns = _sides(
@@ -69,7 +69,7 @@ def score_tiles(
 
 
 def _sides(queries: int, keys: int, *, tile_scores: int, window: int) -> tuple[int, int]:
-    """(queries, keys) of a tile of `most` scores."""
+    """(queries, keys) of a tile of at most `tile_scores` scores."""
     side = isqrt(tile_scores)
     if window and max(window, NARROWEST) < side:
         return (max(window, NARROWEST),) * 2
@@ -79,7 +79,7 @@ def _sides(queries: int, keys: int, *, tile_scores: int, window: int) -> tuple[i
 
 
 def split_rows(positions: Indices, size: int) -> Iterator[TileRows]:
-    """Rows in parts of `size`; the last part has the remaining rows."""
+    """Divide rows into parts of `size`; the last part has the remaining rows."""
     first_row, room, part_positions = 0, size, list[tuple[int, int]]()
     for low, high in positions:
         while low < high:

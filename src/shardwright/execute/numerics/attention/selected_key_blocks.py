@@ -1,6 +1,4 @@
-"""Key blocks that an indexer selects for every query, and the attention mask that follows
-(MiniMax-M3).
-"""
+"""Selection of key blocks by an indexer for every query, and the resulting mask (MiniMax-M3)."""
 
 from __future__ import annotations
 
@@ -25,17 +23,18 @@ RULE = "execute.selected"
 
 
 def select_key_blocks(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """(samples, positions, scorer's heads x blocks) numbers of the key blocks that a query's heads
-    see, -1 after the last where there are fewer.
+    """Numbers of the key blocks that a query's heads see: (samples, positions, heads x blocks).
+
+    The heads are the indexer's. Unused entries at the end are -1.
 
     A block's score is the highest product of the query with one of its keys up to the query's own
-    position, both with the core's rotary positions. The query's own block and the nearest before
-    it, as many as are local, precede all others.
+    position, both with the attention's rotary positions. The query's own block and the nearest
+    blocks before it (`local` in all) precede all others.
     """
     choice, shape = place.operator.choice, place.operator.attention
     assert choice is not None, "only indexers of blocks run"
     assert shape is not None, "an indexer has heads"
-    assert place.positions == ((0, place.length),), "cuts of positions are refused before a step"
+    assert place.positions == ((0, place.length),), "cuts of positions are rejected before a step"
     (query, *_), (key, *_) = inputs
     query, key = (_by_head(values, place, choice, width=shape.head_dim) for values in (query, key))
     positions = index_tensor(place.positions, like=query)
@@ -61,7 +60,7 @@ def select_key_blocks(place: OperatorShare, inputs: tuple[Values, ...], weights:
 def _by_head(
     x: torch.Tensor, place: OperatorShare, choice: BlockChoice, *, width: int
 ) -> torch.Tensor:
-    """(samples, heads, positions, width), with rotary positions."""
+    """Queries or keys of the indexer, (samples, heads, positions, width), with rotary positions."""
     settings = place.settings
     rates = rotary_rates(
         settings, rotated_pair_count(settings, choice.width), length=place.length, device=x.device
@@ -82,11 +81,11 @@ def _by_head(
 def selected_mask(
     place: OperatorShare, blocks: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """(samples, local heads, queries, keys): True where a query's head sees the block of a key.
+    """(samples, local heads, queries, keys): True where a query's head sees the key's block.
 
     Args:
         blocks: see `select_key_blocks`.
-        positions: of the keys.
+        positions: positions of the keys.
     """
     choice, shape = place.operator.choice, place.operator.attention
     assert choice is not None, "only cores whose blocks are known run"
@@ -105,10 +104,10 @@ def selected_mask(
 def split_off_selection(
     place: OperatorShare, inputs: tuple[Values, ...]
 ) -> tuple[tuple[Values, ...], Values]:
-    """(inputs without the selection, the selection where keys are selected).
+    """Separate an indexer's key selection from the attention operator's other inputs.
 
     Raises:
-        StrategyError: single keys are selected (rule ``execute.selected_mask``).
+        StrategyError: single keys are selected (rule ``execute.selected``).
     """
     shape = place.operator.attention
     assert shape is not None, "a core has heads"

@@ -1,6 +1,4 @@
-"""PyTorch's fused attention kernels, each with its backward pass, and the one that computes given
-tensors.
-"""
+"""PyTorch's fused attention kernels with their backward passes, and the choice among them."""
 
 from __future__ import annotations
 
@@ -20,13 +18,14 @@ ROWS: Final = 32
 """The memory-efficient kernel stores denominators in multiples of this number of queries."""
 
 
-class Kernel(Protocol):
-    """A fused kernel of softmax(scale Q K^T) V (arXiv 2205.14135). Key heads are read by equally
-    many query heads in turn.
+class FusedAttentionKernel(Protocol):
+    """Fused kernel of softmax(scale Q K^T) V (arXiv 2205.14135).
+
+    Key heads are read by equally many query heads in turn.
     """
 
     def fits(self, parts: Heads) -> bool:
-        """True if the kernel computes tensors of this device, format and width."""
+        """True if the kernel supports the tensors' device, format and width."""
 
     def forward(
         self, parts: Heads, *, causal: bool, scale: float
@@ -46,17 +45,17 @@ class Kernel(Protocol):
         """Gradients of queries, keys and values, from the results of forward."""
 
 
-class ProcessorFlash:
-    """The flash kernel of CPUs, in every format."""
+class CpuFlash:
+    """The flash attention kernel of CPUs, in every format."""
 
     def fits(self, parts: Heads) -> bool:
-        """See `Kernel`."""
+        """True for tensors on a CPU."""
         return bool(parts[0].device.type == "cpu")
 
     def forward(
         self, parts: Heads, *, causal: bool, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Kernel`."""
+        """Run the CPU flash kernel forward: (output, log denominators)."""
         out, normal = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
             *parts, 0.0, causal, scale=scale
         )
@@ -72,7 +71,7 @@ class ProcessorFlash:
         causal: bool,
         scale: float,
     ) -> Heads:
-        """See `Kernel`."""
+        """Gradients of queries, keys and values by the CPU flash kernel."""
         gradients: Heads = (
             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
                 grad, *parts, out, normal, 0.0, causal, scale=scale
@@ -81,23 +80,23 @@ class ProcessorFlash:
         return gradients
 
 
-class Flash:
+class CudaFlash:
     """FlashAttention-2 of CUDA devices from Ampere on, in 16 bits."""
 
     def fits(self, parts: Heads) -> bool:
-        """See `Kernel`."""
+        """True for 16-bit tensors on Ampere or later with an aligned head width of at most 256."""
         query, width = parts[0], parts[0].shape[-1]
         return (
             width % ALIGNED == 0
             and width <= WIDEST
-            and _halves(query)
-            and _generation(query.device) >= 8
+            and _is_16_bit_cuda(query)
+            and _compute_capability(query.device) >= 8
         )
 
     def forward(
         self, parts: Heads, *, causal: bool, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Kernel`."""
+        """Run FlashAttention-2 forward: (output, log denominators)."""
         out, normal, *_ = torch.ops.aten._scaled_dot_product_flash_attention.default(
             *parts, 0.0, causal, False, scale=scale
         )
@@ -113,7 +112,7 @@ class Flash:
         causal: bool,
         scale: float,
     ) -> Heads:
-        """See `Kernel`."""
+        """Gradients of queries, keys and values by FlashAttention-2."""
         query, key, _ = parts
         sizes = (query.shape[-2], key.shape[-2])
         # Undefined lengths mean that all samples have one length. Without dropout the generator's
@@ -134,13 +133,14 @@ class Flash:
         return gradients
 
 
-class Efficient:
-    """The memory-efficient kernel (CUTLASS) of CUDA devices, in float32; key heads are repeated to
-    match the query heads.
+class CudaEfficient:
+    """The memory-efficient kernel (CUTLASS) of CUDA devices, in float32.
+
+    Key heads are repeated to match the query heads.
     """
 
     def fits(self, parts: Heads) -> bool:
-        """See `Kernel`."""
+        """True for float32 tensors on a CUDA device with an aligned head width."""
         query = parts[0]
         return (
             query.device.type == "cuda"
@@ -151,7 +151,7 @@ class Efficient:
     def forward(
         self, parts: Heads, *, causal: bool, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Kernel`."""
+        """Run the memory-efficient kernel forward: (output, log denominators)."""
         query, key, value = parts
         repeated = (query, _repeated(key, query), _repeated(value, query))
         out, normal, *_ = torch.ops.aten._scaled_dot_product_efficient_attention.default(
@@ -169,7 +169,7 @@ class Efficient:
         causal: bool,
         scale: float,
     ) -> Heads:
-        """See `Kernel`."""
+        """Gradients of queries, keys and values by the memory-efficient kernel."""
         query, key, value = parts
         repeated = (query, _repeated(key, query), _repeated(value, query))
         rows = functional.pad(normal, (0, -normal.shape[-1] % ROWS), value=torch.inf)
@@ -188,33 +188,35 @@ class Efficient:
         return dq, _summed(dk, key), _summed(dv, value)
 
 
-KERNELS: Final[tuple[Kernel, ...]] = (ProcessorFlash(), Flash(), Efficient())
+KERNELS: Final[tuple[FusedAttentionKernel, ...]] = (CpuFlash(), CudaFlash(), CudaEfficient())
 
 
-def kernel_of(parts: Heads) -> Kernel | None:
-    """The first kernel that computes the tensors; None if none does."""
+def kernel_of(parts: Heads) -> FusedAttentionKernel | None:
+    """The first fused kernel that supports the tensors; None if none does."""
     return next((kernel for kernel in KERNELS if kernel.fits(parts)), None)
 
 
-def _halves(query: torch.Tensor) -> bool:
+def _is_16_bit_cuda(query: torch.Tensor) -> bool:
+    """True for CUDA tensors in bfloat16 or float16."""
     return bool(query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16))
 
 
 @cache
-def _generation(device: torch.device) -> int:
+def _compute_capability(device: torch.device) -> int:
+    """Major compute capability of a CUDA device."""
     return int(torch.cuda.get_device_capability(device)[0])
 
 
 @cache
 def _no_dropout(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A generator's seed and offset, which are not read without dropout."""
+    """A random generator's seed and offset, which are not read without dropout."""
     return torch.empty(2, dtype=torch.int64, device=device), torch.empty(
         (), dtype=torch.int64, device=device
     )
 
 
 def _repeated(key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """One key head for every query head."""
+    """Key heads repeated to one for every query head."""
     return key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
 
 

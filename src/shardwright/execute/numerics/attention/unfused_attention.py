@@ -1,6 +1,4 @@
-"""Attention computed from its scores, a tile at a time, with every mask and bias of the catalog,
-where no fused kernel applies.
-"""
+"""Attention computed from its scores tile by tile, for operators that no fused kernel supports."""
 
 from __future__ import annotations
 
@@ -27,12 +25,12 @@ from shardwright.model.ir.operator import AttentionShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreInputs:
-    """Inputs of the scores other than queries, keys and their positions.
+    """Inputs of attention scores other than queries, keys and their positions.
 
     Args:
-        table: biases by distance, (rows, local heads), where there is one.
+        table: biases by distance, (rows, local heads), if there are any.
         sinks: for every local head, the logarithm of its denominators' initial value, where there
-        are sinks.
+            are sinks.
         runs: numbers of the runs of image tokens, (samples, all positions), or None.
         chosen: keys that an indexer selected (`split_off_selection`), where one does.
     """
@@ -42,8 +40,8 @@ class ScoreInputs:
     runs: torch.Tensor | None = None
     chosen: Values = ()
 
-    def of(self, rows: slice) -> ScoreInputs:
-        """The inputs of these rows of queries."""
+    def of_rows(self, rows: slice) -> ScoreInputs:
+        """The inputs of some rows of queries."""
         return (
             replace(self, chosen=tuple(blocks[:, rows] for blocks in self.chosen))
             if self.chosen
@@ -66,12 +64,13 @@ def unfused_attention(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Attention over all key blocks so far, after one more block, in float32 or finer. Scores are
-    computed a tile at a time (`score_tiles`).
+    """Running attention output after one more block of keys, from explicit scores.
+
+    The result is float32 or wider. Scores are computed a tile at a time (`score_tiles`).
 
     Args:
         query: (samples, positions, heads x width).
-        earlier: attention over the blocks before; None: there are none.
+        earlier: attention over the blocks before; None: this is the first block.
         scale: factor of the products of queries with keys.
     """
     out, normal = _no_keys_yet(place, query, score_inputs) if earlier is None else earlier
@@ -81,11 +80,11 @@ def unfused_attention(
         attended, row_share, row_inputs = (
             (out[:, :, rows], normal[:, :, rows]),
             replace(place, positions=query_rows.positions),
-            score_inputs.of(rows),
+            score_inputs.of_rows(rows),
         )
         for key_rows in key_tiles:
             attended = _merge_tile(
-                row_share, query[:, rows], keys.of(key_rows), attended, row_inputs, scale=scale
+                row_share, query[:, rows], keys.rows(key_rows), attended, row_inputs, scale=scale
             )
         parts.append(attended)
     if len(parts) == 1:
@@ -107,11 +106,12 @@ def unfused_attention_backward(
     *,
     scale: float,
 ) -> tuple[torch.Tensor, KeyBlock, *tuple[torch.Tensor, ...]]:
-    """Gradients of queries, of a block of keys and values, and of the table, from forward's result
-    over all blocks.
+    """Gradients of queries, of one block of keys and values, and of the bias table.
+
+    They follow from forward's result over all blocks.
 
     Args:
-        grad: of the output, (samples, heads, queries, width).
+        grad: gradient of the output, (samples, heads, queries, width).
     """
     leaves = (query, keys.key, keys.value, *score_inputs.table)
     query_tiles = list(_tiles(place, query, keys, score_inputs))
@@ -127,7 +127,7 @@ def unfused_attention_backward(
         rows, row_share, row_inputs = (
             query_rows.taken,
             replace(place, positions=query_rows.positions),
-            score_inputs.of(query_rows.taken),
+            score_inputs.of_rows(query_rows.taken),
         )
         row_attended = attended[0][:, :, rows], attended[1][:, :, rows]
         for key_rows in key_tiles:
@@ -135,7 +135,7 @@ def unfused_attention_backward(
             tile_grads = _tile_gradients(
                 row_share,
                 query[:, rows],
-                keys.of(key_rows),
+                keys.rows(key_rows),
                 row_attended,
                 grad[:, :, rows],
                 row_inputs,
@@ -157,6 +157,7 @@ def unfused_attention_backward(
 def _tiles(
     place: OperatorShare, query: torch.Tensor, keys: KeyBlock, score_inputs: ScoreInputs
 ) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
+    """Iterate over tiles of the device's queries and a block of keys."""
     scores_per_pair = query.shape[0] * (place.heads[1] - place.heads[0])
     images, accelerated = score_inputs.runs is not None, query.device.type != "cpu"
     return score_tiles(
@@ -178,11 +179,11 @@ def _merge_tile(
     *,
     scale: float,
 ) -> PartialAttention:
-    """`unfused_attention` of one tile."""
+    """Running attention output of a tile of queries after one more tile of keys."""
     out, normal = earlier
     scores = _scores(place, query, keys, score_inputs, scale=scale)
     total = torch.logaddexp(normal, scores.logsumexp(-1))
-    joined, _ = _weighed(place, scores, total, keys.value)
+    joined, _ = _weighted_values(place, scores, total, keys.value)
     return out * (normal - _finite(total)).exp().unsqueeze(-1) + joined, total
 
 
@@ -196,7 +197,7 @@ def _tile_gradients(
     *,
     scale: float,
 ) -> list[torch.Tensor]:
-    """Gradients of queries, keys, values and the table through one tile."""
+    """Gradients of queries, keys, values and the bias table through one tile."""
     out, normal = attended
     products = (at_least_float32(grad) * out).sum(-1)
     with torch.enable_grad():
@@ -211,17 +212,17 @@ def _tile_gradients(
             replace(score_inputs, table=tuple(leaves[3:])),
             scale=scale,
         )
-        # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and
-        # its share taken off.
+        # d scores = p (<gradient, value> - <gradient, output>): the denominator is constant
+        # here, and its share is subtracted.
         return autograd_gradients(
-            _weighed(place, scores, normal, leaves[2]), leaves, (grad, -products)
+            _weighted_values(place, scores, normal, leaves[2]), leaves, (grad, -products)
         )
 
 
 def _no_keys_yet(
     place: OperatorShare, query: torch.Tensor, score_inputs: ScoreInputs
 ) -> PartialAttention:
-    """Attention over no keys: an output of zeros, and the denominators of sinks or zero."""
+    """Attention over no keys: zero output, and denominators of the sinks or zero."""
     like, (low, high) = at_least_float32(query.new_empty(0)), place.heads
     sizes = query.shape[0], high - low, query.shape[1]
     normal = like.new_full(sizes, -torch.inf)
@@ -238,7 +239,7 @@ def _scores(
     *,
     scale: float,
 ) -> torch.Tensor:
-    """(samples, heads, queries, keys), -inf where a query does not see a key."""
+    """Attention scores, (samples, heads, queries, keys), -inf where a query does not see a key."""
     shape, positions = shape_of(place), index_tensor(keys.positions, like=query)
     low, high = place.heads
     q = query.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
@@ -268,17 +269,18 @@ def _scores(
 
 
 def _key_head_of_query_head(place: OperatorShare, like: torch.Tensor) -> torch.Tensor:
-    """The local key head that each local query head reads."""
+    """Number of the local key head that each local query head reads."""
     shape = shape_of(place)
     heads = torch.arange(*place.heads, device=like.device)
     return heads * shape.kv_heads // shape.heads - place.kv_heads[0]
 
 
-def _weighed(
+def _weighted_values(
     place: OperatorShare, scores: torch.Tensor, normal: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(exp(scores - normal) V, sum of exp(scores - normal)) by (samples, heads, queries); a query
-    that has seen no key has zeros.
+    """(exp(scores - normal) V, sum of exp(scores - normal)) by (samples, heads, queries).
+
+    A query that has seen no key has zeros.
     """
     v = value.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)[
         :, _key_head_of_query_head(place, value)
@@ -288,15 +290,18 @@ def _weighed(
 
 
 def _finite(normal: torch.Tensor) -> torch.Tensor:
+    """Logarithms of denominators with -inf replaced by 0."""
     return normal.masked_fill(normal == -torch.inf, 0)
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:
-    """ALiBi's slope of every head (Press et al. 2021, arXiv 2108.12409): a geometric sequence,
-    completed from the next power of two.
+    """ALiBi slope of every head (Press et al. 2021, arXiv 2108.12409).
+
+    A geometric sequence, completed from the next power of two.
     """
 
     def geometric(count: int) -> torch.Tensor:
+        """Slopes 2^(-8 i / count) of `count` heads."""
         return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64) / count)
 
     power = 1 << int(log2(heads))

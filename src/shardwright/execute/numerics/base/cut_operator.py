@@ -1,11 +1,10 @@
-"""One operator of a block that a pipeline cut divides, as a block of its own. It reads its inputs
-in the stream's layout and leaves its outputs in that layout.
+"""One operator of a block that a pipeline cut divides, as a block of its own.
 
-Rows that tokens send to their experts have no layout. Between stages they lie with their tokens as
-slots: the rows of all chosen experts side by side, followed by the experts' numbers. A routed
-operator of a cut block therefore stands between two more operators: ``.scatter`` sends the slots of
-tokens to the chosen experts, and ``.gather`` brings the experts' outputs back. ``permute`` and
-``unpermute`` then only copy or sum slots.
+Rows that tokens send to their experts have no layout. Between stages they are stored with their
+tokens as slots: the rows of all chosen experts side by side, followed by the experts' numbers. A
+routed operator of a cut block therefore stands between two more operators: ``.scatter`` sends the
+slots of tokens to the chosen experts, and ``.gather`` brings the experts' outputs back. ``permute``
+and ``unpermute`` then only copy or sum slots.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ SCATTER, GATHER = ".scatter", ".gather"
 
 
 def is_expert_choice(extent: Extent) -> bool:
-    """True if the extent holds the numbers of the chosen experts: integers without a gradient,
-    which no cut divides.
-    """
+    """True if the extent holds numbers of chosen experts: integers that no cut divides."""
     return extent.dim is Dim.REPLICATE
 
 
@@ -35,29 +32,31 @@ def is_stand_in(operator: Operator) -> bool:
 
 
 def stream_extents(operator: Operator) -> tuple[Extent, ...]:
-    """The extents per token that an operator of a cut block leaves in the stream's layout: all that
-    it writes, and slots for rows at experts.
+    """Extents per token that an operator of a cut block leaves in the stream's layout.
+
+    They are all extents that the operator writes, with slots in place of rows at experts.
     """
     if operator.experts is None or not (is_routed(operator) or operator.kind is OperatorKind.ROUTE):
         return operator.writes
-    chosen = Extent(dim=Dim.REPLICATE, size=operator.experts.topk, quantum=operator.experts.topk)
+    expert_choice = Extent(
+        dim=Dim.REPLICATE, size=operator.experts.topk, quantum=operator.experts.topk
+    )
     if operator.kind is OperatorKind.ROUTE:
-        return (*operator.writes, chosen)
-    if _returns(operator):
+        return (*operator.writes, expert_choice)
+    if _is_unpermute(operator):
         return operator.writes
     sizes = [operator.experts.topk * e.size for e in operator.writes]
-    return (*(Extent(dim=Dim.HIDDEN, size=size, quantum=size) for size in sizes), chosen)
+    return (*(Extent(dim=Dim.HIDDEN, size=size, quantum=size) for size in sizes), expert_choice)
 
 
-def _returns(operator: Operator) -> bool:
+def _is_unpermute(operator: Operator) -> bool:
+    """True if the operator moves experts' outputs back to their tokens."""
     return operator.kind is OperatorKind.PERMUTE and operator.name.endswith("unpermute")
 
 
 @lru_cache(maxsize=1024)
 def operator_block(block: Block, name: str) -> Block:
-    """A block of operator `name` of `block`, preceded by a stand-in for each operator that it
-    reads.
-    """
+    """The block of one operator, preceded by a stand-in for each operator that it reads."""
     by_name = {source.name: source for source in block.operators}
     operator = by_name[name]
     read = [by_name[name] for name in dict.fromkeys(operator.inputs) if name in by_name]
@@ -75,13 +74,13 @@ def operator_block(block: Block, name: str) -> Block:
     return replace(
         block,
         name=f"{block.name}.{name}",
-        operators=(*stand_ins, *_parts(replace(operator, keeps=()))),
+        operators=(*stand_ins, *_standalone_operators(replace(operator, keeps=()))),
         constant=constant,
     )
 
 
-def _parts(operator: Operator) -> tuple[Operator, ...]:
-    """The operators that compute it where it stands alone."""
+def _standalone_operators(operator: Operator) -> tuple[Operator, ...]:
+    """The operators that compute one operator outside its block, with exchange of slots."""
     if operator.kind is OperatorKind.ROUTE:
         return (replace(operator, writes=stream_extents(operator)),)
     if not is_routed(operator):

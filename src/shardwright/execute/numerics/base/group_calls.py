@@ -1,4 +1,4 @@
-"""Communication of an operator with the other devices of its groups."""
+"""Collectives of an operator within its process groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from shardwright.execute.transport.requests import Exchange, Reduce, Reduction, Task
+from shardwright.execute.transport.requests import GroupExchange, Reduce, Reduction, Task
 from shardwright.execute.transport.torch_device import OperatorShare
 
 
@@ -25,11 +25,11 @@ def all_reduce(
     purpose: str,
     reduction: Reduction = Reduction.SUM,
 ) -> Task[torch.Tensor]:
-    """The tensor reduced over all members of the group; the tensor itself where nothing is split.
+    """Reduce a tensor over all members of a group; the tensor itself without such a group.
 
     Args:
-        purpose: tells this reduction from the operator's other ones; the request's key is
-        (operator's name, purpose).
+        purpose: distinguishes this reduction from the operator's other ones; the request's key is
+            (operator's name, purpose).
     """
     devices = group_members(place, group)
     if not devices:
@@ -44,27 +44,29 @@ def all_reduce(
 def exchange_tensors(
     place: OperatorShare,
     group: tuple[int, ...],
-    gives: dict[int, torch.Tensor],
+    sends: dict[int, torch.Tensor],
     receives: Mapping[int, tuple[int, ...]],
     *,
     purpose: str,
     kind: str,
     elements: int | None = None,
 ) -> Task[dict[int, torch.Tensor]]:
-    """The tensors that the other members of `group` send to this device, by sender. Neither `gives`
-    nor `receives` names the device itself.
+    """Exchange tensors with the members of `group`; returns the received ones by sender.
+
+    Neither `sends` nor `receives` names the device itself.
 
     Args:
-        elements: full buffer, for the trace; None = what this device gives and receives.
+        elements: elements of the full buffer, for the record; None = elements that this device
+            sends and receives.
     """
     total = (
-        sum(t.numel() for t in gives.values()) + sum(map(prod, receives.values()))
+        sum(t.numel() for t in sends.values()) + sum(map(prod, receives.values()))
         if elements is None
         else elements
     )
-    received = yield Exchange(
+    received = yield GroupExchange(
         group=group,
-        gives=gives,
+        sends=sends,
         receives=dict(receives),
         key=(place.operator.name, purpose),
         kind=kind,

@@ -1,6 +1,4 @@
-"""Operators without communication, whose backward pass is PyTorch's autograd of their forward
-function.
-"""
+"""Operators without communication, whose backward is autograd of their forward function."""
 
 from __future__ import annotations
 
@@ -50,8 +48,9 @@ def autograd_gradients(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutogradOperator:
-    """An operator whose backward runs `function` again on detached inputs, so that no autograd
-    graph outlives a call.
+    """Operator whose backward runs `function` again on detached inputs under autograd.
+
+    No autograd graph outlives a call.
 
     Args:
         function: computes the operator's output from (place, inputs, weights).
@@ -62,7 +61,10 @@ class AutogradOperator:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Run the function without autograd, and save its inputs.
+
+        See `Numerics`.
+        """
         yield from ()
         with torch.no_grad():
             outputs = self.function(place, inputs, weights)
@@ -71,7 +73,10 @@ class AutogradOperator:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Input gradients by running the function again under autograd.
+
+        See `Numerics`.
+        """
         yield from ()
         with torch.enable_grad():
             inputs = tuple(
@@ -88,7 +93,10 @@ class AutogradOperator:
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """Parameter gradients by running the function again under autograd.
+
+        See `Numerics`.
+        """
         yield from ()
         names = [p.name for p in place.operator.parameters if p.trainable]
         if not names:

@@ -1,4 +1,4 @@
-"""The operator protocol: forward, input gradient and weight gradient on one device's share."""
+"""Protocol of operators: forward, input gradient and weight gradient on one device's share."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensors:
-    """Tensors that a forward pass keeps for backward; none of them has an autograd graph.
+    """Tensors that a forward pass saves for backward, without autograd graphs.
 
     Args:
         inputs: the forward pass's inputs; extents that backward does not read are placeholders
-        without memory.
-        own: what the operator made besides.
+            without memory.
+        own: further tensors that the operator computed.
     """
 
     inputs: tuple[Values, ...]
@@ -40,21 +40,22 @@ class SavedTensors:
 
 
 class Forward(Protocol):
-    """The forward pass of an operator, a generator (`Task`). An operator without communication
-    yields no request.
+    """The forward pass of an operator, a generator (`Task`).
+
+    An operator without communication yields no request.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """The operator's output, and the tensors that its backward needs.
+        """Compute the operator's output, and the tensors that its backward needs.
 
         Args:
-            inputs: in the order of `operator.inputs`, each all extents that its producer writes, in
-                the box that this operator reads (elements whole where it does not cut that dim). An
-                embedding has one input: ((token ids,),), int64, (samples, positions) or with a last
-                dim of one. A loss has one more, its last: ((labels,),) of that form, negative where
-                there is nothing to predict.
+            inputs: in the order of `operator.inputs`, each with all extents that its producer
+                writes, in the box that this operator reads (all elements where it does not cut that
+                dim). An embedding has one input: ((token ids,),), int64, (samples, positions) or
+                with a last dim of one. A loss has one more input, its last: ((labels,),) of that
+                form, negative where no token is predicted.
         """
         ...
 
@@ -65,8 +66,9 @@ class Numerics(Forward, Protocol):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradient of each input: one tensor for each extent (zeros for extents that the operator
-        does not read), or None for the whole input where it has no gradient (ids, labels).
+        """Gradient of each input: one tensor for each extent, or None for ids and labels.
+
+        Extents that the operator does not read have zeros.
 
         Where the operator cuts a dim that the input lacks, the result is this device's part of a
         sum.
@@ -76,22 +78,27 @@ class Numerics(Forward, Protocol):
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """Gradient of each trainable parameter's slice from the device's own tokens and parts, in
-        the weights' dtype or a finer one.
+        """Gradient of each trainable parameter's slice, from the device's own tokens and parts.
 
-        Where the operator cuts a dim that the parameter lacks, it is this device's part of a sum.
+        Gradients have at least the weights' dtype.
+
+        Where the operator cuts a dim that the parameter lacks, the result is this device's part of
+        a sum.
         """
         ...
 
 
 class WithoutParameters:
-    """An operator without parameters, which has no weight gradients."""
+    """Base of operators without parameters, which have no weight gradients."""
 
     __slots__ = ()
 
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """No weight gradients: an empty mapping.
+
+        See `Numerics`.
+        """
         yield from ()
         return {}

@@ -1,4 +1,4 @@
-"""Number formats of a run: those of the job, or one for everything."""
+"""Number formats of a run: those of the job, or one format for all tensors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ have float32.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """The number format of each kind of tensor in a run.
+class RunPrecision:
+    """Number format of each kind of tensor in a run.
 
     Args:
-        compute: activations, their gradients (and both on the wire), and weights in products.
-        parameter: the working copy.
+        compute: activations, their gradients (also in communication), and weights in matrix
+            products.
+        parameter: the working copy of parameters.
         gradient: sums of weight gradients over microbatches.
         wire: gradients in communication between devices.
-        states: first and second moment.
-        master: the optimizer's copy of parameters; None = it updates the working copy.
+        states: first and second moments of the optimizer.
+        master: the optimizer's copy of parameters; None = the optimizer updates the working copy.
     """
 
     compute: torch.dtype
@@ -41,9 +42,9 @@ class Precision:
         return self.compute if self.compute.itemsize >= 4 else torch.float32
 
 
-def uniform_precision(dtype: torch.dtype) -> Precision:
-    """A precision with one format for everything, and no master copy."""
-    return Precision(
+def uniform_precision(dtype: torch.dtype) -> RunPrecision:
+    """One format for all tensors, and no master copy."""
+    return RunPrecision(
         compute=dtype, parameter=dtype, gradient=dtype, wire=dtype, states=(dtype, dtype)
     )
 
@@ -52,12 +53,12 @@ EXACT = uniform_precision(torch.float64)
 """The precision of proofs: float64 everywhere."""
 
 
-def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision:
+def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> RunPrecision:
     """The number formats of a training job.
 
     Args:
-        gradient: the format in which gradients are added over microbatches: a runtime's
-        `gradient_dtype`.
+        gradient: format in which gradients are added over microbatches: a runtime's
+            `gradient_dtype`.
 
     Raises:
         StrategyError: execute.precision for a format that is not executed: FP8 and FP4, FP16 (its
@@ -77,9 +78,9 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision
     }
     for name, dtype in formats.items():
         if dtype not in FORMATS:
-            raise _refused(f"{name} in {dtype.value}", "choose bf16 or fp32 for the run")
+            raise _not_executed(f"{name} in {dtype.value}", "choose bf16 or fp32 for the run")
     if FORMATS[job.compute] != FORMATS[job.activation]:
-        raise _refused(
+        raise _not_executed(
             f"compute in {job.compute.value} over activations in {job.activation.value}",
             "choose one format for both",
         )
@@ -87,7 +88,7 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision
         Dtype.FP32,
         Dtype.FP32,
     )
-    return Precision(
+    return RunPrecision(
         compute=FORMATS[job.compute],
         parameter=FORMATS[job.parameter],
         gradient=FORMATS[gradient],
@@ -97,5 +98,6 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision
     )
 
 
-def _refused(format_use: str, hint: str) -> StrategyError:
+def _not_executed(format_use: str, hint: str) -> StrategyError:
+    """Error for a format that is not executed."""
     return StrategyError(f"{format_use} is not executed", hint=hint, rule="execute.precision")

@@ -1,8 +1,7 @@
-"""Mixture-of-experts layers over several devices: routing, moving tokens to their experts and back,
-and the experts' linear layers.
+"""Mixture-of-experts layers over several devices: routing, token exchange and expert linear layers.
 
 Between ``permute`` and ``unpermute`` a value is (1, rows, elements) for each extent, one row for
-each token that visits a local expert, and behind the extents one tensor of integers ``routes`` (2,
+each token that visits a local expert, and after the extents one tensor of integers ``routes`` (2,
 rows): local number of the expert, and number of the token (sample x length + position). Rows are
 sorted by expert, then token, whoever sent them. No capacity: no token is dropped.
 """
@@ -47,7 +46,9 @@ from shardwright.lazy_dataclass import dataclass
 
 
 def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """The choice of experts: see `chosen_experts`.
+    """Choose the experts of each token: (shares, expert numbers).
+
+    See `chosen_experts`.
 
     Raises:
         StrategyError: the scores are cut (rule ``execute.scores``).
@@ -68,8 +69,9 @@ def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permute(WithoutParameters):
-    """Copies of each token's row for every expert that it chose, multiplied by the expert's share
-    where the operator is `Operator.weighed`.
+    """Send a copy of each token's row to every expert that it chose.
+
+    Rows are multiplied by the expert's share if the operator is `Operator.weighed`.
 
     Inputs: x and ``route``'s (probabilities, numbers), of the same tokens.
     """
@@ -77,36 +79,43 @@ class Permute(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
-        x, (probabilities, chosen) = inputs[0][0], inputs[1]
+        """Rows for this device's experts, and their routes.
+
+        See `Numerics`.
+        """
+        x, (probabilities, expert_ids) = inputs[0][0], inputs[1]
         flat, shares, weighed = x.flatten(0, 1), probabilities.flatten(0, 1), place.operator.weighed
 
         def rows_of(tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+            """Rows of (token, slot) pairs, times their router weights if inputs are scaled."""
             return flat[tokens] * shares[tokens, slots].unsqueeze(-1) if weighed else flat[tokens]
 
         routes, rows = yield from send_to_experts(
-            place, chosen, rows_of, width=x.shape[-1], like=x, purpose="rows"
+            place, expert_ids, rows_of, width=x.shape[-1], like=x, purpose="rows"
         )
         kept_inputs = (
             (x, probabilities)
             if weighed
             else (shape_placeholder(x), shape_placeholder(probabilities))
         )
-        saved = SavedTensors(inputs=((kept_inputs[0],), (kept_inputs[1], chosen)), own=(routes,))
+        saved = SavedTensors(
+            inputs=((kept_inputs[0],), (kept_inputs[1], expert_ids)), own=(routes,)
+        )
         return (rows.unsqueeze(0), routes), saved
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities
-        have a gradient where they multiply the rows.
+        """Sum the gradients of all copies of a token where the token is held.
+
+        See `Numerics`. Probabilities have a gradient if they multiply the rows.
         """
-        (x,), (probabilities, chosen) = saved.inputs
+        (x,), (probabilities, expert_ids) = saved.inputs
         rows = (
             require_gradient(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))
         )  # a device without experts gets no gradients of rows
         row_grads = yield from collect_from_experts(
-            place, chosen, saved.own[0], rows, purpose="gradients"
+            place, expert_ids, saved.own[0], rows, purpose="gradients"
         )
         dx = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
         flat, shares = x.flatten(0, 1), probabilities.flatten(0, 1)
@@ -127,8 +136,9 @@ class Permute(WithoutParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpermute(WithoutParameters):
-    """y = sum over a token's experts of probability x row, or of rows that `Permute` has multiplied
-    already.
+    """Sum of each token's expert rows, weighted by probability: y = sum of probability x row.
+
+    Rows that `Permute` has multiplied are only summed.
 
     Inputs: the experts' rows and ``route``'s values where the tokens are held.
     """
@@ -136,16 +146,19 @@ class Unpermute(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
-        (rows, routes), (probabilities, chosen) = inputs
+        """Bring the experts' rows back to their tokens, and sum them for each token.
+
+        See `Numerics`.
+        """
+        (rows, routes), (probabilities, expert_ids) = inputs
         returned_rows = yield from collect_from_experts(
-            place, chosen, routes, rows.squeeze(0), purpose="rows"
+            place, expert_ids, routes, rows.squeeze(0), purpose="rows"
         )
         # (tokens, topk, elements): the row of each choice; parts of an expert's width are added.
-        row_by_slot = rows.new_zeros((*chosen.flatten(0, 1).shape, rows.shape[-1]))
+        row_by_slot = rows.new_zeros((*expert_ids.flatten(0, 1).shape, rows.shape[-1]))
         for (tokens, slots), part in returned_rows:
             row_by_slot.index_put_((tokens, slots), part, accumulate=True)
-        row_by_slot = row_by_slot.unflatten(0, chosen.shape[:2])
+        row_by_slot = row_by_slot.unflatten(0, expert_ids.shape[:2])
         if place.operator.weighed:
             return (row_by_slot.sum(-2),), SavedTensors(
                 inputs=((shape_placeholder(rows), routes), inputs[1]),
@@ -159,8 +172,11 @@ class Unpermute(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
-        (_, _), (probabilities, chosen) = saved.inputs
+        """Gradients of the experts' rows, sent to the experts, and of the probabilities.
+
+        See `Numerics`.
+        """
+        (_, _), (probabilities, expert_ids) = saved.inputs
         row_by_slot = saved.own[0]
         grad = (
             grads[0]
@@ -176,7 +192,7 @@ class Unpermute(WithoutParameters):
         flat, shares = grad.flatten(0, 1), probabilities.flatten(0, 1)
         _, rows = yield from send_to_experts(
             place,
-            chosen,
+            expert_ids,
             lambda tokens, slots: (
                 flat[tokens] if weighed else flat[tokens] * shares[tokens, slots].unsqueeze(-1)
             ),
@@ -189,7 +205,7 @@ class Unpermute(WithoutParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedLinear:
-    """y_e = x_e W_e (+ b_e) for the rows of every local expert, with explicit gradients.
+    """Grouped linear layers y_e = x_e W_e (+ b_e) of the local experts, with explicit gradients.
 
     Where the contracted width is cut, y is a partial sum, and the device of the first part adds the
     bias.
@@ -198,10 +214,13 @@ class GroupedLinear:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Multiply each local expert's rows by its weights, and add its bias.
+
+        See `Numerics`.
+        """
         yield from ()
         x, routes = inputs[0][0].squeeze(0), inputs[0][-1]
-        ends = _ends(place, routes)
+        ends = _expert_ends(place, routes)
         matrices, biases = weight_and_bias_names(place)
         outputs = [grouped_matmul(x, weights[name], ends) for name in matrices]
         if biases and has_first_part(place):
@@ -216,9 +235,12 @@ class GroupedLinear:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Gradients of the experts' rows.
+
+        See `Numerics`.
+        """
         yield from ()
-        ends = _ends(place, saved.inputs[0][-1])
+        ends = _expert_ends(place, saved.inputs[0][-1])
         pairs = zip(grads, weight_and_bias_names(place)[0], strict=False)
         dx = sum_tensors(
             [
@@ -231,10 +253,13 @@ class GroupedLinear:
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """Gradients of the local experts' weights and biases.
+
+        See `Numerics`.
+        """
         yield from ()
         x, routes = saved.inputs[0][0].squeeze(0), saved.inputs[0][-1]
-        ends = _ends(place, routes)
+        ends = _expert_ends(place, routes)
         matrices, biases = weight_and_bias_names(place)
         weight_grads = {
             name: grouped_outer_products(x, require_gradient(g).squeeze(0), ends)
@@ -249,6 +274,7 @@ class GroupedLinear:
         return {p.name: weight_grads[p.name] for p in place.operator.parameters if p.trainable}
 
 
-def _ends(place: OperatorShare, routes: torch.Tensor) -> torch.Tensor:
+def _expert_ends(place: OperatorShare, routes: torch.Tensor) -> torch.Tensor:
+    """End row of each local expert's rows."""
     low, high = place.experts
     return group_ends(routes[0], high - low)

@@ -1,5 +1,6 @@
-"""Products of rows that stand in groups, each with a matrix of its own, by a kernel that leaves the
-ends of the groups on the device.
+"""Grouped GEMM: matrix products of groups of rows, each group with its own matrix.
+
+The kernel reads the ends of the groups on the device.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from torch.nn import functional
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 ALIGNED = 16
-"""Bytes: the rows that the kernel reads begin at a multiple of this number."""
+"""Bytes to which the rows that the kernel reads must be aligned."""
 
 
 def group_ends(groups: torch.Tensor, count: int) -> torch.Tensor:
-    """The end row of each group: int32, on the device.
+    """The end row of each group, int32 on the device of `groups`.
 
     Args:
         groups: the group of each row, in ascending order.
@@ -29,7 +30,7 @@ def group_ends(groups: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def grouped_matmul(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Each group's rows times its matrix.
+    """Multiply each group's rows by the group's matrix: (rows, n).
 
     Args:
         rows: (rows, k), group by group.
@@ -38,7 +39,7 @@ def grouped_matmul(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tenso
     """
     if not len(matrices) or not len(rows):
         return rows.new_zeros((len(rows), matrices.shape[-1]))
-    if _fits(rows, matrices):
+    if _is_supported(rows, matrices):
         return functional.grouped_mm(rows, matrices, offs=ends)
     return torch.cat(
         [part @ matrix for part, matrix in zip(_parts(rows, ends), matrices, strict=True)]
@@ -46,28 +47,26 @@ def grouped_matmul(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tenso
 
 
 def grouped_outer_products(
-    rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor
+    rows: torch.Tensor, right_rows: torch.Tensor, ends: torch.Tensor
 ) -> torch.Tensor:
-    """(groups, k, n): each group's `rows` transposed times its `others`.
+    """(groups, k, n): each group's `rows` transposed times its `right_rows`.
 
     Args:
         rows: (rows, k).
-        others: (rows, n).
+        right_rows: (rows, n).
         ends: of `group_ends`.
     """
     if not len(ends) or not len(rows):
-        return rows.new_zeros((len(ends), rows.shape[-1], others.shape[-1]))
-    if _fits(rows, others):
-        return functional.grouped_mm(rows.t(), others, offs=ends)
+        return rows.new_zeros((len(ends), rows.shape[-1], right_rows.shape[-1]))
+    if _is_supported(rows, right_rows):
+        return functional.grouped_mm(rows.t(), right_rows, offs=ends)
     return torch.stack(
-        [a.T @ b for a, b in zip(_parts(rows, ends), _parts(others, ends), strict=True)]
+        [a.T @ b for a, b in zip(_parts(rows, ends), _parts(right_rows, ends), strict=True)]
     )
 
 
-def _fits(*tensors: torch.Tensor) -> bool:
-    """True if the kernel reads the tensors: one of its formats, and the contiguous dim is a
-    multiple of the elements that it reads at once.
-    """
+def _is_supported(*tensors: torch.Tensor) -> bool:
+    """True if the grouped kernel supports the tensors' formats and alignment."""
     return all(
         tensor.dtype in FORMATS
         and min(tensor.stride()[-2:]) == 1
@@ -80,6 +79,7 @@ def _fits(*tensors: torch.Tensor) -> bool:
 
 
 def _parts(rows: torch.Tensor, ends: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Split rows by group (reads the ends on the host)."""
     end_rows: list[int] = ends.tolist()
     parts: Sequence[torch.Tensor] = torch.split(
         rows, [b - a for a, b in zip([0, *end_rows], end_rows, strict=False)]

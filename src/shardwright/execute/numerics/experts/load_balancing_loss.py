@@ -1,12 +1,11 @@
-"""The load-balancing loss of a mixture of experts: what each router adds to it, its value, and its
-gradient.
+"""Load-balancing loss of a mixture of experts: router counts, value and gradient.
 
     loss = experts x sum over experts e of f_e p_e
     f_e  = tokens of all routers that have e among their topk / rows
     p_e  = sum of softmax(logits)_e / rows
 
 Rows are tokens times routers: the means are over all layers of a microbatch together, so a router's
-gradient needs what every other router counted. f has no gradient. Source: Fedus, Zoph and Shazeer
+gradient needs the counts of all other routers. f has no gradient. Source: Fedus, Zoph and Shazeer
 2021, Switch Transformers (arXiv 2101.03961), equations 4 to 6, over several experts a token and all
 layers at once, as Transformers 5 computes it.
 """
@@ -20,38 +19,43 @@ from shardwright.execute.numerics.base.top_k_choice import stable_top_k
 from shardwright.model.ir.operator import ExpertShape
 
 
+def tokens_by_expert(expert_ids: torch.Tensor, *, experts: int) -> torch.Tensor:
+    """(experts,) in float64: how often each expert's number is among the chosen numbers.
+
+    `bincount` is not used because it waits for the accelerator.
+    """
+    numbers = expert_ids.flatten()
+    counts = torch.zeros(experts, dtype=torch.float64, device=expert_ids.device)
+    return counts.index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.float64))
+
+
 def router_counts(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """(2, experts) in float64: the number of tokens that have each expert among their topk, and the
-    sum of each expert's probabilities.
+    """(2, experts) in float64: tokens with each expert among their topk, and probability sums.
 
     Args:
         logits: (.., experts) of tokens, each counted once.
 
-    The topk are those of the probabilities, without the correction that some models add for their
-    choice.
+    The topk follow the probabilities, without the correction that some models add for their choice.
     """
     probabilities = torch.softmax(at_least_float32(logits), dim=-1).detach().flatten(0, -2)
-    chosen = stable_top_k(probabilities, shape.topk).flatten()
-    # Not `bincount`, which waits for the accelerator.
-    counts = torch.zeros(shape.experts, dtype=torch.float64, device=logits.device)
-    counts.index_add_(0, chosen, torch.ones_like(chosen, dtype=torch.float64))
+    counts = tokens_by_expert(stable_top_k(probabilities, shape.topk), experts=shape.experts)
     return torch.stack([counts, probabilities.sum(0, dtype=torch.float64)])
 
 
 def router_rows(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """Tokens times routers, from a sum of `router_counts`."""
+    """Number of tokens times routers, from a sum of `router_counts`."""
     return total[0].sum() / shape.topk
 
 
 def balance_loss(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """The loss of a microbatch, from the sum of `router_counts` over all its routers."""
+    """Load-balancing loss of a microbatch, from the sum of `router_counts` over all its routers."""
     return shape.experts * (total[0] * total[1]).sum() / router_rows(total, shape=shape) ** 2
 
 
 def balance_grad(
     logits: torch.Tensor, total: torch.Tensor, *, shape: ExpertShape, factor: float
 ) -> torch.Tensor:
-    """The gradient of `factor` x the loss for one router's logits.
+    """Gradient of `factor` x the load-balancing loss with respect to one router's logits.
 
     d loss / d softmax_e = experts x f_e / rows, and through the softmax q: q (v - sum q v).
 
@@ -71,8 +75,9 @@ def balance_grad(
 def token_share_of_loss(
     logits: torch.Tensor, total: torch.Tensor, *, shape: ExpertShape
 ) -> torch.Tensor:
-    """The part of the loss that the tokens of `logits` contribute, whose gradient is
-    `balance_grad`: experts x sum over e of f_e x their part of p_e.
+    """Part of the load-balancing loss that the tokens of `logits` contribute.
+
+    It is experts x sum over e of f_e x their part of p_e, and its gradient is `balance_grad`.
 
     Parts of all tokens and routers add up to `balance_loss`.
     """

@@ -1,4 +1,4 @@
-"""The way of rows from where tokens are held to their experts, and back.
+"""Exchange of token rows between the devices that hold tokens and the devices of their experts.
 
 A pair (token, choice) goes to every device that serves the token with the chosen expert, which are
 the devices of all parts of the expert's width. The receiver takes it from itself if it holds the
@@ -15,36 +15,39 @@ import torch
 from shardwright.execute.numerics.base.group_calls import exchange_tensors
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare, Routed
+from shardwright.execute.transport.torch_device import OperatorShare, RoutedTokens
 from shardwright.program.layout.tensor_layout import Box
 
 TokenChoices = tuple[torch.Tensor, torch.Tensor]
-"""(row of the token in the local tokens, choice), in the order of (expert, token number)."""
+"""(row of the token in the local tokens, choice) of each pair, in the order of (expert, token
+number)."""
 
 
 def send_to_experts(
     place: OperatorShare,
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     rows_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     *,
     width: int,
     like: torch.Tensor,
     purpose: str,
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """(routes, rows) for the device's own experts, sorted by (expert, token).
+    """Send token rows to the chosen experts: (routes, rows) for this device's experts.
+
+    Rows are sorted by (expert, token).
 
     Args:
-        chosen: (samples, positions, topk) experts of the tokens held here.
+        expert_ids: (samples, positions, topk) experts of the tokens that this device holds.
         rows_of: (pairs, `width`) rows to send, from the pairs' (tokens, choices).
     """
     routing, me = _routing(place), place.device
-    held_tokens = _tokens(place, routing[me].home, like=chosen)
+    held_tokens = _token_numbers(place, routing[me].held_tokens, like=expert_ids)
     outgoing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for device, to in routing.items():
-        tokens, slots = _pairs(place, chosen, held_tokens, to)
+        tokens, slots = _pairs(place, expert_ids, held_tokens, to)
         is_sender = _sender(place, routing, device, held_tokens[tokens]) == me
         tokens, slots = tokens[is_sender], slots[is_sender]
-        experts = chosen.flatten(0, 1)[tokens, slots] - to.experts[0]
+        experts = expert_ids.flatten(0, 1)[tokens, slots] - to.experts[0]
         outgoing[device] = torch.stack([experts, held_tokens[tokens]]), rows_of(tokens, slots)
     routes, rows = [outgoing[me][0]], [outgoing[me][1]]
     peers = tuple(d for d in routing if d != me)
@@ -79,42 +82,41 @@ def send_to_experts(
         routes += [peer_routes[d] for d in peers]
         rows += [peer_rows[d] for d in peers]
     all_routes, all_rows = torch.cat(routes, dim=1), torch.cat(rows)
-    order = _order(all_routes[0], all_routes[1])
+    order = _order_by_expert_and_token(all_routes[0], all_routes[1])
     return all_routes[:, order], all_rows[order]
 
 
 def collect_from_experts(
     place: OperatorShare,
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     routes: torch.Tensor,
     rows: torch.Tensor,
     *,
     purpose: str,
 ) -> Task[list[tuple[TokenChoices, torch.Tensor]]]:
-    """Rows that every device with experts returns for the tokens held here: (pairs, their rows), by
-    device.
+    """Rows that experts return for this device's tokens: (token choices, rows), by device.
 
     Args:
-        routes, rows: of the device's own experts.
+        routes, rows: routes and rows of the device's own experts.
     """
     routing, me = _routing(place), place.device
-    held_tokens = _tokens(place, routing[me].home, like=chosen)
+    held_tokens = _token_numbers(place, routing[me].held_tokens, like=expert_ids)
     expected = {
-        d: _pairs(place, chosen, held_tokens, to) for d, to in routing.items() if not to.copy
+        d: _pairs(place, expert_ids, held_tokens, to) for d, to in routing.items() if not to.copy
     }
     outgoing = {
-        d: rows[torch.isin(routes[1], _tokens(place, to.home, like=chosen))]
+        d: rows[torch.isin(routes[1], _token_numbers(place, to.held_tokens, like=expert_ids))]
         for d, to in routing.items()
     }
     received: dict[int, torch.Tensor] = {}
     peers = tuple(d for d in routing if d != me)
     if peers:
-        gives = {} if routing[me].copy else {d: outgoing[d] for d in peers}
+        sends = {} if routing[me].copy else {d: outgoing[d] for d in peers}
         receives = {d: (len(expected[d][0]), rows.shape[-1]) for d in peers if d in expected}
         received = yield from exchange_tensors(
             place,
             tuple(sorted(routing)),
-            gives,
+            sends,
             receives,
             purpose=f"{purpose} back",
             kind="all_to_all",
@@ -124,17 +126,17 @@ def collect_from_experts(
     return [(expected[d], received[d]) for d in sorted(expected)]
 
 
-def _routing(place: OperatorShare) -> dict[int, Routed]:
-    """The routing of every device, sorted by device; of this device alone where nothing is
-    split.
-    """
+def _routing(place: OperatorShare) -> dict[int, RoutedTokens]:
+    """Routed tokens of every device, sorted by device; of this device alone if nothing is split."""
     if place.routing:
         return dict(sorted(place.routing.items()))
     tokens = (place.samples, place.positions)
-    return {place.device: Routed(home=tokens, serves=tokens, experts=place.experts)}
+    return {
+        place.device: RoutedTokens(held_tokens=tokens, expert_tokens=tokens, experts=place.experts)
+    }
 
 
-def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
+def _token_numbers(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
     """Numbers of a box's tokens, in the order of its rows."""
     if not box:
         return index_tensor((), like=like)
@@ -143,29 +145,31 @@ def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tens
 
 
 def _pairs(
-    place: OperatorShare, chosen: torch.Tensor, held_tokens: torch.Tensor, to: Routed
+    place: OperatorShare, expert_ids: torch.Tensor, held_tokens: torch.Tensor, to: RoutedTokens
 ) -> TokenChoices:
-    """(token, choice) pairs of the tokens held here that go to the device of `to`."""
+    """(token, choice) pairs of this device's tokens that go to the device of `to`."""
     low, high = to.experts
-    flat = chosen.flatten(0, 1)
-    served = torch.isin(held_tokens, _tokens(place, to.serves, like=chosen)).unsqueeze(-1)
+    flat = expert_ids.flatten(0, 1)
+    served = torch.isin(
+        held_tokens, _token_numbers(place, to.expert_tokens, like=expert_ids)
+    ).unsqueeze(-1)
     tokens, slots = torch.nonzero(served & (flat >= low) & (flat < high), as_tuple=True)
-    order = _order(flat[tokens, slots], held_tokens[tokens])
+    order = _order_by_expert_and_token(flat[tokens, slots], held_tokens[tokens])
     return tokens[order], slots[order]
 
 
 def _sender(
-    place: OperatorShare, routing: dict[int, Routed], to: int, tokens: torch.Tensor
+    place: OperatorShare, routing: dict[int, RoutedTokens], to: int, tokens: torch.Tensor
 ) -> torch.Tensor:
     """The device that sends each of the tokens to the device `to`."""
     sender = torch.full_like(tokens, -1)
     for device in (to, *routing):
-        holds = torch.isin(tokens, _tokens(place, routing[device].home, like=tokens))
+        holds = torch.isin(tokens, _token_numbers(place, routing[device].held_tokens, like=tokens))
         sender = torch.where((sender < 0) & holds, device, sender)
     return sender
 
 
-def _order(experts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def _order_by_expert_and_token(experts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Indices that sort by expert, then token."""
     by_token = torch.argsort(tokens, stable=True)
     return by_token[torch.argsort(experts[by_token], stable=True)]

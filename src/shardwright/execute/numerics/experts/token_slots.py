@@ -24,18 +24,20 @@ from shardwright.model.ir.tensor_dims import Extent
 
 
 def copy_to_slots(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """The token's row in all its slots, and the experts' numbers. Inputs: x and ``route``'s
-    (probabilities, numbers).
+    """Copy each token's row to all its slots; returns the slots and the experts' numbers.
+
+    Inputs: x and ``route``'s (probabilities, numbers).
     """
-    x, (_, chosen) = inputs[0][0], inputs[1]
-    return x.unsqueeze(-2).expand(*chosen.shape, x.shape[-1]).flatten(-2), chosen
+    x, (_, expert_ids) = inputs[0][0], inputs[1]
+    return x.unsqueeze(-2).expand(*expert_ids.shape, x.shape[-1]).flatten(-2), expert_ids
 
 
 def sum_weighted_slots(
     place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
 ) -> Values:
-    """y = sum over a token's slots of probability x row. Inputs: slots with the experts' numbers
-    and ``route``'s values.
+    """Sum over a token's slots of probability x row.
+
+    Inputs: slots with the experts' numbers, and ``route``'s values.
     """
     slots, probabilities = inputs[0][0], inputs[1][0]
     return (
@@ -44,156 +46,175 @@ def sum_weighted_slots(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter(WithoutParameters):
-    """Slots of tokens, sent to the chosen experts: rows by (expert, token), the device's part of
-    the width. Input: slots, numbers.
+class ScatterSlots(WithoutParameters):
+    """Send the slots of tokens to their chosen experts.
+
+    The result has rows by (expert, token), with the device's part of the width. Input: slots,
+    numbers.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
-        *slots, chosen = inputs[0]
-        routes, rows = yield from _sent(
-            place, slots, chosen, extents=place.operator.writes, what="slots"
+        """Rows of the slots for this device's experts, and their routes.
+
+        See `Numerics`.
+        """
+        *slots, expert_ids = inputs[0]
+        routes, rows = yield from _slots_to_experts(
+            place, slots, expert_ids, extents=place.operator.writes, purpose="slots"
         )
         parts = (part[:, low:high] for part, (low, high) in zip(rows, place.writes, strict=True))
         return (*(part.unsqueeze(0) for part in parts), routes), SavedTensors(
-            inputs=((chosen,),), own=(routes, slots[0].new_empty(0))
+            inputs=((expert_ids,),), own=(routes, slots[0].new_empty(0))
         )
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Bring gradients of rows back into the slots of their tokens.
+
+        See `Numerics`.
+        """
         routes, like = saved.own
-        rows = _padded(place, grads, place.operator.writes, routes.shape[1], like)
-        slots = yield from _brought(
+        rows = _full_width_rows(place, grads, place.operator.writes, routes.shape[1], like)
+        slots = yield from _slots_from_experts(
             place,
             rows,
             routes,
             saved.inputs[0][0],
             extents=place.operator.writes,
-            what="slot gradients",
+            purpose="slot gradients",
         )
         return ((*slots, None),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gather(WithoutParameters):
-    """Experts' outputs, sent back into the slots of their tokens. Inputs: rows and routes of the
-    device's experts; slots (not read), numbers.
+class GatherSlots(WithoutParameters):
+    """Bring the experts' outputs back into the slots of their tokens.
 
-    Devices with other parts of the width, or of a sum over it, add up; one of those with the same
-    answers for all.
+    Inputs: rows and routes of the device's experts; slots (not read), numbers.
+
+    Outputs of devices with different parts of the width, or of a sum over it, are added; of devices
+    with the same part, one returns the outputs.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
-        (*rows, routes), (*read, chosen) = inputs
+        """Slots of this device's tokens, filled with the experts' outputs.
+
+        See `Numerics`.
+        """
+        (*rows, routes), (*unread_slots, expert_ids) = inputs
         extents = place.operator.reads
-        whole = _padded(
+        full_rows = _full_width_rows(
             place,
             [part for part in rows if part.is_floating_point()],
             extents,
             routes.shape[1],
-            read[0],
+            unread_slots[0],
         )
-        slots = yield from _brought(
-            place, whole, routes, chosen, extents=extents, what="made slots"
+        slots = yield from _slots_from_experts(
+            place, full_rows, routes, expert_ids, extents=extents, purpose="made slots"
         )
-        kept = tuple(map(shape_placeholder, read))
-        return (*slots, chosen), SavedTensors(inputs=((*rows, routes), (*kept, chosen)))
+        placeholders = tuple(map(shape_placeholder, unread_slots))
+        return (*slots, expert_ids), SavedTensors(
+            inputs=((*rows, routes), (*placeholders, expert_ids))
+        )
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
-        *read, chosen = saved.inputs[1]
+        """Send gradients of slots to the experts' rows.
+
+        See `Numerics`.
+        """
+        *unread_slots, expert_ids = saved.inputs[1]
         extents = place.operator.reads
-        topk = chosen.shape[-1]
-        given = [grads[i] if i < len(grads) else None for i in range(len(extents))]
+        topk = expert_ids.shape[-1]
+        slot_grads = [grads[i] if i < len(grads) else None for i in range(len(extents))]
         slots = [
-            read[0].new_zeros((*chosen.shape[:2], topk * e.size)) if one is None else one
-            for one, e in zip(given, extents, strict=True)
+            unread_slots[0].new_zeros((*expert_ids.shape[:2], topk * e.size))
+            if slot_grad is None
+            else slot_grad
+            for slot_grad, e in zip(slot_grads, extents, strict=True)
         ]
-        _, rows = yield from _sent(
-            place, slots, chosen, extents=extents, what="made slot gradients"
+        _, rows = yield from _slots_to_experts(
+            place, slots, expert_ids, extents=extents, purpose="made slot gradients"
         )
         parts = (
             part[:, low:high].unsqueeze(0)
             for part, (low, high) in zip(rows, place.reads, strict=True)
         )
-        return (*parts, None), (*(torch.zeros_like(one) for one in read), None)
+        return (*parts, None), (*(torch.zeros_like(slot_grad) for slot_grad in unread_slots), None)
 
 
-def _sent(
+def _slots_to_experts(
     place: OperatorShare,
     slots: list[torch.Tensor],
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     *,
     extents: tuple[Extent, ...],
-    what: str,
+    purpose: str,
 ) -> Task[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]:
-    """(routes, rows of every extent) of the device's experts."""
+    """Send slots to the chosen experts: (routes, rows of every extent) for local experts."""
     sizes = [e.size for e in extents]
     joined = torch.cat(
         [
-            one.unflatten(-1, (chosen.shape[-1], size))
-            for one, size in zip(slots, sizes, strict=True)
+            slot.unflatten(-1, (expert_ids.shape[-1], size))
+            for slot, size in zip(slots, sizes, strict=True)
         ],
         dim=-1,
     )
-    each = joined.flatten(0, 1)
+    row_by_slot = joined.flatten(0, 1)
     routes, rows = yield from send_to_experts(
         place,
-        chosen,
-        lambda tokens, choices: each[tokens, choices],
+        expert_ids,
+        lambda tokens, choices: row_by_slot[tokens, choices],
         width=sum(sizes),
-        like=each,
-        purpose=what,
+        like=row_by_slot,
+        purpose=purpose,
     )
     return routes, rows.split(sizes, dim=-1)
 
 
-def _brought(
+def _slots_from_experts(
     place: OperatorShare,
     rows: torch.Tensor,
     routes: torch.Tensor,
-    chosen: torch.Tensor,
+    expert_ids: torch.Tensor,
     *,
     extents: tuple[Extent, ...],
-    what: str,
+    purpose: str,
 ) -> Task[list[torch.Tensor]]:
-    """Slots of every extent, of the tokens held here."""
-    answers = yield from collect_from_experts(place, chosen, routes, rows, purpose=what)
-    each = rows.new_zeros((*chosen.flatten(0, 1).shape, rows.shape[-1]))
-    for (tokens, choices), part in answers:
-        each.index_put_((tokens, choices), part, accumulate=True)
+    """Bring the experts' rows back: slots of every extent, for this device's tokens."""
+    returned = yield from collect_from_experts(place, expert_ids, routes, rows, purpose=purpose)
+    row_by_slot = rows.new_zeros((*expert_ids.flatten(0, 1).shape, rows.shape[-1]))
+    for (tokens, choices), part in returned:
+        row_by_slot.index_put_((tokens, choices), part, accumulate=True)
     return [
         part.flatten(-2)
-        for part in each.unflatten(0, chosen.shape[:2]).split([e.size for e in extents], dim=-1)
+        for part in row_by_slot.unflatten(0, expert_ids.shape[:2]).split(
+            [e.size for e in extents], dim=-1
+        )
     ]
 
 
-def _padded(
+def _full_width_rows(
     place: OperatorShare,
     parts: Gradients | list[torch.Tensor],
     extents: tuple[Extent, ...],
     rows: int,
     like: torch.Tensor,
 ) -> torch.Tensor:
-    """The device's parts of all extents as rows of the whole width, zeros elsewhere; zeros where it
-    has none.
-    """
-    held = place.reads if extents is place.operator.reads else place.writes
-    whole = []
-    for number, (extent, (low, high)) in enumerate(zip(extents, held, strict=True)):
+    """The device's parts of all extents padded with zeros to rows of the full width."""
+    intervals = place.reads if extents is place.operator.reads else place.writes
+    columns = []
+    for number, (extent, (low, high)) in enumerate(zip(extents, intervals, strict=True)):
         part = parts[number] if number < len(parts) else None
         if part is None or not rows:
-            whole.append(like.new_zeros((rows, extent.size)))
+            columns.append(like.new_zeros((rows, extent.size)))
         else:
-            whole.append(functional.pad(part.squeeze(0), (low, extent.size - high)))
-    return torch.cat(whole, dim=-1)
+            columns.append(functional.pad(part.squeeze(0), (low, extent.size - high)))
+    return torch.cat(columns, dim=-1)

@@ -15,17 +15,18 @@ from shardwright.model.ir.operator_constants import ImageInput, Settings, TextRo
 
 
 def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:
-    """Raise if a batch's texts have places that its images' tokens do not fill. Files are checked
-    when they are opened (`image_files`).
+    """Raise if a batch's texts have places that its images' tokens do not fill.
+
+    Files are checked when they are opened (`training.image_files`).
 
     Args:
-        batch: whole, as it was made.
-        settings: of the model.
+        batch: the whole batch.
+        settings: settings of the model.
 
     Raises:
-        DataError: a text has more places than its image has tokens, or, where tokens turn by the
-            row and column of their place, places that are not one row of as many; such an image is
-            no square of whole blocks.
+        DataError: a text has more places than its image has tokens. Where tokens are rotated by the
+        row and column of their place: the places are not one row of as many, or the image is no
+        square of whole blocks.
     """
     image = settings.image
     if image is None or IMAGE not in batch:
@@ -44,11 +45,12 @@ def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Setting
 
 
 def require_one_row(places: np.ndarray, image: ImageInput, *, grid: tuple[int, int]) -> None:
-    """Raise unless the (samples, positions) places are, in each sample that has any, one row of as
-    many as the grid has.
+    """Raise unless the image places of each sample are one row of as many places as the grid has.
+
+    Samples without places are allowed. Places are (samples, positions).
 
     Raises:
-        DataError: as said.
+        DataError: the places of a sample are interrupted, or of another number.
     """
     rows, columns = grid
     counts, first_place = places.sum(1, keepdims=True), places.argmax(1)[:, np.newaxis]

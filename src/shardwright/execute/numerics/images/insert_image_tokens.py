@@ -22,17 +22,21 @@ from shardwright.model.ir.operator_constants import ImageInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertImageTokens(WithoutParameters):
-    """y = memory[n] where a token's number is n, and x where it is -1; for an operator that `adds`,
-    x + memory[n].
+    """Write image tokens over (or add them to) the embeddings at their places in a text.
 
-    Reads x, all positions of the memory, over which its tokens may lie (`Operator.folds`), and the
-    numbers (`image_token_numbers`), which have no gradient.
+    y = memory[n] where a token's number is n, and x where it is -1; x + memory[n] for an operator
+    that `adds`.
+
+    Reads x, all positions of the memory, whose tokens may be folded over several positions
+    (`Operator.folds`), and the numbers (`image_token_numbers`), which have no gradient.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`.
+        """Embeddings with the image tokens written over or added.
+
+        See `Numerics`.
 
         Raises:
             StrategyError: a part of elements that do not lie evenly over the patches of a token
@@ -53,7 +57,10 @@ class InsertImageTokens(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Gradients of the embeddings and of the image tokens.
+
+        See `Numerics`.
+        """
         yield from ()
         grad, order = require_gradient(grads[0]), saved.inputs[2][0]
         is_image = order >= 0
@@ -70,9 +77,10 @@ class InsertImageTokens(WithoutParameters):
 
 
 def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
+    """Raise unless a part of elements is distributed evenly over the patches of a token."""
     (low, high), operator = place.reads[0], place.operator
-    whole = (low, high) == (0, operator.reads[0].size)
-    if not whole and (low % operator.folds or memory.shape[2] * operator.folds != high - low):
+    is_uncut = (low, high) == (0, operator.reads[0].size)
+    if not is_uncut and (low % operator.folds or memory.shape[2] * operator.folds != high - low):
         raise StrategyError(
             f"{operator.name} reads elements {low} to {high - 1} of tokens, which do not lie evenly"
             f" over {operator.folds} patches",
@@ -82,7 +90,7 @@ def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
 
 
 def image_token_numbers(ids: torch.Tensor, image: ImageInput) -> torch.Tensor:
-    """The number of the image token that is written over each token of a text; -1: none.
+    """Number of the image token at each place of a text; -1 at text tokens.
 
     Args:
         ids: (samples, positions), whole texts, with no more places than their images have tokens

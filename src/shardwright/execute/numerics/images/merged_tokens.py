@@ -1,4 +1,4 @@
-"""Operators over merged tokens: each token covers several neighbouring positions of the sequence.
+"""Operators over merged tokens, each of which covers several neighbouring positions.
 
 A token of m neighbours and n elements is stored as m rows of n / m elements, rounded up. Merged
 tokens have no sequence of their own: devices that cut the sequence have whole tokens where they
@@ -28,20 +28,19 @@ from shardwright.program.layout.tensor_layout import Indices, count
 
 
 def merge_neighbours(x: torch.Tensor, count: int) -> torch.Tensor:
-    """(samples, positions / count, count x elements): the elements of `count` neighbours side by
-    side.
-    """
+    """Join the elements of `count` neighbours: (samples, positions / count, count x elements)."""
     return x.unflatten(1, (-1, count)).flatten(2)
 
 
 def split_neighbours(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Inverse of `merge_neighbours`: each merged token as `count` neighbours."""
+    """Inverse of `merge_neighbours`: split each merged token into `count` neighbours."""
     return x.unflatten(2, (count, -1)).flatten(1, 2)
 
 
 def fold_elements(x: torch.Tensor, count: int) -> torch.Tensor:
-    """(samples, positions x count, elements / count, rounded up): element e of a token at its
-    neighbour e mod `count`, zeros after the last.
+    """Distribute a token's elements over `count` neighbours: element e at neighbour e mod `count`.
+
+    (samples, positions x count, elements / count, rounded up), zeros after the last element.
 
     A part of a token's elements, from one multiple of `count` to another, is then a part of each
     neighbour's, so that a width is cut like that of any tensor.
@@ -57,8 +56,9 @@ def unfold_elements(x: torch.Tensor, count: int, *, width: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverMergedTokens:
-    """The operator `of`, applied to tokens of several neighbours each (`Operator.joins`,
-    `Operator.folds`).
+    """The operator `of`, applied to tokens of several neighbours each.
+
+    See `Operator.joins` and `Operator.folds`.
     """
 
     of: Numerics
@@ -66,14 +66,18 @@ class OverMergedTokens:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`.
+        """Apply the operator to merged tokens, and store its outputs by position.
+
+        See `Numerics`.
 
         Raises:
             StrategyError: the device has only a part of elements that lie over several neighbours
             (rule ``execute.width``).
         """
         _require_whole(place)
-        outputs, saved = yield from self.of.forward(_wide(place), _read(place, inputs), weights)
+        outputs, saved = yield from self.of.forward(
+            _share_of_merged_norm(place), _merged_inputs(place, inputs), weights
+        )
         operator = place.operator
         rows = tuple(
             fold_elements(y, operator.folds)
@@ -87,13 +91,20 @@ class OverMergedTokens:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Input gradients of the operator over merged tokens, by position.
+
+        See `Numerics`.
+        """
         operator = place.operator
         token_grads = yield from self.of.input_grad(
-            _wide(place), _tokens(place, saved), _cotangents(place, grads), weights
+            _share_of_merged_norm(place),
+            _with_merged_inputs(place, saved),
+            _merged_gradients(place, grads),
+            weights,
         )
 
         def by_position(gradient: torch.Tensor | None) -> torch.Tensor | None:
+            """Gradient of merged tokens as rows of the stored positions."""
             if gradient is None:
                 return None
             return (
@@ -109,16 +120,22 @@ class OverMergedTokens:
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """Parameter gradients of the operator over merged tokens.
+
+        See `Numerics`.
+        """
         return (
             yield from self.of.weight_grad(
-                _wide(place), _tokens(place, saved), _cotangents(place, grads), weights
+                _share_of_merged_norm(place),
+                _with_merged_inputs(place, saved),
+                _merged_gradients(place, grads),
+                weights,
             )
         )
 
 
-def _read(place: OperatorShare, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
-    """Merged tokens of the inputs."""
+def _merged_inputs(place: OperatorShare, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
+    """The inputs as merged tokens."""
     operator = place.operator
     if operator.joins > 1:
         return tuple(
@@ -130,7 +147,7 @@ def _read(place: OperatorShare, inputs: tuple[Values, ...]) -> tuple[Values, ...
     )
 
 
-def _cotangents(place: OperatorShare, grads: Gradients) -> Gradients:
+def _merged_gradients(place: OperatorShare, grads: Gradients) -> Gradients:
     """Gradients of merged tokens, from the gradients of the stored rows."""
     operator = place.operator
     if operator.folds == 1:
@@ -144,14 +161,13 @@ def _cotangents(place: OperatorShare, grads: Gradients) -> Gradients:
     )
 
 
-def _tokens(place: OperatorShare, saved: SavedTensors) -> SavedTensors:
-    return replace(saved, inputs=_read(place, saved.inputs))
+def _with_merged_inputs(place: OperatorShare, saved: SavedTensors) -> SavedTensors:
+    """Saved tensors with the inputs as merged tokens."""
+    return replace(saved, inputs=_merged_inputs(place, saved.inputs))
 
 
 def _widths(place: OperatorShare) -> tuple[int, ...]:
-    """Local elements of a merged token that is read, then of those that are written, as the weights
-    have them.
-    """
+    """Local elements of a merged token, for the input and then for each output."""
     operator = place.operator
     if operator.kind is not OperatorKind.LINEAR:
         return tuple(
@@ -161,36 +177,37 @@ def _widths(place: OperatorShare) -> tuple[int, ...]:
     return (count(boxes[0][0]), *(count(box[-1]) for box in boxes))
 
 
-def _wide(place: OperatorShare) -> OperatorShare:
+def _share_of_merged_norm(place: OperatorShare) -> OperatorShare:
     """The share of a norm over the elements of all neighbours, which the device has entirely."""
     operator = place.operator
     if operator.kind is not OperatorKind.NORM:
         return place
     wide = tuple(replace(e, size=e.size * neighbour_count(operator)) for e in operator.reads)
-    whole = tuple((0, e.size) for e in wide)
+    full_intervals = tuple((0, e.size) for e in wide)
     return replace(
         place,
         operator=replace(operator, reads=wide, writes=wide),
-        reads=whole,
-        writes=whole,
+        reads=full_intervals,
+        writes=full_intervals,
         groups={},
     )
 
 
 def neighbour_count(operator: Operator) -> int:
-    """Positions of the sequence that a token of the operator covers."""
+    """Number of positions of the sequence that a token of the operator covers."""
     return max(operator.joins, operator.folds)
 
 
 def splits_tokens(positions: Indices, count: int) -> bool:
     """True if the positions contain only a part of some token of `count` neighbours."""
-    return any(end % count for stretch in positions for end in stretch)
+    return any(end % count for interval in positions for end in interval)
 
 
 def _require_whole(place: OperatorShare) -> None:
+    """Raise unless the device has all elements that are spread over several neighbours."""
     operator = place.operator
     assert not splits_tokens(place.positions, neighbour_count(operator)), (
-        "cuts through a token are refused before a step"
+        "cuts through a token are rejected before a step"
     )
     cut = (operator.joins > 1 or operator.kind is OperatorKind.NORM) and place.reads[0] != (
         0,
@@ -205,7 +222,7 @@ def _require_whole(place: OperatorShare) -> None:
     if cut:
         raise StrategyError(
             f"{operator.name} has elements that lie over {neighbour_count(operator)} neighbours,"
-            " and of them a part",
+            " and the device has only a part of them",
             hint="replicate this operator's class over that cut",
             rule="execute.width",
         )

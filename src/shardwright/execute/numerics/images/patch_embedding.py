@@ -1,6 +1,4 @@
-"""Patch embedding: a linear layer over an image's patches, with position tables and a class
-token.
-"""
+"""Patch embedding: a linear layer over patches, with position tables and a class token."""
 
 from __future__ import annotations
 
@@ -32,19 +30,22 @@ LINEAR = Linear()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchEmbedding:
-    """y = x W (+ b) + positions[position], and + class at position 0, whose patch is zeros;
-    otherwise as `Linear`.
+    """Patch embedding y = x W (+ b) + positions[position], and + class at position 0.
+
+    The class token's patch is zeros. Otherwise as `Linear`.
 
     A table that is a grid is interpolated to the image's grid (`Settings.stretched`): a patch gets
     a fixed weighted sum of the table's rows, and a row's gradient is the transposed sum. With two
-    tables by axis it gets a row of each. The device of the first part of the contracted dim adds
-    the tables, and has their gradients.
+    tables by axis, a patch gets a row of each. The device of the first part of the contracted dim
+    adds the tables, and has their gradients.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`.
+        """Project patches and add position rows and the class token.
+
+        See `Numerics`.
 
         Raises:
             StrategyError: as `Linear.forward`.
@@ -62,56 +63,62 @@ class PatchEmbedding:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: image data have no gradient."""
+        """None for every input: image data have no gradient.
+
+        See `Numerics`.
+        """
         yield from ()
         return (None,) * len(saved.inputs)
 
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """Gradients of the projection, the position tables and the class token.
+
+        See `Numerics`.
+        """
         weight_grads = yield from LINEAR.weight_grad(place, saved, grads, weights)
         summed = require_gradient(grads[0]).sum(0)
         positions = index_tensor(place.positions, like=summed)
         for name, kind in _position_tables(place):
             if name in weight_grads and kind == "positions":
-                weight_grads[name] = _rows_back(place, positions, summed, like=weights[name])
+                weight_grads[name] = _table_gradient(place, positions, summed, like=weights[name])
             elif name in weight_grads:
                 weight_grads[name] = summed[positions == 0].sum(0)
         return weight_grads
 
 
 def _rows(place: OperatorShare, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """(positions, elements) rows of the table."""
+    """Rows of a position table, interpolated if needed: (positions, elements)."""
     if place.settings.stretched is None:
         return table[positions]
     rows_sum = table.new_zeros(len(positions), table.shape[1])
     # One row for each patch at a time: all rows of a patch together are up to sixteen times as
     # large.
-    for rows, weights in _stretched(place, positions, like=table):
+    for rows, weights in _weighted_table_rows(place, positions, like=table):
         rows_sum += table[rows] * weights
     return rows_sum
 
 
-def _rows_back(
+def _table_gradient(
     place: OperatorShare, positions: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor
 ) -> torch.Tensor:
-    """The gradient of a table, from gradients of (positions, elements)."""
+    """Gradient of a position table, from gradients of (positions, elements)."""
     table_grad = torch.zeros_like(like)
     if place.settings.stretched is None:
         return table_grad.index_add_(0, positions, grad)
-    for rows, weights in _stretched(place, positions, like=grad):
+    for rows, weights in _weighted_table_rows(place, positions, like=grad):
         table_grad.index_add_(0, rows, grad * weights)
     return table_grad
 
 
-def _stretched(
+def _weighted_table_rows(
     place: OperatorShare, positions: torch.Tensor, *, like: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """((positions,) rows of the table, (positions, 1) their weights), one after another."""
+    """Iterate over ((positions,) table rows, (positions, 1) their weights) to sum over."""
     image, table = place.settings.image, place.settings.stretched
-    assert image is not None, "only of towers whose numbers are known"
-    assert table is not None, "only of tables that are grids"
+    assert image is not None, "the image tower's settings are known"
+    assert table is not None, "the position table is a grid"
     grid = image_grid(image, patches=place.length)
     where = patch_coordinates(positions, columns=grid[1], block=image.block)
     if isinstance(table, PositionAxes):
@@ -122,7 +129,7 @@ def _stretched(
 
 
 def _position_tables(place: OperatorShare) -> list[tuple[str, str]]:
-    """(name, last part of the name) of the tables, where the device adds them."""
+    """(name, kind) of the position tables and class token that this device adds."""
     named = [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters]
     return (
         [(name, kind) for name, kind in named if kind in ("positions", "class")]

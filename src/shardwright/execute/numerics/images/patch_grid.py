@@ -1,6 +1,4 @@
-"""An image's grid of patches: rows and columns of patches, and rows of position tables interpolated
-to the grid.
-"""
+"""Grid of an image's patches, and interpolation of position tables to the grid."""
 
 from __future__ import annotations
 
@@ -9,32 +7,32 @@ import torch
 from shardwright.errors import DataError
 from shardwright.model.ir.operator_constants import ImageInput, PositionAxes, PositionGrid
 
-SHARP = -0.75
-"""Slope of the cubic kernel at distance 1."""
+CUBIC_SLOPE = -0.75
+"""Slope of the cubic interpolation kernel at distance 1."""
 
 
 def image_grid(image: ImageInput | None, *, patches: int) -> tuple[int, int]:
-    """Rows and columns of an image of `patches` patches.
+    """Number of rows and columns of an image of `patches` patches.
 
     Raises:
-        DataError: it is not a square of whole blocks.
+        DataError: the image is not a square of whole blocks.
     """
-    assert image is not None, "only of towers whose numbers are known"
+    assert image is not None, "the image tower's settings are known"
     grid = image.grid(patches)
     if grid is None:
         raise DataError(
             f"an image of {patches} patches is no square of whole blocks of {image.block[0]} x"
             f" {image.block[1]}",
             hint=(
-                f"give square images, of {_near(image, patches)} patches for example:"
+                f"give square images, of {_next_valid_patches(image, patches)} patches for example:"
                 " --image-tokens"
             ),
         )
     return grid
 
 
-def _near(image: ImageInput, patches: int) -> int:
-    """Patches of the next larger image that is a square of whole blocks."""
+def _next_valid_patches(image: ImageInput, patches: int) -> int:
+    """Number of patches of the next larger image that is a square of whole blocks."""
     return next(
         candidate for candidate in range(patches, 2 * patches + 4096**2) if image.grid(candidate)
     )
@@ -43,9 +41,7 @@ def _near(image: ImageInput, patches: int) -> int:
 def patch_coordinates(
     numbers: torch.Tensor, *, columns: int, block: tuple[int, int]
 ) -> torch.Tensor:
-    """(patches, 2) row and column of the patches with these numbers, which are counted block by
-    block.
-    """
+    """(patches, 2) row and column of patches whose numbers count block by block."""
     high, wide = block
     within, number = numbers % (high * wide), numbers // (high * wide)
     across = columns // wide
@@ -61,8 +57,9 @@ def interpolated_rows(
     *,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows of the table, their weights), each (patches, rows that count for one): weights of a
-    patch add up to one.
+    """(rows of the table, their weights) for each patch, by interpolation of the table to the grid.
+
+    Both are (patches, rows that count for one); weights of a patch add up to one.
 
     Args:
         coordinates: (patches, 2) row and column.
@@ -72,8 +69,8 @@ def interpolated_rows(
         return (coordinates[:, :1] * table.columns + coordinates[:, 1:]), torch.ones(
             len(coordinates), 1, dtype=dtype, device=coordinates.device
         )
-    rows, down = _along(coordinates[:, 0], grid[0], table.rows, table)
-    columns, across = _along(coordinates[:, 1], grid[1], table.columns, table)
+    rows, down = _interpolation_along_side(coordinates[:, 0], grid[0], table.rows, table)
+    columns, across = _interpolation_along_side(coordinates[:, 1], grid[1], table.columns, table)
     numbers = rows.unsqueeze(2) * table.columns + columns.unsqueeze(1)
     return numbers.flatten(1), (down.unsqueeze(2) * across.unsqueeze(1)).flatten(1).to(dtype)
 
@@ -85,8 +82,7 @@ def rows_by_axis(
     *,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(rows of the tables, their weights), each (patches, 2): a patch's column in the first table,
-    and its row in the second.
+    """(rows of the tables, weights 1), (patches, 2) each: a patch's column, then its row.
 
     Raises:
         DataError: an image has more rows or columns than a table.
@@ -101,11 +97,12 @@ def rows_by_axis(
     return numbers, torch.ones(numbers.shape, dtype=dtype, device=coordinates.device)
 
 
-def _along(
+def _interpolation_along_side(
     coordinates: torch.Tensor, size: int, table_size: int, table: PositionGrid
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(numbers, weights) along one side: the places of the table near each of `size` places of the
-    image; beyond an end the last place is used.
+    """(numbers, weights) of table places near each image place, along one side.
+
+    Beyond an end, the last place is used.
     """
     exact = coordinates.to(torch.float64)
     exact = (
@@ -118,13 +115,13 @@ def _along(
         1 - reach, reach + 1, device=coordinates.device
     )
     distance = (exact.unsqueeze(1) - near).abs()
-    weights = _cubic(distance) if table.cubic else 1.0 - distance
+    weights = _cubic_weights(distance) if table.cubic else 1.0 - distance
     return near.long().clamp(0, table_size - 1), weights
 
 
-def _cubic(distance: torch.Tensor) -> torch.Tensor:
-    """Keys' kernel: 1 at distance 0, 0 at 1 and from 2 on, with its slope."""
+def _cubic_weights(distance: torch.Tensor) -> torch.Tensor:
+    """Keys' cubic kernel: 1 at distance 0, 0 at 1 and from 2 on."""
     squared, cubed = distance**2, distance**3
-    inner = (SHARP + 2) * cubed - (SHARP + 3) * squared + 1
-    outer = SHARP * (cubed - 5 * squared + 8 * distance - 4)
+    inner = (CUBIC_SLOPE + 2) * cubed - (CUBIC_SLOPE + 3) * squared + 1
+    outer = CUBIC_SLOPE * (cubed - 5 * squared + 8 * distance - 4)
     return torch.where(distance <= 1, inner, outer)

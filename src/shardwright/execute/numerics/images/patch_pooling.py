@@ -8,8 +8,9 @@ from shardwright.execute.transport.torch_device import OperatorShare
 
 
 def pool_patches(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """(factor x mean over the neighbours - shift) x scale, with those of the three that the
-    operator has.
+    """Pool neighbours to one token: (factor x mean over the neighbours - shift) x scale.
+
+    Factor, shift and scale are optional.
 
     Reads merged tokens (`merged_tokens`). Worked: of 1 2 and 3 6 with factor
     2, shift 1 0 and scale 1 3 it is 3 24.

@@ -11,13 +11,12 @@ from shardwright.model.ir.operator_constants import ImageInput
 def text_image_positions(
     ids: torch.Tensor, image: ImageInput | None, *, patches: int
 ) -> torch.Tensor:
-    """(samples, positions, 3) time, row and column of texts with an image of `patches` patches
-    each.
+    """(samples, positions, 3): time, row and column in texts with an image of `patches` patches.
 
     Raises:
         DataError: the image is no square of whole blocks.
     """
-    assert image is not None, "only of models whose images are known"
+    assert image is not None, "the model's image settings are known"
     rows, columns = image_grid(image, patches=patches)
     return grid_positions(
         ids, token=image.token, grid=(rows // image.block[0], columns // image.block[1])
@@ -25,17 +24,17 @@ def text_image_positions(
 
 
 def grid_positions(ids: torch.Tensor, *, token: int, grid: tuple[int, int]) -> torch.Tensor:
-    """(samples, positions, 3) time, row and column of every token.
+    """(samples, positions, 3): time, row and column of every token (M-RoPE).
 
     Text tokens have the same number three times, which counts up. The k-th token of an image that
     begins at position p has time p, row p + k // columns and column p + k % columns; the text after
-    it goes on at p + max(rows, columns).
+    it continues at p + max(rows, columns).
 
     Args:
         ids: (samples, positions), whole texts, whose places are one row of as many as the grid has
             (`require_image_positions`).
-        token: of places of image tokens.
-        grid: rows and columns of them.
+        token: token id at places of image tokens.
+        grid: number of rows and columns of image tokens.
     """
     rows, columns = grid
     places = ids == token

@@ -1,4 +1,4 @@
-"""Element-wise functions of an activation, by the name that a model's settings have."""
+"""Element-wise activation functions and their gradients, by name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from shardwright.model.ir.operator_constants import QUICK, USUAL, Settings
 
 
 def activation_name(settings: Settings, *, gated: bool) -> str:
-    """The activation's name in the settings, or the usual one where the settings have none."""
+    """The activation's name in the settings; the usual one if the settings have none."""
     return settings.activation or USUAL[gated]
 
 
 def apply_activation(name: str, x: torch.Tensor) -> torch.Tensor:
-    """f(x) element by element. ``quick_gelu`` is x sigmoid(1.702 x), ``relu2`` the square of max(x,
-    0).
+    """Apply an activation function element by element, by name.
+
+    ``quick_gelu`` is x sigmoid(1.702 x), ``relu2`` the square of max(x, 0).
     """
     match name:
         case "silu":
@@ -34,8 +35,9 @@ def apply_activation(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, settings: Settings) -> torch.Tensor:
-    """g sigmoid(slope g) (1 + y), with g = min(x, limit) and y clamped to [-limit, limit] (OpenAI
-    2025, arXiv 2508.10925, section 2.2).
+    """Clamped SwiGLU g sigmoid(slope g) (1 + y), with g = min(x, limit) and y clamped.
+
+    y is clamped to [-limit, limit] (OpenAI 2025, arXiv 2508.10925, section 2.2).
     """
     limit = settings.gate_limit
     gate = x.clamp(max=limit)
@@ -43,7 +45,7 @@ def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, settings: Settings) -> tor
 
 
 def activation_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of x: grad times f'(x)."""
+    """Gradient of an activation's input: grad times f'(x), by name."""
     match name:
         case "silu":
             return torch.ops.aten.silu_backward.default(grad, x)

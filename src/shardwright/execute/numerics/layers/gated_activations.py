@@ -1,4 +1,4 @@
-"""Activations: GELU, SwiGLU, and the gates that follow attention, scans and shared experts."""
+"""Activation operators: GELU, SwiGLU, and gates after attention, scans and shared experts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 
 GATE_EXTENT = {1: 0, 2: 1, 4: 3, 5: 0, 6: 3}
-"""The number of the extent that is the gate, by the count of extents that a fused projection
-writes.
+"""Number of the extent that is the gate, by the number of extents of a fused projection.
 
 2: x z (Mamba-1). 4: q k v gate (gated attention). 5: z x B C dt (Mamba-2). 6: q k v z b a (delta
 net). 1: a projection of its own.
@@ -37,7 +36,9 @@ net). 1: a projection of its own.
 def apply_activation_operator(
     place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
 ) -> Values:
-    """f(x) of one extent; f(x) y of two (SwiGLU, GeGLU); or, with two inputs, x times act(gate).
+    """Activation f(x), gated f(x) y of two extents, or x times act(gate) of two inputs.
+
+    f(x) y is SwiGLU or GeGLU.
 
     act is silu after a scan and sigmoid elsewhere. A gate narrower than x holds one score for each
     head (or token). Tensors after the extents (counts of routed rows) pass through.
@@ -60,20 +61,24 @@ BY_AUTOGRAD = AutogradOperator(function=apply_activation_operator)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointwiseActivation(WithoutParameters):
-    """`apply_activation_operator`, with explicit gradients for one input that is not clamped, and
-    autograd's gradients otherwise.
-    """
+    """Activation operator with explicit gradients for one unclamped input, else autograd's."""
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Apply the activation operator.
+
+        See `apply_activation_operator`.
+        """
         return (yield from BY_AUTOGRAD.forward(place, inputs, weights))
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: of f(x) y, y f'(x) and f(x)."""
+        """Input gradients: of f(x) y they are y f'(x) and f(x), times the output's.
+
+        See `Numerics`.
+        """
         if len(saved.inputs) > 1 or place.operator.clamped:
             return (yield from BY_AUTOGRAD.input_grad(place, saved, grads, weights))
         (values,) = saved.inputs

@@ -23,8 +23,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """y_i = f_i (x W_i (+ b_i)) for every extent written, with f_i of `Operator.factors`. x joins
-    the first extents of all inputs.
+    """Linear layers y_i = f_i (x W_i (+ b_i)), one for every extent written.
+
+    f_i are `Operator.factors`; x joins the first extents of all inputs.
 
     Where the contracted dim is cut, y is a partial sum, and the device of the first part adds the
     bias (and has its gradient). Adapters A, B_i add (x A) B_i to each output. Parameters other than
@@ -34,7 +35,9 @@ class Linear:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`.
+        """Outputs of the linear layers, with adapters and biases.
+
+        See `Numerics`.
 
         Raises:
             StrategyError: the input is not as wide as the weight (towers of which only the sizes
@@ -51,7 +54,7 @@ class Linear:
                 hint="a tower of which only the sizes are known cannot be executed yet",
                 rule="execute.width",
             )
-        _check_whole(place)
+        _require_uncut_diagonal(place)
         outputs = [x @ weights[name] for name in matrices]
         adapter_tensors: Values = ()
         for down, *ups in adapter_names(place):
@@ -69,7 +72,10 @@ class Linear:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Gradients of the inputs, including the adapters' part.
+
+        See `Numerics`.
+        """
         yield from ()
         matrices, _ = weight_and_bias_names(place)
         scaled_grads = scale_by_factors(place, [require_gradient(g) for g in grads])
@@ -90,7 +96,10 @@ class Linear:
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """Gradients of weights, biases and adapters.
+
+        See `Numerics`.
+        """
         yield from ()
         x = _joined(saved.inputs).flatten(0, 1)
         matrices, biases = weight_and_bias_names(place)
@@ -121,7 +130,7 @@ class Linear:
 
 
 def scale_by_factors(place: OperatorShare, values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """An operator's outputs, or their gradients, times the operator's factors."""
+    """Multiply an operator's outputs, or their gradients, by the operator's factors."""
     factors = place.operator.factors
     return (
         [
@@ -134,7 +143,7 @@ def scale_by_factors(place: OperatorShare, values: list[torch.Tensor]) -> list[t
 
 
 def weight_and_bias_names(place: OperatorShare) -> tuple[list[str], list[str]]:
-    """(weights, biases) in the order of the extents written; biases may be empty."""
+    """Names of (weights, biases) in the order of the extents written; biases may be empty."""
     count = len(place.operator.writes)
     listed = [p.name for p in place.operator.parameters]
     biases = [name for name in listed[count:] if name.rpartition("bias")[1]]
@@ -142,11 +151,12 @@ def weight_and_bias_names(place: OperatorShare) -> tuple[list[str], list[str]]:
 
 
 def adapter_names(place: OperatorShare) -> tuple[tuple[str, ...], ...]:
-    """Names of A and of every B, one tuple where the operator has adapters, else none."""
+    """Names of A and of every B, as one tuple if the operator has adapters, else no tuple."""
     return (tuple(p.name for p in place.operator.adapters),) if place.operator.adapted else ()
 
 
-def _check_whole(place: OperatorShare) -> None:
+def _require_uncut_diagonal(place: OperatorShare) -> None:
+    """Raise if the operator reads and writes the same dim and the dim is cut."""
     operator = place.operator
     cut = place.reads[0] != (0, operator.reads[0].size)
     if cut and any(extent.dim is operator.reads[0].dim for extent in operator.writes):
@@ -158,9 +168,7 @@ def _check_whole(place: OperatorShare) -> None:
 
 
 def has_first_part(place: OperatorShare) -> bool:
-    """True if the device has the first part of the contracted dim (all of it where it is not
-    cut).
-    """
+    """True if the device has the first part of the contracted dim, or all of it."""
     low, high = place.reads[0]
     return low == 0 and high > low
 
@@ -174,4 +182,5 @@ def sum_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _joined(inputs: tuple[Values, ...]) -> torch.Tensor:
+    """The first extents of all inputs, concatenated."""
     return inputs[0][0] if len(inputs) == 1 else torch.cat([values[0] for values in inputs], dim=-1)

@@ -1,5 +1,6 @@
-"""Residual sums, with Granite's factor on the stream that joins (IBM 2024, ``residual_multiplier``
-of its configurations) and Gemma 4's factor on the sum.
+"""Residual sums, with Granite's factor on the stream and Gemma 4's factor on the sum.
+
+Granite: ``residual_multiplier`` of its configurations (IBM 2024).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual(WithoutParameters):
-    """y = the sum of the inputs' first extents, without dropout (with it, no two plans would be
-    equal).
+    """Residual sum y of the inputs' first extents, with optional factors and without dropout.
+
+    With dropout, no two plans would give equal results.
 
     Where two streams join, the first is multiplied by `Settings.residual_factor`: 0.22 x 5 + 3 =
     4.1. A parameter of one element, which is not trained, is a factor of the sum.
@@ -36,9 +38,15 @@ class Residual(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Add the inputs, with the stream and the sum times their factors.
+
+        See `Numerics`.
+        """
         yield from ()
-        factor, (joining, *rest) = _factor(place, len(inputs)), [values[0] for values in inputs]
+        factor, (joining, *rest) = (
+            _stream_factor(place, len(inputs)),
+            [values[0] for values in inputs],
+        )
         total = sum_tensors([joining if factor == 1.0 else factor * joining, *rest])
         return (_scaled(place, total, weights),), SavedTensors(
             inputs=tuple(keep_extents(values) for values in inputs)
@@ -47,11 +55,14 @@ class Residual(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Gradients of all inputs: the output's gradient times the factors.
+
+        See `Numerics`.
+        """
         yield from ()
         grad, factor = (
             _scaled(place, require_gradient(grads[0]), weights),
-            _factor(place, len(saved.inputs)),
+            _stream_factor(place, len(saved.inputs)),
         )
         joining, *rest = saved.inputs
         return (
@@ -61,9 +72,10 @@ class Residual(WithoutParameters):
 
 
 def _scaled(place: OperatorShare, x: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """The sum, or its gradient, times the operator's learned factor."""
+    """Multiply the sum, or its gradient, by the operator's learned factor, if it has one."""
     return x * weights[place.operator.parameters[0].name] if place.operator.parameters else x
 
 
-def _factor(place: OperatorShare, inputs: int) -> float:
+def _stream_factor(place: OperatorShare, inputs: int) -> float:
+    """Factor of the residual stream: the settings' where two streams join, else 1."""
     return place.settings.residual_factor if inputs == 2 and place.operator.joins_stream else 1.0

@@ -24,19 +24,22 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """y = table[id] (+ positions[position] + types[0]), times the settings' factor; zero for rows
-    that the device lacks.
+    """Token embedding y = table[id] (+ positions[position] + types[0]), times a factor.
+
+    The factor is the settings'; rows that the device does not have are zero.
 
     The padding row (`Settings.padding_row`) is looked up like other rows, but lookups give it no
-    gradient; a head that is tied to the table does. The device of the first rows adds positions and
-    types. The table of relative position biases that a T5 stores here is read by no operator, so
-    its gradient is zero.
+    gradient; a tied head does. The device of the first rows adds positions and types. The table of
+    relative position biases that a T5 stores here is read by no operator, so its gradient is zero.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Look up the token ids in the device's part of the table.
+
+        See `Numerics`.
+        """
         yield from ()
         ids = with_last_dim(inputs[0][0])[..., 0]
         table = weights[place.operator.parameters[0].name]
@@ -52,14 +55,20 @@ class Embedding:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: token ids have no gradient."""
+        """None for every input: token ids have no gradient.
+
+        See `Numerics`.
+        """
         yield from ()
         return (None,) * len(saved.inputs)
 
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """Gradients of the token table and of position and type tables.
+
+        See `Numerics`.
+        """
         yield from ()
         grad = at_least_float32(require_gradient(grads[0]))
         ids = with_last_dim(saved.inputs[0][0])[..., 0]
@@ -90,15 +99,16 @@ class Embedding:
 
 
 def _rows(place: OperatorShare, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(row of the local table, 0 for ids outside; whether the id is inside)."""
+    """(row of the local table, True if the id is in it); row 0 for ids outside."""
     low, high = place.reads[0]
     inside = (ids >= low) & (ids < high)
     return torch.where(inside, ids - low, 0), inside
 
 
 def _row_factors(place: OperatorShare, inside: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
-    """The embedding factor for rows inside the device's part, zero for others, rounded to the
-    format of `like` as published classes do.
+    """The embedding factor for rows inside the device's part, and zero for others.
+
+    It is rounded to the format of `like`, as in published classes.
     """
     return inside.unsqueeze(-1) * like.new_tensor(place.settings.embed_factor)
 
@@ -109,5 +119,5 @@ def _position_rows(place: OperatorShare, *, like: torch.Tensor) -> torch.Tensor:
 
 
 def _other_parameters(place: OperatorShare) -> list[tuple[str, str]]:
-    """(name, last part of the name) of the parameters other than the table."""
+    """(name, last part of the name) of the parameters other than the token table."""
     return [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters[1:]]

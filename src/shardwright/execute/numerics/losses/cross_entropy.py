@@ -1,5 +1,6 @@
-"""Cross-entropy over logits that may be cut by vocabulary; by PyTorch's fused log-softmax kernels
-where the logits are whole.
+"""Cross-entropy over logits that may be cut by vocabulary.
+
+Logits that are not cut use PyTorch's fused log-softmax kernels.
 """
 
 from __future__ import annotations
@@ -31,27 +32,31 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossEntropy(WithoutParameters):
-    """-log softmax(logits)[label] of every token, not divided by the token count: (samples,
-    positions, 1); zero where the label is negative.
+    """Cross-entropy -log softmax(logits)[label] of every token, (samples, positions, 1).
 
-    Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced: every
-    device of the group has the whole value.
+    It is not divided by the number of tokens, and zero where the label is negative.
+
+    If logits are cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are
+    reduced, so that every device of the group has the full value.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Loss of every token, and the saved logarithms of the denominators.
+
+        See `Numerics`.
+        """
         labels = with_last_dim(inputs[-1][0])
-        if is_fused(place, inputs[0][0]):
+        if is_fused_loss(place, inputs[0][0]):
             value, normal = fused_cross_entropy(inputs[0][0], labels)
             return (value,), SavedTensors(inputs=inputs, own=(normal,))
         logits = scaled_logits(at_least_float32(inputs[0][0]), place.settings)
         top = largest_logits(logits)
         top = yield from all_reduce(place, "vocab", top, purpose="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
-        chosen = torch.where(inside, _label_logits(logits, rows), 0)
-        sums = torch.cat([(logits - top).exp_().sum(-1, keepdim=True), chosen], dim=-1)
+        label_logits = torch.where(inside, _label_logits(logits, rows), 0)
+        sums = torch.cat([(logits - top).exp_().sum(-1, keepdim=True), label_logits], dim=-1)
         sums = yield from all_reduce(place, "vocab", sums, purpose="sum")
         normal = top + sums[..., :1].log()
         value = torch.where(labels >= 0, normal - sums[..., 1:], 0)
@@ -61,13 +66,14 @@ class CrossEntropy(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: (softmax - one-hot) x gradient. Every device of the vocabulary group gets
-        the gradient of the whole value.
+        """Gradient of the logits: (softmax - one-hot) x the loss's gradient.
+
+        See `Numerics`. Every device of the vocabulary group has the gradient of the full value.
         """
         yield from ()
         labels = with_last_dim(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, require_gradient(grads[0]), 0)
-        if is_fused(place, saved.inputs[0][0]):
+        if is_fused_loss(place, saved.inputs[0][0]):
             return (
                 fused_cross_entropy_grad(saved.inputs[0][0], labels, saved.own[0], scale),
             ), None
@@ -80,20 +86,19 @@ class CrossEntropy(WithoutParameters):
 
 
 def _target(place: OperatorShare, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(column of the local logits, 0 for labels outside; whether the label is inside)."""
+    """(column of the local logits, True if the label is in it); column 0 for labels outside."""
     low, high = place.reads[0]
     inside = (labels >= low) & (labels < high)
     return torch.where(inside, labels - low, 0), inside
 
 
 def _label_logits(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Logits at the labels' columns; zeros on a device without logits."""
     return logits.gather(-1, rows) if logits.shape[-1] else logits.new_zeros(rows.shape)
 
 
-def is_fused(place: OperatorShare, logits: torch.Tensor) -> bool:
-    """True if the kernels compute the loss: logits that are whole, without a factor and without a
-    cap.
-    """
+def is_fused_loss(place: OperatorShare, logits: torch.Tensor) -> bool:
+    """True if fused kernels compute the loss: logits uncut, without a factor and without a cap."""
     plain = place.settings.logits_factor == 1.0 and not place.settings.logits_cap
     return bool(logits.numel() and plain and not group_members(place, "vocab"))
 
@@ -101,12 +106,12 @@ def is_fused(place: OperatorShare, logits: torch.Tensor) -> bool:
 def fused_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(-log softmax(logits)[label], logarithm of the softmax's denominator), each (samples,
-    positions, 1), in float32 or finer.
+    """(-log softmax(logits)[label], log denominator), (samples, positions, 1) each.
+
+    Both are at least float32.
 
     Args:
-        labels: (samples, positions, 1), negative where there is nothing to predict: the first is 0
-            there.
+        labels: (samples, positions, 1), negative where no token is predicted; the loss is 0 there.
     """
     rows = labels.clamp(min=0)
     log_probability = torch.log_softmax(
@@ -119,12 +124,13 @@ def fused_cross_entropy(
 def fused_cross_entropy_grad(
     logits: torch.Tensor, labels: torch.Tensor, log_denominator: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
-    """(softmax - one-hot) x scale, in the logits' format. At the label the difference is taken
-    before rounding.
+    """Gradient of the logits: (softmax - one-hot) x scale, in the logits' format.
+
+    At the label, the difference is taken before rounding.
 
     Args:
-        log_denominator: of `fused_cross_entropy`.
-        scale: (samples, positions, 1), 0 where there is nothing to predict.
+        log_denominator: second result of `fused_cross_entropy`.
+        scale: (samples, positions, 1), 0 where no token is predicted.
     """
     rows = labels.clamp(min=0)
     label_grad = (

@@ -8,8 +8,9 @@ from shardwright.model.ir.operator_constants import Settings
 
 
 def scaled_logits(products: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """cap tanh(factor x / cap), or factor x without a cap: with factor 0.5 and cap 2, x = 4 becomes
-    2 tanh(1) = 1.523.
+    """Scale and cap logits: cap tanh(factor x / cap), or factor x without a cap.
+
+    With factor 0.5 and cap 2, x = 4 becomes 2 tanh(1) = 1.523.
     """
     scaled = products if settings.logits_factor == 1.0 else products * settings.logits_factor
     return (
@@ -22,8 +23,9 @@ def scaled_logits(products: torch.Tensor, settings: Settings) -> torch.Tensor:
 def scaled_logits_grad(
     grad: torch.Tensor, logits: torch.Tensor, settings: Settings
 ) -> torch.Tensor:
-    """The gradient of the projection's output, from the gradient of the `logits`: d / dx cap tanh(f
-    x / cap) = f (1 - (logits / cap)^2).
+    """Gradient of the logits before scaling and cap, from the gradient after them.
+
+    d / dx cap tanh(f x / cap) = f (1 - (logits / cap)^2).
     """
     if settings.logits_cap:
         grad = grad * (1 - (logits / settings.logits_cap).square())
@@ -31,7 +33,7 @@ def scaled_logits_grad(
 
 
 def largest_logits(logits: torch.Tensor) -> torch.Tensor:
-    """(.., 1) the largest logit of the device's part of the vocabulary; -inf where it has none."""
+    """(.., 1) the largest logit of the device's part of the vocabulary; -inf without a part."""
     return (
         logits.amax(-1, keepdim=True)
         if logits.shape[-1]

@@ -29,21 +29,25 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherDivergence(WithoutParameters):
-    """KL(teacher || student) of every token, not divided by the token count: (samples, positions,
-    1); zero where the label is negative.
+    """Divergence KL(teacher, student) of every token, (samples, positions, 1).
+
+    It is not divided by the number of tokens, and zero where the label is negative.
 
         sum over words of p (log p - log q)
         p = softmax(teacher's logits), q = softmax(the model's own)
 
-    Cut by vocabulary (`groups["vocab"]`), the maxima of both are reduced, then both normal sums and
-    the sum of exp(teacher) x (teacher - own): every device of the group has the whole value. A
-    temperature is 1.
+    If logits are cut by vocabulary (`groups["vocab"]`), the maxima of both are reduced, then both
+    denominators and the sum of exp(teacher) x (teacher - own), so that every device of the group
+    has the full value. The temperature is 1.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`: the model's own logits, the teacher's, the labels."""
+        """Divergence of every token, from the model's logits, the teacher's and the labels.
+
+        See `Numerics`.
+        """
         student, teacher = (
             scaled_logits(at_least_float32(values[0]), place.settings) for values in inputs[:2]
         )
@@ -68,7 +72,10 @@ class TeacherDivergence(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: (q - p) x gradient; the teacher's logits have none."""
+        """Gradient of the model's logits: (q - p) x the loss's gradient.
+
+        See `Numerics`. The teacher's logits have no gradient.
+        """
         yield from ()
         student, teacher = (
             scaled_logits(at_least_float32(values[0]), place.settings)

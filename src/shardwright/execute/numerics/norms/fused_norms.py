@@ -1,5 +1,6 @@
-"""Norms of whole blocks by PyTorch's fused kernels of accelerators: one pass forward, and one for
-each gradient.
+"""Norms by PyTorch's fused CUDA kernels: one pass forward, and one for each gradient.
+
+Only norms whose blocks are not cut over devices use them.
 """
 
 from __future__ import annotations
@@ -16,27 +17,30 @@ NormStatistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 RMS_BACKWARD: Final = torch.ops.aten._fused_rms_norm_backward.default
 
 
-def is_fused(part: ExtentNorm, x: torch.Tensor, weights: Weights) -> bool:
-    """True if a kernel computes the norm: whole blocks of an accelerator's tensor, gain and bias in
-    its format.
+def is_fused_norm(part: ExtentNorm, x: torch.Tensor, weights: Weights) -> bool:
+    """True if a fused kernel computes the norm: uncut blocks on a GPU, parameters in its format.
 
-    Left out: blocks that are cut, groups in a block; processors, whose kernels are no faster.
+    Left out: blocks that are cut, groups in a block; CPUs, whose fused kernels are not faster.
     """
-    alike = all(weights[name].dtype == x.dtype for name in (part.gain, part.bias) if name)
+    same_format = all(weights[name].dtype == x.dtype for name in (part.gain, part.bias) if name)
     return bool(
-        x.device.type == "cuda" and x.numel() and alike and not part.split and part.groups == 1
+        x.device.type == "cuda"
+        and x.numel()
+        and same_format
+        and not part.split
+        and part.groups == 1
     )
 
 
 def fused_norm(
     part: ExtentNorm, x: torch.Tensor, weights: Weights, *, eps: float
 ) -> NormStatistics:
-    """(y, mean, scale) of blocks; the mean is 0 where it is not subtracted.
+    """(y, mean, scale) of normed blocks; the mean is 0 where it is not subtracted.
 
     Args:
         x: (samples, positions, blocks, elements of a block).
     """
-    gain, bias = _affine(part, weights)
+    gain, bias = _gain_and_bias(part, weights)
     if not part.centred:
         y, scale = torch.ops.aten._fused_rms_norm.default(x, [part.block], gain, eps)
         return y, scale.new_zeros(1), scale
@@ -51,8 +55,10 @@ def fused_norm_input_grad(
     statistics: NormStatistics,
     weights: Weights,
 ) -> torch.Tensor:
-    """The gradient of the blocks, in the shape of `grad`."""
-    return _back(part, x, grad, statistics, weights, of_input=True)[0].reshape(grad.shape)
+    """Gradient of a norm's input blocks, in the shape of `grad`."""
+    return _run_backward_kernel(part, x, grad, statistics, weights, of_input=True)[0].reshape(
+        grad.shape
+    )
 
 
 def fused_norm_weight_grad(
@@ -62,8 +68,8 @@ def fused_norm_weight_grad(
     statistics: NormStatistics,
     weights: Weights,
 ) -> dict[str, torch.Tensor]:
-    """Gradients of gain and bias, by name."""
-    _, gain, bias = _back(part, x, grad, statistics, weights, of_input=False)
+    """Gradients of a norm's gain and bias, by name."""
+    _, gain, bias = _run_backward_kernel(part, x, grad, statistics, weights, of_input=False)
     return {
         name: parameter_grad
         for name, parameter_grad in ((part.gain, gain), (part.bias, bias))
@@ -71,7 +77,7 @@ def fused_norm_weight_grad(
     }
 
 
-def _back(
+def _run_backward_kernel(
     part: ExtentNorm,
     x: torch.Tensor,
     grad: torch.Tensor,
@@ -80,7 +86,8 @@ def _back(
     *,
     of_input: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    (gain, bias), (mean, scale, _) = _affine(part, weights), statistics
+    """Run the backward kernel for the input, or for gain and bias (`of_input`)."""
+    (gain, bias), (mean, scale, _) = _gain_and_bias(part, weights), statistics
     g, block = grad.to(x.dtype).reshape(x.shape), [part.block]
     of_gain, of_bias = not of_input and gain is not None, not of_input and bias is not None
     if not part.centred:
@@ -94,5 +101,8 @@ def _back(
     return gradients
 
 
-def _affine(part: ExtentNorm, weights: Weights) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _gain_and_bias(
+    part: ExtentNorm, weights: Weights
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """(gain, bias) of the norm; None for a missing one."""
     return weights[part.gain] if part.gain else None, weights[part.bias] if part.bias else None

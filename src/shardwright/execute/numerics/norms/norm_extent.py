@@ -9,17 +9,17 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtentNorm:
-    """The norm of one extent of an operator's input.
+    """Norm of one extent of an operator's input: its blocks, groups and parameters.
 
     Args:
-        index: of the extent.
-        block: local elements that are normed together.
-        size: elements over all devices that share a mean square.
+        index: number of the extent.
+        block: number of local elements that are normed together.
+        size: number of elements over all devices that share a mean square.
         split: other devices have parts of the block.
         gain, bias: names of parameters, empty = none.
         centred: the mean is subtracted.
-        first, groups: the block's first element in the whole extent, which has `groups` equal parts
-        with a mean square each.
+        first, groups: the block's first element in the full extent, which has `groups` equal parts
+            with a mean square each.
     """
 
     index: int
@@ -33,17 +33,15 @@ class ExtentNorm:
     groups: int = 1
 
     def group_sums(self, x: torch.Tensor) -> torch.Tensor:
-        """(.., groups) sums over a block's elements of each group; 0 for groups on other
-        devices.
-        """
+        """Sum a block's elements by group, (.., groups); 0 for groups on other devices."""
         if self.groups == 1:
             return x.sum(-1, keepdim=True)
         return x.new_zeros(*x.shape[:-1], self.groups).index_add_(-1, self._group(x), x)
 
     def spread(self, sums: torch.Tensor) -> torch.Tensor:
-        """Values by group (.., groups) at each of a block's elements."""
+        """Expand values by group, (.., groups), to each of a block's elements."""
         return sums if self.groups == 1 else sums.index_select(-1, self._group(sums))
 
     def _group(self, like: torch.Tensor) -> torch.Tensor:
-        """(elements of the block,) number of the group."""
+        """(elements of the block,) group number of each element."""
         return torch.arange(self.first, self.first + self.block, device=like.device) // self.size

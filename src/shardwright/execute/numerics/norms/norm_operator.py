@@ -1,5 +1,6 @@
-"""RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and LayerNorm (Ba et al. 2016, arXiv
-1607.06450) over a whole width, by head, or over a width that is cut.
+"""RMSNorm and LayerNorm over a full width, by head, or over a width that is cut.
+
+Sources: Zhang and Sennrich 2019 (arXiv 1910.07467); Ba et al. 2016 (arXiv 1607.06450).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from shardwright.execute.numerics.norms.fused_norms import (
     fused_norm,
     fused_norm_input_grad,
     fused_norm_weight_grad,
-    is_fused,
+    is_fused_norm,
 )
 from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
 from shardwright.execute.transport.requests import Task
@@ -35,8 +36,9 @@ from shardwright.model.ir.operator import OperatorClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0, unless the settings
-    centre norms of the stream.
+    """RMSNorm or LayerNorm y = (x - mean) / sqrt(var + eps) x gain + bias, by blocks.
+
+    Without a bias the mean is 0, unless the settings centre norms of the stream.
 
     The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one
     head), or in as many equal parts as the operator has groups. Extents after them pass through. An
@@ -48,13 +50,16 @@ class Norm:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Normalise the extents, with sums reduced over devices where blocks are cut.
+
+        See `Numerics`.
+        """
         (values,) = inputs
         outputs, statistics = [], []
         parts = _parts(place)
         for part in parts:
             extent = values[_source(part.index, values)]
-            if is_fused(part, extent, weights):
+            if is_fused_norm(part, extent, weights):
                 y, mean, scale = fused_norm(
                     part, _blocks(extent, part), weights, eps=place.settings.eps
                 )
@@ -65,7 +70,9 @@ class Norm:
             copies = yield from _copies(place, part, x)
             mean, scale = yield from _statistics(place, part, x, copies)
             y = _centred(x, mean, part) * scale
-            outputs.append(_affine(y, part, weights).reshape(extent.shape).to(extent.dtype))
+            outputs.append(
+                _apply_gain_and_bias(y, part, weights).reshape(extent.shape).to(extent.dtype)
+            )
             statistics += [mean, scale, copies if copies is not None else x.new_ones(1)]
         passed_through = [
             values[_source(i, values)] for i in range(len(parts), len(place.operator.writes))
@@ -78,15 +85,18 @@ class Norm:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Gradients of the inputs, with sums reduced over devices where blocks are cut.
+
+        See `Numerics`.
+        """
         (values,) = saved.inputs
         extent_grads: dict[int, torch.Tensor] = {}
         parts = _parts(place)
         for part in parts:
             source = _source(part.index, values)
             x = values[source]
-            if is_fused(part, x, weights):
-                _added(
+            if is_fused_norm(part, x, weights):
+                _add_extent_gradient(
                     extent_grads,
                     source,
                     fused_norm_input_grad(
@@ -116,20 +126,23 @@ class Norm:
             dx = torch.addcmul(g, y, share / copies if part.split else share, value=-1)
             if part.centred:
                 dx -= part.spread(mean[..., part.groups :])
-            _added(extent_grads, source, dx.mul_(scale).reshape(x.shape).to(x.dtype))
+            _add_extent_gradient(extent_grads, source, dx.mul_(scale).reshape(x.shape).to(x.dtype))
         for i in range(len(parts), len(place.operator.writes)):
-            _added(extent_grads, _source(i, values), require_gradient(grads[i]))
+            _add_extent_gradient(extent_grads, _source(i, values), require_gradient(grads[i]))
         return (input_gradients(values, extent_grads),)
 
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
+        """Gradients of gains and biases.
+
+        See `Numerics`.
+        """
         yield from ()
         weight_grads: dict[str, torch.Tensor] = {}
         for part in _parts(place):
             x = saved.inputs[0][_source(part.index, saved.inputs[0])]
-            if is_fused(part, x, weights):
+            if is_fused_norm(part, x, weights):
                 weight_grads |= fused_norm_weight_grad(
                     part,
                     _blocks(x, part),
@@ -148,16 +161,19 @@ class Norm:
 
 
 def _source(index: int, values: Values) -> int:
-    """The number of the value that an extent is read from."""
+    """Number of the value that an extent is read from."""
     return min(index, len(values) - 1)
 
 
-def _added(extent_grads: dict[int, torch.Tensor], source: int, gradient: torch.Tensor) -> None:
+def _add_extent_gradient(
+    extent_grads: dict[int, torch.Tensor], source: int, gradient: torch.Tensor
+) -> None:
     """Add a gradient to the gradient of its source extent."""
     extent_grads[source] = extent_grads[source] + gradient if source in extent_grads else gradient
 
 
 def _parts(place: OperatorShare) -> list[ExtentNorm]:
+    """The norm of each extent on this device; raises if a block is cut without a group."""
     operator = place.operator
     biased = len(operator.parameters) == 2 and len(operator.reads) == 1
     parts = []
@@ -201,9 +217,7 @@ def _parts(place: OperatorShare) -> list[ExtentNorm]:
 
 
 def _copies(place: OperatorShare, part: ExtentNorm, x: torch.Tensor) -> Task[torch.Tensor | None]:
-    """The number of devices of the group that hold each local element; None where there cannot be
-    copies (or nothing is split).
-    """
+    """Number of devices of the group that hold each local element; None if there are no copies."""
     extent = place.operator.reads[part.index]
     if not part.split or extent.quantum == 1:
         return None
@@ -237,13 +251,14 @@ def _statistics(
     return part.spread(mean) if part.centred else mean, part.spread(scale)
 
 
-def _affine(y: torch.Tensor, part: ExtentNorm, weights: Weights) -> torch.Tensor:
+def _apply_gain_and_bias(y: torch.Tensor, part: ExtentNorm, weights: Weights) -> torch.Tensor:
+    """Multiply by the gain and add the bias, if the norm has them."""
     y = y * at_least_float32(weights[part.gain]) if part.gain else y
     return y + at_least_float32(weights[part.bias]) if part.bias else y
 
 
 def _blocks(x: torch.Tensor, part: ExtentNorm) -> torch.Tensor:
-    """(samples, positions, blocks, elements of a block)."""
+    """Reshape to (samples, positions, blocks, elements of a block)."""
     return x.unsqueeze(-2) if part.split else x.unflatten(-1, (-1, part.block))
 
 

@@ -1,5 +1,6 @@
-"""Rotary angles: radians per position of each pair of elements in every variant of rotary
-positions, and the rotation itself.
+"""Rotary angles of every variant of rotary positions, and the rotation of pairs.
+
+Angles are in radians per position of each pair of elements.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LEAST_RAMP = 1e-3
 
 
 def rotated_pair_count(settings: Settings, width: int) -> int:
-    """The number of pairs of a head of `width` elements that are rotated."""
+    """Number of pairs of a head of `width` elements that are rotated."""
     if isinstance(settings.turns, GridRotary):
         parts = len(settings.turns.axes)
         return parts * (width // parts // 2)
@@ -34,28 +35,33 @@ def rotated_pair_count(settings: Settings, width: int) -> int:
 def rotary_rates(
     settings: Settings, half: int, *, length: int = 0, device: torch.device
 ) -> torch.Tensor:
-    """(half,) radians per position of each pair of elements, in float64: base^(-i / half), lower
-    where the context was extended. For positions of several axes (axes, half), with 0 for axes that
-    do not rotate a pair.
+    """(half,) radians per position of each pair: base^(-i / half), lower for extended contexts.
+
+    In float64. For positions of several axes (axes, half), with 0 for axes that do not rotate a
+    pair.
 
     Args:
         length: positions of the whole sequence, for variants that depend on it.
     """
     if isinstance(settings.turns, GridRotary):
-        return _by_axis(settings.turns, half, base=settings.rope_base, device=device)
-    rates = _one_axis(settings, half, length=length, device=device)
-    return rates if settings.turns is None else _of_text(settings.turns, rates)
+        return _rates_by_row_and_column(
+            settings.turns, half, base=settings.rope_base, device=device
+        )
+    rates = _rates_of_one_axis(settings, half, length=length, device=device)
+    return rates if settings.turns is None else _rates_by_time_row_and_column(settings.turns, rates)
 
 
-def _one_axis(settings: Settings, half: int, *, length: int, device: torch.device) -> torch.Tensor:
+def _rates_of_one_axis(
+    settings: Settings, half: int, *, length: int, device: torch.device
+) -> torch.Tensor:
     """(half,) rates of pairs that rotate by one position."""
     pairs = torch.arange(half, device=device, dtype=torch.float64) / half
     rates = settings.rope_base**-pairs
     match settings.longer:
         case LongerRotary() as longer:
-            return rates * _longer(longer, rates)
+            return rates * _longer_rotary_factors(longer, rates)
         case YarnRotary() as longer:
-            return rates * _yarn(longer, half, base=settings.rope_base, device=device)
+            return rates * _yarn_factors(longer, half, base=settings.rope_base, device=device)
         case DynamicRotary(factor=factor, trained=trained):
             base_factor = (
                 (factor * max(length, trained) / trained - (factor - 1)) ** (half / (half - 1))
@@ -74,12 +80,12 @@ def _one_axis(settings: Settings, half: int, *, length: int, device: torch.devic
 
 
 def rotary_scale(settings: Settings) -> float:
-    """The factor of rotated elements."""
+    """Factor of rotated elements (YaRN, LongRoPE); 1 for other variants."""
     return settings.longer.scale if isinstance(settings.longer, (YarnRotary, LongRotary)) else 1.0
 
 
-def lengths_differ_above(settings: Settings) -> float | None:
-    """Largest sequence length up to which sequences of all lengths rotate alike; None if all do."""
+def largest_length_with_equal_rotation(settings: Settings) -> float | None:
+    """Largest sequence length up to which all lengths rotate alike; None if all lengths do."""
     return (
         settings.longer.trained
         if isinstance(settings.longer, (DynamicRotary, LongRotary))
@@ -87,7 +93,9 @@ def lengths_differ_above(settings: Settings) -> float | None:
     )
 
 
-def _by_axis(turns: GridRotary, half: int, *, base: float, device: torch.device) -> torch.Tensor:
+def _rates_by_row_and_column(
+    turns: GridRotary, half: int, *, base: float, device: torch.device
+) -> torch.Tensor:
     """(2, half) rates of pairs that rotate by rows or by columns."""
     parts = len(turns.axes)
     pairs_per_part = half // parts
@@ -106,7 +114,7 @@ def _by_axis(turns: GridRotary, half: int, *, base: float, device: torch.device)
     return axis_rates
 
 
-def _of_text(turns: TextRotary, rates: torch.Tensor) -> torch.Tensor:
+def _rates_by_time_row_and_column(turns: TextRotary, rates: torch.Tensor) -> torch.Tensor:
     """(3, half) rates of pairs that rotate by time, rows or columns."""
     pair = torch.arange(len(rates), device=rates.device)
     axis = pair % 3
@@ -118,8 +126,8 @@ def _of_text(turns: TextRotary, rates: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _longer(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
-    """Factors of `LongerRotary` on the rates."""
+def _longer_rotary_factors(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
+    """Factors of `LongerRotary` on the rates: linear or by wavelength (Llama 3)."""
     if not longer.high:
         return torch.full_like(rates, 1 / longer.factor)
     turns = longer.trained * rates / (2 * pi)
@@ -127,10 +135,13 @@ def _longer(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
     return kept_share + (1 - kept_share) / longer.factor
 
 
-def _yarn(longer: YarnRotary, half: int, *, base: float, device: torch.device) -> torch.Tensor:
+def _yarn_factors(
+    longer: YarnRotary, half: int, *, base: float, device: torch.device
+) -> torch.Tensor:
     """Factors of `YarnRotary` on the rates.
 
-    Pair i makes t turns in `trained` positions where i = half ln(trained / (2 pi t)) / ln(base).
+    Pair i makes t rotations in `trained` positions where i = half ln(trained / (2 pi t)) /
+    ln(base).
     """
     low, high = (
         half * log(longer.trained / (2 * pi * turns)) / log(base)
@@ -163,8 +174,9 @@ def cosines_and_sines(
 def rotate_pairs(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, start: int = 0
 ) -> torch.Tensor:
-    """Every head of `width` elements with its pairs rotated, as many as there are angles, from
-    element `start` on: element i with i + half.
+    """Rotate the pairs (element i, element i + half) of every head from element `start` on.
+
+    Heads have `width` elements; as many pairs are rotated as there are angles.
     """
     heads, half = x.unflatten(-1, (-1, width)), cos.shape[-1]
     unrotated_before, low, high, unrotated_after = heads.split(
@@ -182,8 +194,9 @@ def rotate_pairs(
 def rotate_parts(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, parts: int
 ) -> torch.Tensor:
-    """Every head of `width` elements in equal parts, each rotated by its share of the angles
-    (`GridRotary.apart`).
+    """Rotate equal parts of every head, each by its share of the angles.
+
+    Heads have `width` elements (`GridRotary.apart`).
     """
     for part, (c, s) in enumerate(
         zip(cos.chunk(parts, dim=-1), sin.chunk(parts, dim=-1), strict=True)

@@ -1,5 +1,6 @@
-"""Rotary positions (Su et al. 2021, arXiv 2104.09864, section 3.2), in the form that pairs element
-i with element i + half.
+"""Rotary position embedding that pairs element i with element i + half.
+
+Su et al. 2021 (arXiv 2104.09864), section 3.2.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ from shardwright.program.layout.tensor_layout import Indices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotary(WithoutParameters):
-    """Queries and keys rotated by their global positions; values pass through. Backward rotates
-    back and saves nothing.
+    """Rotary positions: rotate queries and keys by their global positions; values pass through.
+
+    Backward rotates back and saves nothing.
 
     One input: q k v (more extents are not read). Three inputs (latent attention): q; k without
     positions and v; latent and the rotary part of the keys, one for all heads. There the last
@@ -53,7 +55,10 @@ class Rotary(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """See `Numerics`."""
+        """Rotate queries and keys, and join the shared rotary part of latent attention's keys.
+
+        See `Numerics`.
+        """
         yield from ()
         axes = _axes(place, inputs)
         saved = SavedTensors(
@@ -78,7 +83,10 @@ class Rotary(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`."""
+        """Gradients rotated back, summed over heads for a shared rotary part.
+
+        See `Numerics`.
+        """
         yield from ()
         query, key, value = (require_gradient(g) for g in grads)
         width = place.operator.reads[0].quantum
@@ -104,8 +112,9 @@ class Rotary(WithoutParameters):
 
 
 def join_rotary_keys(plain: torch.Tensor, rotated: torch.Tensor, *, head: int) -> torch.Tensor:
-    """Keys of latent attention, `head` elements each: every head's own part, followed by the
-    rotated part that all heads share.
+    """Keys of latent attention: every head's own part, then the rotated part that heads share.
+
+    Heads have `head` elements each.
     """
     heads = plain.unflatten(-1, (-1, head - rotated.shape[-1]))
     return torch.cat([heads, rotated.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(
@@ -135,7 +144,7 @@ def _cached_angles(
 
 
 def _axes(place: OperatorShare, inputs: tuple[Values, ...]) -> Values:
-    """The time, row and column of every token; () where tokens have a position alone."""
+    """The time, row and column of every token; () where tokens have one position."""
     return inputs[-1] if isinstance(place.settings.turns, TextRotary) else ()
 
 
@@ -149,10 +158,11 @@ def _rotated(
     whole_head: bool = True,
     axes: Values = (),
 ) -> torch.Tensor:
-    """The last `rope` elements of every head of `width`, rotated by the tokens' positions (`sign`
-    -1: back).
+    """Rotate the last `rope` elements of every head by the tokens' positions (`sign` -1: back).
 
-    With `whole_head`, the settings' share of the head is rotated. axes: see `_axes`.
+    Heads have `width` elements.
+
+    With `whole_head`, the settings' share of the head is rotated. `axes`: see `_axes`.
     """
     settings = place.settings.of_layers(local=place.operator.local)
     half = rotated_pair_count(settings, rope) if whole_head and rope == width else rope // 2

@@ -1,6 +1,4 @@
-"""State-space mixers: the causal convolution, and the recurrences of Mamba-2, Mamba-1 and the gated
-delta rule.
-"""
+"""State-space mixers: causal convolution and the recurrences of Mamba and the gated delta rule."""
 
 from __future__ import annotations
 
@@ -31,11 +29,12 @@ LEAST_LENGTH = 1e-6
 def causal_convolution(
     place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
 ) -> Values:
-    """silu of a depthwise causal convolution: y_t = silu(sum over i of w_i x_(t - taps + 1 + i) +
-    b), zeros before the sequence.
+    """Depthwise causal convolution over the sequence, followed by silu.
 
-    Inputs begin with the sequence (`Place.key_positions`); outputs are those of the place's own
-    positions.
+    y_t = silu(sum over i of w_i x_(t - taps + 1 + i) + b), zeros before the sequence.
+
+    Inputs begin with the sequence (`OperatorShare.key_positions`); outputs are those of the share's
+    own positions.
     """
     count = len(place.operator.writes)
     start = FIRST_CHANNEL[len(inputs[0])]
@@ -52,9 +51,7 @@ def causal_convolution(
 
 
 def state_space_scan(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """The recurrence of the operator's family from the start of the sequence, at the device's own
-    positions.
-    """
+    """Run the family's recurrence from the start of the sequence, at the device's own positions."""
     return (_own_rows(place, scan_from_state(place, inputs, weights, state=None)[0]),)
 
 
@@ -65,11 +62,11 @@ def scan_from_state(
     *,
     state: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(outputs at all positions of the inputs, the state after them).
+    """Run the recurrence from a state: (outputs at all input positions, the state after them).
 
     Args:
-        state: before the first position, (samples, local heads or channels, ...) in the format of
-            statistics; None = the sequence begins.
+        state: state before the first position, (samples, local heads or channels, ...) in the
+            format of statistics; None = the sequence begins.
     """
     parameters = parameters_by_role(place.operator, weights)
     outputs, last_state = _recurrence(
@@ -91,14 +88,15 @@ def _recurrence(
     parameters: Weights,
     state: torch.Tensor | None,
 ) -> _Scanned:
+    """Run the recurrence that the operator's shape and inputs select."""
     shape = place.operator.scan
     assert shape is not None
     if len(inputs) == 3:
-        return _selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], parameters, state)
+        return _mamba1(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], parameters, state)
     heads = torch.arange(*place.heads, device=inputs[0][0].device)
     if shape.delta:
         first_group = place.reads[0][0] // shape.state
-        return _delta(
+        return _gated_delta_rule(
             shape,
             heads * shape.groups // shape.heads - first_group,
             inputs[0],
@@ -128,14 +126,16 @@ def _mamba2(
     *,
     limits: tuple[float, float],
 ) -> _Scanned:
-    """S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t, y_t = S_t C_t + D x_t, in chunks (Dao and Gu 2024,
-    arXiv 2405.21060, section 6).
+    """Mamba-2 recurrence in chunks: (outputs, last state).
+
+    S_t = exp(dt_t A) S_(t-1) + dt_t x_t B_t, y_t = S_t C_t + D x_t (Dao and Gu 2024, arXiv
+    2405.21060, section 6).
 
     Args:
         groups: local group of B and C that each local head reads.
         streams: x, B, C.
         steps: dt before its bias and softplus.
-        limits: least and largest dt.
+        limits: minimum and maximum dt.
     """
     x = streams[0].unflatten(-1, (-1, shape.head_dim))
     b, c = (stream.unflatten(-1, (-1, shape.state))[:, :, groups] for stream in streams[1:3])
@@ -175,7 +175,7 @@ def _mamba2(
     return (y + parameters["d"].unsqueeze(-1) * x).flatten(-2), state
 
 
-def _selective(
+def _mamba1(
     x: torch.Tensor,
     steps: torch.Tensor,
     b: torch.Tensor,
@@ -183,8 +183,9 @@ def _selective(
     parameters: Weights,
     state: torch.Tensor | None,
 ) -> _Scanned:
-    """Mamba-1 (Gu and Dao 2023, arXiv 2312.00752, section 3.2): a state for each channel, token
-    after token.
+    """Mamba-1 recurrence, token by token with a state for each channel: (outputs, last state).
+
+    Gu and Dao 2023 (arXiv 2312.00752), section 3.2.
     """
     rates, dt = -parameters["a_log"].exp(), functional.softplus(steps)
     state = x.new_zeros((x.shape[0], x.shape[2], b.shape[-1])) if state is None else state
@@ -197,7 +198,7 @@ def _selective(
     return (torch.stack(outputs, dim=1) if outputs else x) + parameters["d"] * x, state
 
 
-def _delta(
+def _gated_delta_rule(
     shape: ScanShape,
     groups: torch.Tensor,
     streams: Values,
@@ -205,14 +206,16 @@ def _delta(
     parameters: Weights,
     state: torch.Tensor | None,
 ) -> _Scanned:
-    """S_t = a_t S_(t-1) + k_t (b_t (v_t - a_t S_(t-1) k_t)), y_t = S_t q_t (Yang et al. 2024, arXiv
+    """Gated delta rule, token by token: (outputs, last state).
+
+    S_t = a_t S_(t-1) + k_t (b_t (v_t - a_t S_(t-1) k_t)), y_t = S_t q_t (Yang et al. 2024, arXiv
     2412.06464, equation 10).
 
     a = exp(-exp(a_log) softplus(decay + dt_bias)), b = sigmoid(strength); queries and keys have
     length one, queries over sqrt(width).
 
     Args:
-        gates: strengths b and decays before their functions.
+        gates: strengths b and decays, before sigmoid and softplus.
     """
     strengths, decays = gates
     heads = (stream.unflatten(-1, (-1, shape.state))[:, :, groups] for stream in streams[:2])
@@ -235,10 +238,10 @@ def _delta(
 
 
 def _own_rows(place: OperatorShare, y: torch.Tensor) -> torch.Tensor:
-    """Rows of the share's own positions.
+    """Rows of the share's own positions; raises if positions before them are missing.
 
     Raises:
-        StrategyError: positions before them are missing (rule ``execute.state_space_scan``).
+        StrategyError: positions before them are missing (rule ``execute.scan``).
     """
     input_positions = local_key_positions(place)
     if input_positions == place.positions == ((0, y.shape[1]),):
@@ -246,7 +249,7 @@ def _own_rows(place: OperatorShare, y: torch.Tensor) -> torch.Tensor:
     if input_positions != ((0, y.shape[1]),):
         raise StrategyError(
             f"{place.operator.name} does not see its sequence from the start",
-            hint="bring it all positions before its own",
+            hint="give the operator all positions before its own",
             rule="execute.scan",
         )
     return y.index_select(1, index_tensor(place.positions, like=y))
