@@ -23,6 +23,7 @@ from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
+from tests.registries import place, require_members
 
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 
@@ -30,7 +31,9 @@ EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 def test_there_are_enough_and_each_has_a_node() -> None:
     assert len(ACCELERATORS) >= 35
     assert len(set(accelerator_names())) == len(ACCELERATORS)
-    assert set(accelerator_names()) <= set(ROWS)
+    require_members(
+        ROWS, accelerator_names(), place("src/shardwright/hardware/catalog/node_rows.py", "ROWS")
+    )
 
 
 def test_no_name_or_alias_is_taken_twice() -> None:

@@ -17,6 +17,7 @@ from shardwright.model.families.family_registry import REGISTRY
 from shardwright.model.families.fields.unread_fields import general, is_inert, reads
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.model.test_config_files import CONFIGS, VALUES, outcome
+from tests.registries import place, require_same_members
 from tests.tiers import examples, in_both, in_proof
 from tools.config_fields import PAGE, configurations, explored, page
 
@@ -146,7 +147,11 @@ def test_the_fields_that_families_read_are_those_of_the_file() -> None:
     for target, names in explored(configurations(catalog=False), others=(None, True)).items():
         assert names <= reads()[target], "run python tools/config_fields.py"
     refusals = {target for target in REGISTRY.values() if ":refuse_" in target}
-    assert set(reads()) | refusals == set(REGISTRY.values())
+    require_same_members(
+        set(reads()) | refusals,
+        REGISTRY.values(),
+        f"{place('src/shardwright/model/families/reads.json')}: run python tools/config_fields.py",
+    )
 
 
 def test_no_field_that_changes_a_size_is_called_harmless() -> None:
