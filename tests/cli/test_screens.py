@@ -118,7 +118,7 @@ def test_help_fits_the_terminal(show) -> None:  # type: ignore[no-untyped-def]
 )
 def test_quiet_is_one_line(name: str, show) -> None:  # type: ignore[no-untyped-def]
     line = show((*SCREENS[name], "--quiet"), NARROW)
-    assert line.count("\n") == 1
+    assert line.count("\n") == 1, f"--quiet of {name} prints {line!r}, not one line with its end"
     if name.split(",")[0] in ("plan", "simulate", "compare", "explain", "trace", "run"):
         assert re.fullmatch(r"[0-9.e-]+ s\t\S.*\n", line)
 
