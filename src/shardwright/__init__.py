@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardwright.strategy.plan.plan import Plan as Plan
     from shardwright.validation.validate_tables import validate as validate
 
-__version__: Final = "0.1.0"
+__version__: Final = "0.2.0"
 
 _HOMES: Final = {
     "plan": "shardwright.api.searches.grid_search",

@@ -6,18 +6,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shardwright.api import run_plan, simulate_strategy, verify_stored_answers
+from shardwright.api import (
+    frameworks_for_plan,
+    run_plan,
+    simulate_strategy,
+    verify_stored_answers,
+)
 from shardwright.api.convert_weights import WrittenWeights
 from shardwright.api.launches import launch_advice
 from shardwright.api.searches import grid_search, unsearched_options
 from shardwright.calibrate import calibrate_request
 from shardwright.calibrate.calibrate_settings import CheckRow
+from shardwright.cli.verb_table import VERBS
 from shardwright.cli.verbs import validate, weights
 from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
 from shardwright.files.document_text import to_text
@@ -27,6 +35,7 @@ from shardwright.files.stored_documents import (
     simulation_document,
     stored_plan,
 )
+from shardwright.frameworks.registry import TARGETS
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.report.screens import accuracy_screen
 from shardwright.search.advice_answer import Advice, Change
@@ -210,7 +219,7 @@ LAUNCHED = (
     " --tensor-model-parallel-size $TP --beta 1"
 )
 JOB = ("--seq-len", "4096", "--global-batch", "256")
-SCREENS: dict[str, tuple[str, ...]] = {
+SCENES: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "llama-2-7b", "h100-sxm:64", *JOB),
     "simulate": ("simulate", "llama-2-7b", "h100-sxm:64", *JOB, "--strategy", "tp2"),
     "compare": (
@@ -255,12 +264,37 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "catalog": ("catalog",),
     "catalog schedules": ("catalog", "schedules"),
 }
+
+
+def _own_screens() -> dict[str, tuple[str, ...]]:
+    """Commands of verbs without a scene here: `SCREEN` of tests/cli/verbs/test_VERB.py."""
+    found = {}
+    for verb in {*VERBS} - {words[0] for words in SCENES.values()}:
+        name = f"tests.cli.verbs.test_{verb.replace('-', '_')}"
+        if find_spec(name) is not None:
+            found[verb] = (verb, *getattr(import_module(name), "SCREEN", ()))
+    return found
+
+
+SCREENS = SCENES | _own_screens()
+"""A command of each verb, by its name."""
 CATALOGS = {
     f"catalog {kind}": ("catalog", kind)
     for kind in ("accelerators", "instances", "clusters", "models", "runtimes")
 }
 
 
+NAMED = [
+    "accelerate",
+    "deepspeed",
+    "flagscale",
+    "maxtext",
+    "megatron",
+    "megatron-bridge",
+    "nanotron",
+    "torchtitan",
+]
+"""Export targets that screens list."""
 WRITTEN = WrittenWeights(
     checkpoint=Path("kept/step-00000002"), step=2, dtype="bf16", files=(Path("some.txt"),)
 )
@@ -284,6 +318,8 @@ def answering() -> Iterator[None]:
     checked = Recheck(strategies=44_236_800, sampled=400, contenders=3, drift=1e-9, leaves=160)
     row = CheckRow("dense of many layers", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31)
     with pytest.MonkeyPatch.context() as patch:
+        # The lists of frameworks on screens do not change with a new target.
+        patch.setattr(frameworks_for_plan, "TARGETS", {name: TARGETS[name] for name in NAMED})
         patch.setattr(grid_search, "plan", lambda *_, **__: BEST)
         patch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
         patch.setattr(simulate_strategy, "simulate_strategy_text", simulation)

@@ -4,6 +4,7 @@ every number whole."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from shardwright.report.screens.plan_screen import section
 from shardwright.report.table_style import plain_table
 from tests.cli.screens import CATALOGS, SCREENS, answering, write_files
 from tests.golden.files import assert_golden
+from tests.registries import place, require_same_members
 from tests.tiers import examples
 
 NARROW, WIDE, ENDLESS = 80, 140, 1000
@@ -54,13 +56,41 @@ def show(
     return shown
 
 
-@pytest.mark.parametrize("width", [NARROW, WIDE])
-def test_screens_are_golden(width: int, show) -> None:  # type: ignore[no-untyped-def]
-    assert {words[0] for words in SCREENS.values()} == set(VERBS), "every verb has its screen here"
-    text = "".join(
-        f"$ shardwright {' '.join(words)}\n{show(words, width)}\n" for words in SCREENS.values()
+def test_every_verb_has_a_screen() -> None:
+    require_same_members(
+        {words[0] for words in SCREENS.values()},
+        VERBS,
+        "tests/cli/verbs: test_VERB.py with `SCREEN`, the words of a command, or to"
+        f" {place('tests/cli/screens.py', 'SCENES')}",
     )
-    assert_golden(f"screens-{width}.txt", text)
+
+
+def flags(verb: str, show: Callable[[tuple[str, ...], int], str]) -> str:
+    """The options of a verb, sorted."""
+    text = show((*verb.split(), "--help"), NARROW)
+    return " ".join(sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))))
+
+
+def steady(text: str, words: tuple[str, ...]) -> str:
+    """A screen without what every new member of a family changes: rows of a catalog, and numbers of
+    its entries."""
+    if words[0] != "catalog":
+        return text
+    if len(words) > 1:
+        return text.splitlines()[0] + "\n"
+    return re.sub(r" +\d+(?=  )", lambda count: "N".rjust(len(count[0])), text)
+
+
+def test_screens_and_flags_are_golden(show) -> None:  # type: ignore[no-untyped-def]
+    """One file, so that a new verb changes one: `SHARDWRIGHT_GOLDEN=write` writes it anew."""
+    parts = [f"{verb}: {flags(verb, show)}\n" for verb in (*VERBS, "cluster read", "cluster show")]
+    for width in (NARROW, WIDE):
+        parts.append(f"\n==== {width} columns\n\n")
+        parts += [
+            f"$ shardwright {' '.join(words)}\n{steady(show(words, width), words)}\n"
+            for words in SCREENS.values()
+        ]
+    assert_golden("screens.txt", "".join(parts))
 
 
 @pytest.mark.parametrize("name", [*SCREENS, *CATALOGS])
@@ -88,7 +118,7 @@ def test_help_fits_the_terminal(show) -> None:  # type: ignore[no-untyped-def]
 )
 def test_quiet_is_one_line(name: str, show) -> None:  # type: ignore[no-untyped-def]
     line = show((*SCREENS[name], "--quiet"), NARROW)
-    assert line.count("\n") == 1
+    assert line.count("\n") == 1, f"--quiet of {name} prints {line!r}, not one line with its end"
     if name.split(",")[0] in ("plan", "simulate", "compare", "explain", "trace", "run"):
         assert re.fullmatch(r"[0-9.e-]+ s\t\S.*\n", line)
 

@@ -349,15 +349,6 @@ def test_help_loads_no_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_flags_change_only_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = []
-    for name in (*VERBS, "cluster read", "cluster show"):
-        assert run([*name.split(), "--help"]) == 0
-        options = sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out)))
-        lines.append(f"{name}: {' '.join(options)}\n")
-    assert_golden("flags.txt", "".join(lines))
-
-
 @pytest.mark.parametrize(
     ("text", "value"), [("4", (4 * GIB, 0.0)), ("0.5 GiB", (GIB // 2, 0.0)), ("12.5%", (0, 0.125))]
 )

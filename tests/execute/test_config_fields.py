@@ -18,12 +18,17 @@ from tests.execute.field_verdicts import all_fields, families, listed, words_of
 from tests.execute.flips import Ending, flips, verdict
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_families import published_name
+from tests.registries import place, require_same_members
 from tests.tiers import in_both, many, random_of
 
 
 def test_the_page_has_every_field_of_every_family() -> None:
     page = listed()
-    assert set(page) == set(families())
+    require_same_members(
+        page,
+        families(),
+        f"{place('docs/config-fields.md')}: run python -m tests.execute.field_verdicts",
+    )
     assert set(map(published_name, families())) >= set(FAMILY_NAMES) - {"Gemma3ForCausalLM"}
     for architecture, config in families().items():
         assert set().union(*page[architecture].values()) == all_fields(config), architecture

@@ -23,14 +23,20 @@ from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
+from tests.registries import place, require_members
 
+GENERATIONS = place(
+    "src/shardwright/hardware/catalog/accelerator_generations.py", "_GENERATION_BY_PREFIX"
+)
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 
 
 def test_there_are_enough_and_each_has_a_node() -> None:
     assert len(ACCELERATORS) >= 35
     assert len(set(accelerator_names())) == len(ACCELERATORS)
-    assert set(accelerator_names()) <= set(ROWS)
+    require_members(
+        ROWS, accelerator_names(), place("src/shardwright/hardware/catalog/node_rows.py", "ROWS")
+    )
 
 
 def test_no_name_or_alias_is_taken_twice() -> None:
@@ -155,7 +161,9 @@ def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
     for device in ACCELERATORS:
         names = {rates.generation for rates in device.attention}
         ampere = device.vendor == "NVIDIA" and generation_of(device) >= 8
-        assert ("cudnn" in names) == ampere, device.name
+        assert ("cudnn" in names) == ampere, (
+            f"{device.name}: wrong kernels, or add it to {GENERATIONS}"
+        )
         assert ("flash-2" in names) == (ampere or device.vendor == "AMD"), device.name
         assert "unfused" in names
         assert len(names) >= 2

@@ -21,6 +21,7 @@ from shardwright.model.families.fields.unread_fields import (
 )
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.model.test_config_files import CONFIGS, VALUES, outcome
+from tests.registries import place, require_same_members
 from tests.tiers import examples, in_both, in_proof
 from tools.config_fields import PAGE, configurations, explored, page
 
@@ -150,7 +151,11 @@ def test_the_fields_that_families_read_are_those_of_the_file() -> None:
     for target, names in explored(configurations(catalog=False), others=(None, True)).items():
         assert names <= fields_by_builder()[target], "run python tools/config_fields.py"
     refusals = {target for target in REGISTRY.values() if ":refuse_" in target}
-    assert set(fields_by_builder()) | refusals == set(REGISTRY.values())
+    require_same_members(
+        set(fields_by_builder()) | refusals,
+        REGISTRY.values(),
+        f"{place('src/shardwright/model/families/reads.json')}: run python tools/config_fields.py",
+    )
 
 
 def test_no_field_that_changes_a_size_is_called_harmless() -> None:

@@ -19,7 +19,7 @@ from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.orders.device_sets import participation
 from shardwright.program.orders.order_tables import order_table_of_rows
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
+from shardwright.schedules.chunk_placement import chunk_ranks
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
@@ -92,9 +92,7 @@ def test_every_schedule_is_laid(name: str) -> None:
     """On four ranks with as many chunks as it needs: none is left out above for want of a legal
     size, and peaks are the papers'."""
     rule = schedule(name)
-    each = {"interleaved-1f1b": 2, "breadth-first": 2, "looped-bfs": 2}.get(
-        name, 2 if rule.placement is ChunkPlacement.WAVE else 1
-    )
+    each = getattr(rule, "chunks_per_rank", 0) or 2
     owner = chunk_ranks(rule.placement, num_ranks=4, chunks_per_rank=each).tolist()
     lanes = [[stage(rank) for rank in row] for row in owner]
     plan = plan_of(
@@ -103,7 +101,9 @@ def test_every_schedule_is_laid(name: str) -> None:
     known = rule.peak_in_flight(num_ranks=4, chunks_per_rank=each, num_microbatches=8)
     peaks_found = peaks(action_rows(plan), held=lambda _: 1, stash=lambda _: 1)
     assert len(peaks_found) == 4
-    assert known is None or peaks_found == known.tolist()
+    assert known is None or peaks_found == known.tolist(), (
+        f"peak_in_flight of {name} differs from the peaks of its table"
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from shardwright.runtime.runtime_registry import DEFAULT, load_runtime, runtime_
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.strategy.grid.grid import Recompute
 from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from tests.registries import place, require_same_members
 from tests.tiers import examples
 
 NAMES = runtime_names()
@@ -49,7 +50,11 @@ def is_own(link: str) -> bool:
 
 def test_this_packages_engine_runs_every_schedule_and_stage() -> None:
     own = load_runtime("shardwright")
-    assert set(own.schedules) == set(SCHEDULES)
+    require_same_members(
+        own.schedules,
+        SCHEDULES,
+        place("src/shardwright/runtime/releases/own_engine.py", "_SCHEDULES"),
+    )
     assert (own.zero_stages, own.zero_with_pipeline) == ((0, 1, 2, 3), 3)
     assert not own.options
     assert own.own == (("grad_overlap", "on"),)

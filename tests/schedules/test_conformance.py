@@ -72,13 +72,11 @@ def test_many_sizes_run_and_are_complete(name: str) -> None:
     """No deadlock; each (lane, chunk, microbatch, slice) once a kind, on its rank; the peak is what
     is said."""
     rule = schedule(name)
-    picky = name in {"chimera", "dualpipe", "dualpipe-v", "interleaved-1f1b"}
-    tables = (
-        legal(name, ranks=14, most=42, count=SIZES)
-        if picky
-        else legal(name, ranks=8, most=20, count=SIZES)
-    )
-    assert len(tables) >= min(SIZES, 100)
+    wanted = min(SIZES, 100)
+    tables = legal(name, ranks=8, most=20, count=SIZES)
+    if len(tables) < wanted:  # a schedule that refuses most sizes
+        tables = legal(name, ranks=14, most=42, count=SIZES)
+    assert len(tables) >= wanted, f"{name} has a table for {len(tables)} sizes only"
     for (ranks, chunks, microbatches, slices), found in tables:
         assert (found.num_ranks, found.num_chunks, found.num_microbatches) == (
             ranks,
@@ -93,7 +91,10 @@ def test_many_sizes_run_and_are_complete(name: str) -> None:
             num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra
         )
         if peak is not None:
-            assert peak.tolist() == result.held, (ranks, chunks, microbatches)
+            assert peak.tolist() == result.held, (
+                f"peak_in_flight of {name} is {peak.tolist()} for {ranks} ranks, {chunks} chunks"
+                f" and {microbatches} microbatches; its table keeps {result.held}"
+            )
 
 
 def check_complete(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.grid.model_counts import layer_runs
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
@@ -39,17 +40,21 @@ MODELS: Final = (
     lambda: encoder_decoder(layers=2),
 )
 SEQ_LEN: Final = 64
-CHAINS: Final = ("1f1b", "gpipe", "eager-1f1b", "zb-h1", "zb-h2")
-SLICED: Final = ("terapipe", "seq-1f1b")
-LOOPED: Final = ("breadth-first", "looped-bfs", "interleaved-1f1b")
-WAVES: Final = ("zb-v", "v-half", "v-min", "dualpipe-v", "hanayo")
-OPPOSITE: Final = ("gems", "chimera", "dualpipe")
+
+
+def lane_form(name: str) -> str:
+    """The form of the lanes that a schedule needs, from its placement and its parameters."""
+    rule = schedule(name)
+    if rule.placement.value != "looped":
+        return rule.placement.value
+    if "slices" in getattr(rule, "options", ()):
+        return "sliced"
+    return "chain" if getattr(rule, "chunks_per_rank", 1) == 1 else "looped"
+
+
 FORMS: Final = {
-    "chain": CHAINS,
-    "sliced": SLICED,
-    "looped": LOOPED,
-    "wave": WAVES,
-    "opposite": OPPOSITE,
+    form: tuple(name for name in SCHEDULES if lane_form(name) == form)
+    for form in ("chain", "sliced", "looped", "wave", "opposite")
 }
 """Schedules of the same lanes."""
 

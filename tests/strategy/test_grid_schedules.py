@@ -25,6 +25,7 @@ from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
 from shardwright.strategy.verify.check_plan import verify
+from tests.registries import place, require_same_members
 from tests.strategy.zoo_models import dense
 
 MODEL = dense(layers=16)
@@ -49,7 +50,11 @@ def broken(grid: Grid, *, batch: int) -> set[str]:
 
 
 def test_what_a_grid_knows_of_schedules_is_what_they_say() -> None:
-    assert set(GRID_SCHEDULES) == set(ALL)
+    require_same_members(
+        GRID_SCHEDULES,
+        ALL,
+        place("src/shardwright/strategy/grid/grid_schedules.py", "GRID_SCHEDULES"),
+    )
     for name, known in GRID_SCHEDULES.items():
         placement = schedule(name).placement
         assert (known.placement, known.lanes) == (placement.value, placement.lanes)

@@ -19,7 +19,7 @@ from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
 from shardwright.strategy.verify.check_plan import verify
 from tests.files.plan_json import plan_from_json, plan_to_json
-from tests.strategy.plans import CHAINS, FORMS, LOOPED, OPPOSITE, SLICED, WAVES, Case, plans
+from tests.strategy.plans import FORMS, Case, plans
 from tests.tiers import examples, in_both
 
 
@@ -97,8 +97,9 @@ def test_generated_plans_are_legal_round_trip_and_show_the_whole_paradigm() -> N
 
 
 def test_named_orders_of_generated_plans_exist() -> None:
-    assert {*CHAINS, *SLICED, *LOOPED, *WAVES, *OPPOSITE} == set(SCHEDULES)
-    assert {schedule(name).placement.lanes for name in OPPOSITE} == {2}
+    assert sorted(name for names in FORMS.values() for name in names) == sorted(SCHEDULES)
+    assert {schedule(name).placement.lanes for name in FORMS["opposite"]} == {2}
+    assert all(FORMS.values())
 
 
 def _wreck(draw: st.DrawFn, value: Any) -> Any:

@@ -3,7 +3,7 @@ Other tests iterate over `zoo()`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,9 +13,14 @@ from typing import Final
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.model_graph import Model
+from shardwright.schedules.schedule_registry import SCHEDULES
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.lane import Role
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
 from tests.strategy.zoo_models import (
     adapted,
     dense,
@@ -179,10 +184,36 @@ def _uniform(devices: int) -> str:
     return "+".join(f"h100-sxm:{count}" for count in (whole, rest) if count)
 
 
+def schedule_grid(name: str) -> str:
+    """The grid that stands in the zoo for a schedule without a plan file."""
+    return print_grid(parse_grid(f"pp4 dp1 mbs1 zero0 schedule={name}"))
+
+
+def _plans_of_schedules(known: Iterable[ZooPlan]) -> Iterator[ZooPlan]:
+    """A pipeline of four ranks for each schedule that no plan of `known` names, so that a new
+    schedule is in the zoo without a file."""
+    orders = [order for entry in known if entry.trains for order in entry.plan.orders]
+    named = {order.schedule for order in orders if isinstance(order, NamedOrder)}
+    for name in SCHEDULES:
+        if name not in named:
+            problem = _for(8, 8)
+            model = problem.model()
+            grid = parse_grid(schedule_grid(name))
+            plan = plan_of(grid, model=model, global_batch=problem.batch)
+            yield ZooPlan(
+                name=f"schedule-{name}",
+                text=print_plan(plan, name=name),
+                model=model,
+                cluster=_uniform(plan.devices),
+                global_batch=problem.batch,
+                seq_len=problem.seq_len,
+            )
+
+
 @lru_cache(maxsize=1)
 def zoo() -> tuple[ZooPlan, ...]:
-    """Every plan of the folder, in the order of their names."""
-    found = []
+    """Every plan of the folder, in the order of their names, and one for each further schedule."""
+    found: list[ZooPlan] = []
     for path in sorted(FOLDER.glob("*.plan")):
         text, problem = path.read_text(), _PROBLEMS[path.stem]
         devices = int(text.split("\n", 1)[0].split()[-1])
@@ -198,7 +229,7 @@ def zoo() -> tuple[ZooPlan, ...]:
                 others=others,
             )
         )
-    return tuple(found)
+    return (*found, *_plans_of_schedules(found))
 
 
 def zoo_plan(name: str) -> ZooPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from shardwright.frameworks.registry import READERS
 from tests.frameworks.readers.all_readers import READER_TESTS
+from tests.registries import place, require_members
 
 EARLIER = frozenset(
     {
@@ -26,4 +27,7 @@ EARLIER = frozenset(
 
 
 def test_every_reader_has_its_conformance_tests() -> None:
-    assert set(READERS) - EARLIER <= {tests.framework for tests in READER_TESTS} <= set(READERS)
+    tested = {tests.framework for tests in READER_TESTS}
+    where = f"{place('tests/frameworks/readers')}, as `framework` of a class of Conformance"
+    require_members(tested, READERS.keys() - EARLIER, where)
+    require_members(READERS, tested, place("src/shardwright/frameworks/registry.py", "_READERS"))

@@ -14,6 +14,7 @@ from shardwright.errors import StrategyError
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from tests.frameworks.export.launchers.launched import documents, launched, planned
 from tests.frameworks.export.launchers.test_launchers import CLUSTERS, REFUSED
+from tests.registries import place, require_same_members
 
 # A field is a type, a dict of fields (a name that ends in ! is required), a list of what each item
 # is, or {str: type} for any names.
@@ -201,7 +202,11 @@ def test_devices_of_others_have_no_pods(tmp_path: Path) -> None:
             StrategyError, match="no resource of Kubernetes is known for devices of Google"
         ):
             launched(planned("tpu-v5p:16", "tp4 sp dp4 zero1"), launcher, tmp_path)
-    assert set(LAUNCHERS) == {*KNOWN, "slurm"}
+    require_same_members(
+        {*KNOWN, "slurm"},
+        LAUNCHERS,
+        place("tests/frameworks/export/launchers/test_documents.py", "KNOWN"),
+    )
 
 
 @pytest.mark.skipif(

@@ -1,0 +1,37 @@
+"""Assertions that a registry is complete. Their messages name the file to edit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def place(path: str, name: str = "") -> str:
+    """`path`, or "NAME in PATH", as the text of a message; AssertionError where it does not exist,
+    so that no message names a file or a table that was renamed.
+    """
+    file = ROOT / path
+    assert file.exists(), f"a message of a test names {path}, which does not exist"
+    if not name:
+        return path
+    assert re.search(rf"\b{re.escape(name)}\b", file.read_text(encoding="utf-8")), (
+        f"a message of a test names {name}, which is not in {path}"
+    )
+    return f"{name} in {path}"
+
+
+def require_members(has: Iterable[str], wanted: Iterable[str], where: str) -> None:
+    """Fail where names that are `wanted` are missing, and say to add them to `where` (`place`)."""
+    missing = sorted(set(wanted) - set(has))
+    assert not missing, f"add {', '.join(missing)} to {where}"
+
+
+def require_same_members(has: Iterable[str], wanted: Iterable[str], where: str) -> None:
+    """As `require_members`; fail for further names too, and say to remove them."""
+    has, wanted = set(has), set(wanted)
+    require_members(has, wanted, where)
+    further = sorted(has - wanted)
+    assert not further, f"remove {', '.join(further)} from {where}: no member has the name"

@@ -1,0 +1,122 @@
+"""Every registry is complete, and a message of a test that fails names the file to edit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from shardwright.api.general_searches import SEARCHES
+from shardwright.api.request_to_problem import SearchMethod
+from shardwright.cli.verb_table import SUMMARIES, VERBS
+from shardwright.collectives.registry import ALGORITHMS, LIBRARIES
+from shardwright.frameworks.export.launchers.registry import LAUNCHERS
+from shardwright.frameworks.registry import READERS, TARGETS
+from shardwright.hardware.catalog.accelerator_generations import generation_of
+from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS
+from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
+from shardwright.schedules.schedule_registry import SCHEDULES
+from tests.registries import ROOT, place, require_members, require_same_members
+
+DOCS = ROOT / "docs"
+
+
+def test_messages_name_what_exists() -> None:
+    assert place("docs/errors.md") == "docs/errors.md"
+    assert place("tests/registries.py", "place") == "place in tests/registries.py"
+    with pytest.raises(AssertionError, match=r"tests/none\.py, which does not exist"):
+        place("tests/none.py")
+    with pytest.raises(AssertionError, match=r"_ROWS, which is not in tests/registries\.py"):
+        place("tests/registries.py", "_ROWS")
+
+
+def test_missing_and_further_names_are_told() -> None:
+    require_members("abc", "ab", "X in y.py")
+    require_same_members("abc", "abc", "X in y.py")
+    with pytest.raises(AssertionError, match=r"^add b, c to X in y\.py$"):
+        require_members("a", "abc", "X in y.py")
+    with pytest.raises(AssertionError, match=r"^remove c from X in y\.py: "):
+        require_same_members("abc", "ab", "X in y.py")
+
+
+def test_every_nvidia_accelerator_has_a_generation_and_multiprocessors() -> None:
+    names = {device.name: device for device in ACCELERATORS if device.vendor == "NVIDIA"}
+    require_members(
+        (name for name, device in names.items() if generation_of(device)),
+        names,
+        place(
+            "src/shardwright/hardware/catalog/accelerator_generations.py", "_GENERATION_BY_PREFIX"
+        ),
+    )
+    require_members(
+        MULTIPROCESSORS,
+        names,
+        place("src/shardwright/hardware/catalog/multiprocessors.py", "_LISTED"),
+    )
+
+
+def test_every_verb_has_a_summary() -> None:
+    require_same_members(SUMMARIES, VERBS, place("src/shardwright/cli/verb_table.py", "SUMMARIES"))
+
+
+def test_every_method_of_general_plans_has_a_search() -> None:
+    require_same_members(
+        SEARCHES,
+        set(SearchMethod) - {SearchMethod.GRID},
+        place("src/shardwright/api/general_searches.py", "SEARCHES"),
+    )
+
+
+def test_every_collective_algorithm_is_run_by_a_library() -> None:
+    require_same_members(
+        {name for names in LIBRARIES.values() for name in names},
+        ALGORITHMS,
+        place("src/shardwright/collectives/registry.py", "LIBRARIES"),
+    )
+
+
+def test_every_export_target_has_tests() -> None:
+    tested = {
+        name
+        for path in sorted((ROOT / "tests" / "frameworks").glob("*/test_write.py"))
+        for name in TARGETS
+        if re.search(rf'"{re.escape(name)}"', path.read_text(encoding="utf-8"))
+    }
+    missing = sorted(set(TARGETS) - tested)
+    assert not missing, (
+        f"add tests/frameworks/PACKAGE/test_write.py with tests of the export target {missing}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("docs/schedules.md", SCHEDULES),
+        ("docs/collectives.md", ALGORITHMS),
+        ("docs/exports.md", TARGETS),
+        ("docs/exports.md", LAUNCHERS),
+    ],
+    ids=["schedules", "collectives", "targets", "launchers"],
+)
+def test_every_member_is_in_its_page(page: str, names: Iterable[str]) -> None:
+    words = set(re.findall(r"[\w.-]+", (ROOT / page).read_text(encoding="utf-8")))
+    require_members(words, names, f"a table in {place(page)}")
+
+
+def test_every_reader_is_named_in_its_page() -> None:
+    text = (DOCS / "advise.md").read_text(encoding="utf-8").lower()
+    require_members((name for name in READERS if name in text), READERS, place("docs/advise.md"))
+
+
+def test_every_page_is_listed() -> None:
+    index = DOCS / "README.md"
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", index.read_text(encoding="utf-8"))
+    pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    require_members(linked, pages, place("docs/README.md"))
+
+
+def test_every_verb_is_named_in_a_page() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    named = (verb for verb in VERBS if re.search(rf"shardwright {re.escape(verb)}\b", text))
+    require_members(named, VERBS, "a page of docs, with an example that begins `shardwright VERB`")
