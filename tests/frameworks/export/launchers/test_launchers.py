@@ -21,6 +21,7 @@ from shardwright.frameworks.export.hosts import HostEntry
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.export.placement import RANKS
 from shardwright.frameworks.registry import TARGETS
+from shardwright.registry import Registry
 from shardwright.runtime.runtime_registry import runtime_names
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.export.launchers import launched as node
