@@ -9,10 +9,10 @@ import numpy as np
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
-from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 

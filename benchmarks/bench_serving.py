@@ -12,14 +12,14 @@ from shardwright.job.serving_job import (
     ServingJob,
     TokenRange,
 )
-from shardwright.runtime.engines.automatic_settings import Estimate
-from shardwright.runtime.engines.engine import Admission, Batching
+from shardwright.runtime.engines.default_setting_rules import Estimate
+from shardwright.runtime.engines.serving_engine import Admission, Batching
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
-from shardwright.serving.simulation.compiled_loop import serve_requests
+from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.draw_requests import draw_requests
-from shardwright.serving.traffic.drawn_requests import Requests
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 
 TABLE = StepTable(
     tokens=np.array([0, 64, 8192]),

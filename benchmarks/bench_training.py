@@ -10,16 +10,16 @@ from time import perf_counter
 import torch
 from torch.nn import functional
 
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step_on_virtual_devices import prepare_step, single_device_plan
 from shardwright.execute.training.training_loop import (
     create_device_state,
     prepare_training,
     step_task,
 )
-from shardwright.execute.training.training_step import prepare_step, single_device_plan
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

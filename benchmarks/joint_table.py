@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
-from shardwright.program.problem import Problem
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.program.training_problem import Problem
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.declared_space import Space
+from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
-from shardwright.search.joint.write_plan import joint_plan_text
+from shardwright.search.joint.joint_plan_to_general_plan import joint_plan_text
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.model_counts import num_layers
+from shardwright.strategy.grid.model_size_facts import num_layers
 from shardwright.strategy.text.grid_notation import print_grid
 
 

@@ -11,7 +11,7 @@ import warnings
 from typing import Any, Final
 
 from shardwright.simulator.plan_simulation import memory_of_grid
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.units import GIB
 from tests.torch_checks import ours
 from tests.torch_checks.blocks import Style

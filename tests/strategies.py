@@ -18,14 +18,12 @@ from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.grid.grid import AXES, Grid, Recompute
 from shardwright.strategy.grid.grid_rules import violations
-from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.parallelism_grid import AXES, Grid, Recompute
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
-from shardwright.strategy.plan.plan import Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange, Split
-from shardwright.strategy.plan.stages import (
+from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
+from shardwright.strategy.plan.pipeline_stages import (
     ActivationPolicy,
     Item,
     Keep,
@@ -33,6 +31,8 @@ from shardwright.strategy.plan.stages import (
     Selector,
     Stage,
 )
+from shardwright.strategy.plan.plan import Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split_tree import Exchange, Split
 
 
 def dense_model(

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright import build_kernels, built_kernels, compiled
+from shardwright import build_kernels, built_kernels
+from shardwright import kernel_compilation as compiled
 from shardwright.built_kernels import BuiltKernel, kernel_name, source_digest
 from shardwright.simulator.kernel import longest_path
 from tests.cli.test_first_run import KERNELS
@@ -471,7 +472,8 @@ spec = spec_from_loader("shardwright._kernels",\
  ExtensionFileLoader("shardwright._kernels", {str(path)!r}))
 sys.modules["shardwright._kernels"] = module = module_from_spec(spec)
 import numpy as np
-from shardwright import built_kernels, compiled
+from shardwright import built_kernels
+from shardwright import kernel_compilation as compiled
 from shardwright.simulator.kernel.longest_path import longest_path
 built_kernels.use_extension(module)
 compiled.form = "built"

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from shardwright.api.general_searches import SEARCHES
+from shardwright.api.general_search_table import SEARCHES
 from shardwright.api.request_to_problem import SearchMethod
 from shardwright.cli.verb_table import SUMMARIES, VERBS
-from shardwright.collectives.registry import ALGORITHMS, LIBRARIES
+from shardwright.collectives.algorithm_registry import ALGORITHMS, LIBRARIES
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import READERS, TARGETS
-from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS
+from shardwright.hardware.catalog.compute_capabilities import generation_of
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.schedules.schedule_registry import SCHEDULES
 from tests.registries import ROOT, place, require_members, require_same_members
@@ -45,9 +45,7 @@ def test_every_nvidia_accelerator_has_a_generation_and_multiprocessors() -> None
     require_members(
         (name for name, device in names.items() if generation_of(device)),
         names,
-        place(
-            "src/shardwright/hardware/catalog/accelerator_generations.py", "_GENERATION_BY_PREFIX"
-        ),
+        place("src/shardwright/hardware/catalog/compute_capabilities.py", "_GENERATION_BY_PREFIX"),
     )
     require_members(
         MULTIPROCESSORS,
@@ -64,7 +62,7 @@ def test_every_method_of_general_plans_has_a_search() -> None:
     require_same_members(
         SEARCHES,
         set(SearchMethod) - {SearchMethod.GRID},
-        place("src/shardwright/api/general_searches.py", "SEARCHES"),
+        place("src/shardwright/api/general_search_table.py", "SEARCHES"),
     )
 
 
@@ -72,7 +70,7 @@ def test_every_collective_algorithm_is_run_by_a_library() -> None:
     require_same_members(
         {name for names in LIBRARIES.values() for name in names},
         ALGORITHMS,
-        place("src/shardwright/collectives/registry.py", "LIBRARIES"),
+        place("src/shardwright/collectives/algorithm_registry.py", "LIBRARIES"),
     )
 
 

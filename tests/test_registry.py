@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from shardwright.cli.verb_table import VERBS
-from shardwright.collectives.registry import ALGORITHMS
+from shardwright.collectives.algorithm_registry import ALGORITHMS
 from shardwright.errors import RuntimeModelError, ShardwrightError, StrategyError, UsageError
 from shardwright.model.families.family_registry import REGISTRY
 from shardwright.registry import Registry, load_target

@@ -53,7 +53,7 @@ SERVING = "serving/"
 worker finds it in the cache."""
 SOURCES = (
     "docs/test_error_index.py",
-    "test_compiled.py",
+    "test_kernel_compilation.py",
     "test_functions_reached.py",
     "test_names.py",
     "test_reached.py",

@@ -3,7 +3,7 @@ folds.
 
     python tools/fit_constants.py [benchmarks/published/*.csv]
 
-Writes src/shardwright/hardware/catalog/fitted_constants.py (values of `Constants`),
+Writes src/shardwright/hardware/catalog/fitted_training_constants.py (values of `Constants`),
 src/shardwright/simulator/step_time_interval.py (`COEFFICIENTS`),
 src/shardwright/simulator/runs.json (which runs there were) and benchmarks/published/folds.json.
 `make accuracy` afterwards writes the page. The fit does not depend on the values shipped before.
@@ -19,7 +19,7 @@ from pathlib import Path
 from interval_fit import interval_coefficients, ran, runs_text
 
 from shardwright.validation.training.fit_constants import folds_text
-from shardwright.validation.training.order_and_scaling import timed
+from shardwright.validation.training.sweep_and_scaling_checks import timed
 from shardwright.validation.training.training_reader import TRAINING
 from shardwright.validation.validate_tables import accuracy
 

@@ -25,8 +25,8 @@ from scipy.optimize import linprog
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.fitted_runs import FRAMEWORK, FittedRuns
 from shardwright.simulator.step_time_interval import COEFFICIENTS, UNSEEN
-from shardwright.validation.training.measured_rows import TrainingMetric
-from shardwright.validation.training.order_and_scaling import TrainingRow, timed
+from shardwright.validation.training.sweep_and_scaling_checks import TrainingRow, timed
+from shardwright.validation.training.training_table_columns import TrainingMetric
 
 QUANTILE: Final = 0.78
 """A little under the 80 % that an interval is named for: the width is set by few far rows there,

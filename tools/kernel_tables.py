@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy.ndimage import distance_transform_edt
 
-from shardwright.cost.kernels.measured_kernels import TILE, roofline_seconds, tile_padding
+from shardwright.cost.kernels.measured_kernel_factors import TILE, roofline_seconds, tile_padding
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator, GemmRates
 from shardwright.hardware.catalog.accelerators_by_name import accelerator

@@ -23,28 +23,28 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import jitter_factor, path_seconds
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds
 from shardwright.cost.kernels.operator_seconds import gemm_shape
-from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.lowered_blocks import block_context
-from shardwright.cost.network.grid_groups import move_seconds
-from shardwright.cost.network.plan_groups import group_span, network_of_devices, plan_units
+from shardwright.cost.network.grid_process_groups import move_seconds
+from shardwright.cost.network.plan_process_groups import group_span, network_of_devices, plan_units
 from shardwright.cost.step.grid_seconds import compose_step, step_costs
 from shardwright.cost.tables.block_table import block_table
-from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.time_parts import GEMM
-from shardwright.files.plan_source import read_strategy
+from shardwright.cost.tables.plan_block_costs import local_sizes
+from shardwright.cost.time_part_keys import GEMM
+from shardwright.files.plan_argument import read_strategy
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_structure import on_replica
+from shardwright.program.block.plan_operator_cuts import on_replica
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.plan_lowering import lower_plan
-from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import Segment, plan_stages
+from shardwright.program.training_problem import Problem
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.action_table import KINDS
-from shardwright.search.grid.bounds.bounded_space import bound_space
-from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_request import Request
 from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.simulator.kernel_tasks import plan_kernel_tasks
@@ -52,9 +52,9 @@ from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.step_breakdown import breakdown
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import violations
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"

@@ -14,14 +14,14 @@ from scipy.optimize import nnls
 from serving_rows import LIBRARIES, Arrays, Columns, Line, packed, rows_of, some, steps_of
 
 from shardwright.cost.inference.decode_attention import decode_columns
-from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.accelerator import Accelerator
+from shardwright.hardware.catalog.measured_serving_kernels import STEPS, octave_grid
 from shardwright.hardware.catalog.serving_kernel_constants import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,
 )
-from shardwright.hardware.catalog.serving_kernel_tables import STEPS, octave_grid
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.absorbed_latent_attention import LatentSizes
 from shardwright.model.ir.operator import AttentionShape

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow.parquet as pq
 from serving_rows import FOLDERS, LIBRARIES, Arrays, Columns, Line, newest, rows_of, some
 
+from shardwright.collectives.algorithm_registry import algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
-from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.registry import algorithms_for
+from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.cost.inference.token_exchange import (
     TokenExchange,
     devices_reached,
     dispatch_and_combine_seconds,
 )
-from shardwright.cost.network.grid_groups import Network
+from shardwright.cost.network.grid_process_groups import Network
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 

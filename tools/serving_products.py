@@ -24,9 +24,9 @@ from serving_rows import (
 
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
-from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.serving_kernel_tables import octave_grid
+from shardwright.hardware.catalog.measured_serving_kernels import octave_grid
 from shardwright.job.serving_job import NumberFormat
 
 JUDGED = 1000

@@ -14,7 +14,7 @@ from kernel_tables import SOURCES, nearest_filled, read
 from scipy.optimize import least_squares
 
 from shardwright.hardware.accelerator import Accelerator
-from shardwright.hardware.catalog.serving_kernel_tables import STEPS
+from shardwright.hardware.catalog.measured_serving_kernels import STEPS
 
 Columns = dict[str, np.ndarray]
 Arrays = dict[str, np.ndarray]

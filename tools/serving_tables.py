@@ -23,11 +23,11 @@ from serving_moves import move_entries
 from serving_products import expert_entries, product_entries
 from serving_rows import Line
 
-from shardwright.cost.kernels.machine_rates import Machine, machine_of
+from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.fitted_constants import Constants
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.hardware.catalog.fitted_training_constants import Constants
+from shardwright.runtime.framework_description import AttentionKernel, ElementKernels
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "serving-kernels.md"

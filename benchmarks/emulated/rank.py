@@ -17,18 +17,24 @@ import torch.distributed as dist
 
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
-from shardwright.execute.device_state.device_parameters import Key, ParameterStore, StoredParameter
 from shardwright.execute.device_state.flat_buckets import BucketBox, FlatBucket, PartOfBox
-from shardwright.execute.device_state.optimizer_shards import (
+from shardwright.execute.device_state.parameter_store import Key, ParameterStore, StoredParameter
+from shardwright.execute.device_state.zero_shards import (
     Bucket,
     all_gather_bucket,
     reduce_scatter_bucket,
 )
-from shardwright.execute.interpreter.device_walk import device_task
-from shardwright.execute.interpreter.layer_hooks import bucket_gradients
+from shardwright.execute.interpreter.device_step import device_task
+from shardwright.execute.interpreter.gather_and_reduce_hooks import bucket_gradients
 from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.training.training_loop import PreparedTraining, prepare_training
-from shardwright.execute.transport.requests import GroupExchange, Post, Reduce, Take, Task
+from shardwright.execute.transport.communication_requests import (
+    GroupExchange,
+    Post,
+    Reduce,
+    Take,
+    Task,
+)
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.strategy.text.parse_plan import parse_plan
 

@@ -10,17 +10,17 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
-from shardwright.hardware.catalog.data_sheet_rows import accelerator_from_sheet
-from shardwright.hardware.catalog.fitted_constants import SHIPPED
+from shardwright.hardware.catalog.accelerator_from_data_sheet import accelerator_from_sheet
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind
 from shardwright.hardware.link import Link
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
+from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan

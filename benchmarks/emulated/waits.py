@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from shardwright.execute.device_state.device_parameters import ParameterStore
-from shardwright.execute.interpreter.device_walk import Batch, PreparedStep, Walker
-from shardwright.execute.interpreter.device_walk import _Flow as Flow
-from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
-from shardwright.execute.transport.requests import Answer, Task
+from shardwright.execute.device_state.parameter_store import ParameterStore
+from shardwright.execute.interpreter.device_step import Batch, PreparedStep, Walker
+from shardwright.execute.interpreter.device_step import _Flow as Flow
+from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
+from shardwright.execute.transport.communication_requests import Answer, Task
 from shardwright.program.layout.tensor_layout import Layout, count
 from shardwright.program.task_arrays import TaskKind
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from shardwright.api.explain_choice import why as why
+    from shardwright.api.compare_plan_with_strategy import why as why
     from shardwright.api.searches.grid_search import check as check
     from shardwright.api.searches.grid_search import plan as plan
     from shardwright.api.searches.joint_search import plan_joint as plan_joint
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardwright.api.searches.scenario_search import plan_robust as plan_robust
     from shardwright.api.simulate_deployment import serve_simulate as serve_simulate
     from shardwright.api.simulate_strategy import simulate as simulate
-    from shardwright.api.simulate_strategy import simulate_strategy_text as simulate_strategy_text
+    from shardwright.api.simulate_strategy import simulation as simulation
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from shardwright.errors import StrategyError as StrategyError
     from shardwright.errors import UsageError as UsageError
     from shardwright.files.plan_file import read_plan_file as read_plan_file
-    from shardwright.search.certificate import Certificate as Certificate
+    from shardwright.search.optimality_certificate import Certificate as Certificate
     from shardwright.search.search_answer import Answer as Answer
     from shardwright.search.search_request import Request as Request
     from shardwright.serving.serving_request import ServingRequest as ServingRequest
     from shardwright.serving.simulation.serving_answer import ServingAnswer as ServingAnswer
     from shardwright.simulator.prediction import Prediction as Prediction
-    from shardwright.strategy.grid.grid import Grid as Grid
+    from shardwright.strategy.grid.parallelism_grid import Grid as Grid
     from shardwright.strategy.plan.plan import Plan as Plan
     from shardwright.validation.validate_tables import validate as validate
 
@@ -49,7 +49,7 @@ _HOMES: Final = {
     "simulation": "shardwright.api.simulate_strategy",
     "serve_simulate": "shardwright.api.simulate_deployment",
     "check": "shardwright.api.searches.grid_search",
-    "why": "shardwright.api.explain_choice",
+    "why": "shardwright.api.compare_plan_with_strategy",
     "validate": "shardwright.validation.validate_tables",
     "read_plan_file": "shardwright.files.plan_file",
     "Request": "shardwright.search.search_request",
@@ -57,9 +57,9 @@ _HOMES: Final = {
     "ServingRequest": "shardwright.serving.serving_request",
     "ServingAnswer": "shardwright.serving.simulation.serving_answer",
     "Prediction": "shardwright.simulator.prediction",
-    "Certificate": "shardwright.search.certificate",
+    "Certificate": "shardwright.search.optimality_certificate",
     "Plan": "shardwright.strategy.plan.plan",
-    "Grid": "shardwright.strategy.grid.grid",
+    "Grid": "shardwright.strategy.grid.parallelism_grid",
     "ShardwrightError": "shardwright.errors",
     "UsageError": "shardwright.errors",
     "ModelError": "shardwright.errors",

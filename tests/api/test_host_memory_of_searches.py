@@ -17,13 +17,13 @@ from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.searches.scenario_search import plan_robust
 from shardwright.errors import InfeasibleError
-from shardwright.program.problem import under
+from shardwright.program.training_problem import under
 from shardwright.search.grid import infeasible_hints
-from shardwright.search.grid.members.declared_space import parts_of
+from shardwright.search.grid.members.grid_search_space import parts_of
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid.model_counts import lone_stages
+from shardwright.strategy.grid.model_size_facts import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count
 

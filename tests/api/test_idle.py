@@ -9,8 +9,8 @@ import pytest
 from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.api.searches.grid_search import check, plan
 from shardwright.api.searches.joint_search import plan_joint
-from shardwright.api.searches.nearby_sizes import MIN_GAIN
-from shardwright.hardware.changed_cluster import limit_devices
+from shardwright.api.searches.nearby_batches_and_devices import MIN_GAIN
+from shardwright.hardware.limit_or_scale_cluster import limit_devices
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.compare_strategies import compare
-from shardwright.api.explain_choice import why
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.hardware.catalog.list_prices import cluster_prices
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.search.grid.locate_grid import Fate
+from shardwright.search.grid.fate_of_grid import Fate
 from shardwright.search.search_request import Request
 
 MIXED, FASTER = "a100-sxm-40gb:2/3usd+v100-sxm-16gb:2/0.5usd", "a100-sxm-40gb:2/3usd"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.searches.grid_search import check_stored, plan
-from shardwright.api.simulate_strategy import simulate_strategy_text
+from shardwright.api.simulate_strategy import simulation
 from shardwright.errors import RuntimeModelError, StrategyError, UsageError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_file import read_saved
-from shardwright.files.stored_documents import StoredPlan, plan_document
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.files.stored_plan_and_simulation import StoredPlan, plan_document
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
@@ -75,11 +75,9 @@ def test_its_file_is_checked_with_the_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", ["tp_overlap=none", "tp_overlap=dgrad loss=te grad_check=off"])
 def test_options_of_a_strategy_are_those_of_a_runtime(words: str) -> None:
-    said = simulate_strategy_text(REQUEST, strategy=f"{GRID} {words}")
-    named = simulate_strategy_text(
-        replace(REQUEST, runtime=f"{REQUEST.runtime} {words}"), strategy=GRID
-    )
-    other = simulate_strategy_text(REQUEST, strategy=GRID)
+    said = simulation(REQUEST, strategy=f"{GRID} {words}")
+    named = simulation(replace(REQUEST, runtime=f"{REQUEST.runtime} {words}"), strategy=GRID)
+    other = simulation(REQUEST, strategy=GRID)
     assert (
         said.prediction.step_time_s == named.prediction.step_time_s != other.prediction.step_time_s
     )
@@ -87,14 +85,11 @@ def test_options_of_a_strategy_are_those_of_a_runtime(words: str) -> None:
 
 
 def test_a_strategy_overrides_its_runtime() -> None:
-    once = simulate_strategy_text(
+    once = simulation(
         replace(REQUEST, runtime=f"{REQUEST.runtime} tp_overlap=none"),
         strategy=f"{GRID} tp_overlap=userbuffers",
     )
-    assert (
-        once.prediction.step_time_s
-        == simulate_strategy_text(REQUEST, strategy=GRID).prediction.step_time_s
-    )
+    assert once.prediction.step_time_s == simulation(REQUEST, strategy=GRID).prediction.step_time_s
 
 
 def test_options_are_written_and_read() -> None:
@@ -142,7 +137,7 @@ def test_lines_that_say_no_options(line: str) -> None:
 
 def test_what_a_runtime_lacks_is_refused() -> None:
     with pytest.raises(RuntimeModelError, match=r"megatron-core-0\.12 has no option graphs"):
-        simulate_strategy_text(REQUEST, strategy=f"{GRID} graphs=none")
+        simulation(REQUEST, strategy=f"{GRID} graphs=none")
     with pytest.raises(RuntimeModelError, match="cannot have tp_overlap=async"):
         plan(replace(NARROW, pins=(*NARROW.pins, ("tp_overlap", ("async",)))))
     with pytest.raises(UsageError, match="graphs=some is not known"):

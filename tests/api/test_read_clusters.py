@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.read_clusters import read_cluster
-from shardwright.api.simulate_strategy import simulate_strategy_text
+from shardwright.api.simulate_strategy import simulation
 from shardwright.errors import ClusterError, UsageError
 from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.search.search_request import Request
@@ -46,7 +46,7 @@ def test_a_dump_and_a_log_are_a_cluster_to_plan_on(tmp_path: Path) -> None:
     path.write_text(found.text)
     assert load_cluster(path) == found.cluster
     request = Request(model="llama-3.2-1b", cluster=str(path), seq_len=2048, global_batch=32)
-    assert simulate_strategy_text(request, strategy="dp16 mbs2 zero1").prediction.step_time_s > 0
+    assert simulation(request, strategy="dp16 mbs2 zero1").prediction.step_time_s > 0
 
 
 def test_small_messages_say_nothing_of_links(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from shardwright.api.request_to_problem import (
     with_defaults,
 )
 from shardwright.api.searches import grid_search
-from shardwright.hardware.changed_cluster import scale_network
+from shardwright.hardware.limit_or_scale_cluster import scale_network
 from shardwright.search.grid.find_best_grid import find, search_and_answer
-from shardwright.search.grid.members.declared_space import row_of
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
-from shardwright.search.search_limit import limit_of
+from shardwright.search.grid.members.grid_search_space import row_of
 from shardwright.search.search_request import Request
+from shardwright.search.search_time_limit import limit_of
 from shardwright.simulator.plan_simulation import simulate_grid
 
 REQUESTS = [

@@ -2,7 +2,7 @@
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Evidence
-from shardwright.hardware.profile.profile import (
+from shardwright.hardware.profile.measured_rates import (
     AttentionPoint,
     AttentionProfile,
     CollectiveFit,

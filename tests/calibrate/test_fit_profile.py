@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError
-from shardwright.hardware.profile.profile import AttentionPoint, GemmPoint, bus_share
+from shardwright.hardware.profile.measured_rates import AttentionPoint, GemmPoint, bus_share
 
 pytest.importorskip("scipy", reason="fits need scipy")
 

@@ -12,20 +12,20 @@ pytest.importorskip("torch", reason="calibrate needs torch")
 pytest.importorskip("scipy", reason="fits need scipy")
 
 from shardwright.calibrate.calibrate_settings import Calibration
-from shardwright.calibrate.check_steps import check_machine, predict_step, step_cases
-from shardwright.calibrate.collective_rank import unsupported_message
+from shardwright.calibrate.check_predicted_steps import check_machine, predict_step, step_cases
 from shardwright.calibrate.kernel_timing import Timer
 from shardwright.calibrate.machine_description import host_memory
 from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
 from shardwright.calibrate.measure_machine import measure_machine
-from shardwright.calibrate.small_decoder_step import measure_step
+from shardwright.calibrate.time_collectives_on_rank import unsupported_message
+from shardwright.calibrate.time_decoder_step import measure_step
 from shardwright.cli.main import run
-from shardwright.compiled import available_cores
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError, UsageError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.profile_file import parse_profile, profile_document
-from shardwright.hardware.profile.profile import Profile
+from shardwright.hardware.profile.measured_rates import Profile
+from shardwright.kernel_compilation import available_cores
 from tests.calibrate.bad_ranks import dies, hangs
 from tests.calibrate.profiles import profile
 from tests.execute.started import serve

@@ -10,7 +10,12 @@ import pytest
 
 pytest.importorskip("torch", reason="calibrate needs torch")
 
-from shardwright.calibrate.check_steps import StepCase, peak_bytes, predict_step, step_cases
+from shardwright.calibrate.check_predicted_steps import (
+    StepCase,
+    peak_bytes,
+    predict_step,
+    step_cases,
+)
 from shardwright.files.profile_file import read_profile
 
 FOLDER = Path(__file__).with_name("measured")

@@ -9,7 +9,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
-from shardwright.hardware.profile.profile import Profile
+from shardwright.hardware.profile.measured_rates import Profile
 from tests.calibrate.profiles import collective, profile
 
 

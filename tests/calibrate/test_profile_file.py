@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.profile_file import parse_profile, profile_document, read_profile
 from shardwright.hardware.profile.apply_profile import profiled_cluster
-from shardwright.hardware.profile.profile import Profile
+from shardwright.hardware.profile.measured_rates import Profile
 from tests.calibrate.profiles import profile
 from tests.tiers import examples
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardwright.hardware.accelerator import Evidence, Origin
-from shardwright.search.certificate import Certificate
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import (
     Alternative,
     Answer,
@@ -15,7 +15,7 @@ from shardwright.search.search_answer import (
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.units import GIB
 
 REQUEST = Request(

@@ -14,22 +14,20 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import (
-    frameworks_for_plan,
-    run_plan,
-    simulate_strategy,
-    verify_stored_answers,
-)
-from shardwright.api.convert_weights import WrittenWeights
+from shardwright.api import exportable_frameworks as frameworks_for_plan
+from shardwright.api import run_plan, simulate_strategy
+from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.api.convert_checkpoint_weights import WrittenWeights
 from shardwright.api.launches import launch_advice
-from shardwright.api.searches import grid_search, unsearched_options
+from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
+from shardwright.api.searches import grid_search
 from shardwright.calibrate import calibrate_request
 from shardwright.calibrate.calibrate_settings import CheckRow
 from shardwright.cli.verb_table import VERBS
 from shardwright.cli.verbs import validate, weights
 from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
-from shardwright.files.document_text import to_text
-from shardwright.files.stored_documents import (
+from shardwright.files.canonical_json import to_text
+from shardwright.files.stored_plan_and_simulation import (
     document_of,
     plan_document,
     simulation_document,
@@ -37,18 +35,18 @@ from shardwright.files.stored_documents import (
 )
 from shardwright.frameworks.registry import TARGETS
 from shardwright.hardware.accelerator import Evidence, Origin
-from shardwright.report.screens import accuracy_screen
+from shardwright.report.screens import training_accuracy_screen as accuracy_screen
 from shardwright.search.advice_answer import Advice, Change
-from shardwright.search.certificate import JointPart
 from shardwright.search.grid.verify_certificate import Recheck
+from shardwright.search.optimality_certificate import JointPart
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Source
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.units import GIB
-from shardwright.validation.errors.judged_rows import ErrorStatistics, Validation
-from shardwright.validation.training.order_and_scaling import TrainingValidation
+from shardwright.validation.errors.prediction_errors import ErrorStatistics, Validation
+from shardwright.validation.training.sweep_and_scaling_checks import TrainingValidation
 from shardwright.validation.training.training_reader import TRAINING
 from tests.calibrate.profiles import profile
 from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, UNSEARCHED, stage
@@ -322,7 +320,7 @@ def answering() -> Iterator[None]:
         patch.setattr(frameworks_for_plan, "TARGETS", {name: TARGETS[name] for name in NAMED})
         patch.setattr(grid_search, "plan", lambda *_, **__: BEST)
         patch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
-        patch.setattr(simulate_strategy, "simulate_strategy_text", simulation)
+        patch.setattr(simulate_strategy, "simulation", simulation)
         advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
         change = Change(
             text="tp4",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.searches.exact_search import plan_exact
-from shardwright.api.simulate_strategy import simulate_strategy_text
+from shardwright.api.simulate_strategy import simulation
 from shardwright.cli.main import run as command
 from shardwright.search.search_request import Request
 
@@ -97,9 +97,9 @@ def test_no_grid_without_recompute_and_sharding_is_faster(two_layers: str) -> No
     request = Request(model=two_layers, cluster="h100-sxm:2", seq_len=2048, global_batch=4)
     best = plan_exact(request).step_time_s
     for strategy in ("dp2 mbs1", "dp2 mbs2", "tp2 mbs4", "tp2 mbs2", "pp2 mbs2", "pp2 mbs4"):
-        assert best <= simulate_strategy_text(
-            request, strategy=f"{strategy} zero0"
-        ).prediction.step_time_s * (1 + 1e-12), strategy
+        assert best <= simulation(request, strategy=f"{strategy} zero0").prediction.step_time_s * (
+            1 + 1e-12
+        ), strategy
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from shardwright import compiled
-from shardwright.cli.terminal.screen import progress
+from shardwright import kernel_compilation as compiled
+from shardwright.cli.terminal.output_and_progress import progress
 
 READ_ONLY = """
 from numba.core import caching
@@ -23,7 +23,7 @@ from numba.core import caching
 caching.CacheImpl._locator_classes = []
 import sys
 
-from shardwright import compiled
+from shardwright import kernel_compilation as compiled
 from shardwright.cli.main import run
 
 @compiled.compiled
@@ -54,7 +54,7 @@ def test_where_no_folder_can_be_written_kernels_are_compiled_for_the_run() -> No
 FRESH = """
 import sys
 
-from shardwright import compiled
+from shardwright import kernel_compilation as compiled
 from shardwright.cli import main
 from shardwright.registry import Registry
 
@@ -164,7 +164,7 @@ ANEW = """
 from collections import Counter
 import numba.core.event
 from shardwright.search.grid.bounds import load_kernels as kernels
-from shardwright.compiled import load
+from shardwright.kernel_compilation import load
 
 class Compiled(numba.core.event.Listener):
     def on_start(self, event):
@@ -197,7 +197,7 @@ def test_kernels_and_what_they_call_are_compiled_once_each(tmp_path: Path) -> No
 
 HELPED = """
 import os, sys
-from shardwright import compiled
+from shardwright import kernel_compilation as compiled
 
 @compiled.compiled
 def tripled(number):

@@ -15,21 +15,25 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulate_strategy_text, small_picture
+from shardwright.api.simulate_strategy import simulation, small_picture
 from shardwright.cli.main import run
-from shardwright.cli.terminal.screen import plain
+from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_file import parse_saved
-from shardwright.files.stored_documents import document_of, question_digest, simulation_document
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.files.stored_plan_and_simulation import (
+    document_of,
+    question_digest,
+    simulation_document,
+)
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.step_breakdown import UNEVEN as UNEVEN_WAIT
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.plan.order import Table
+from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
@@ -175,9 +179,7 @@ def test_an_open_order_is_found_and_stored(
 
 
 def stored(strategy: str = UNEVEN) -> dict[str, Any]:
-    document = json.loads(
-        to_text(simulation_document(simulate_strategy_text(REQUEST, strategy=strategy)))
-    )
+    document = json.loads(to_text(simulation_document(simulation(REQUEST, strategy=strategy))))
     assert isinstance(document, dict)
     return document
 
@@ -322,7 +324,7 @@ def test_mutated_texts_raise_only_our_errors() -> None:
                 + text[place + generator.randint(0, 3) :]
             )
         try:
-            found = simulate_strategy_text(REQUEST, strategy=text)
+            found = simulation(REQUEST, strategy=text)
         except ShardwrightError as error:
             refused += 1
             lines.append(str(error))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulate_strategy_text
+from shardwright.api.simulate_strategy import simulation
 from shardwright.cli.main import run
 from shardwright.search.search_request import Request
 from shardwright.units import GIB
@@ -260,10 +260,8 @@ def test_host_shares_that_the_runtime_keeps_are_priced(
     """A plan that says what the runtime does by itself is the plan that does not: the same bytes
     and seconds, on device and host."""
     request = replace(SMALL, runtime="deepspeed")
-    found = simulate_strategy_text(
-        request, strategy=far(tmp_path, host=host, options=options)
-    ).prediction
-    plain = simulate_strategy_text(
+    found = simulation(request, strategy=far(tmp_path, host=host, options=options)).prediction
+    plain = simulation(
         request, strategy=far(tmp_path, host=host.partition(",")[0], options=options)
     ).prediction
     assert (found.step_time_s, found.stages, found.host_memory) == (
@@ -272,7 +270,7 @@ def test_host_shares_that_the_runtime_keeps_are_priced(
         plain.host_memory,
     )
     state = "parameters" if options else "gradients"
-    without = simulate_strategy_text(request, strategy=far(tmp_path, host="opt:1")).prediction
+    without = simulation(request, strategy=far(tmp_path, host="opt:1")).prediction
     (node,), (least,) = found.host_memory, without.host_memory
     assert dict(node.items)[state] > dict(least.items).get(state, 0)
     assert found.step_time_s > without.step_time_s

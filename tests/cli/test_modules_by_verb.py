@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from shardwright import compiled
+from shardwright import kernel_compilation as compiled
 from tests.sources import SOURCE
 
 JOB = ("examples/tiny.json", "h100-sxm:4", "--seq-len", "64", "--global-batch", "8")

@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
-from shardwright.execute.checkpoints.remembered_options import FILE
-from shardwright.execute.launch import resumed_run_facts
+from shardwright.execute.checkpoints.stored_run_options import FILE
+from shardwright.execute.launch import resumed_run_checks as resumed_run_facts
 from tests.cli import ranks as forked
 from tests.cli.verbs.test_run import CONFIG, DEADLINE_S, plan_file, words
 from tests.tiers import in_both, in_proof

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.searches.grid_search import plan
-from shardwright.cli.terminal.screen import WIDTH, plain
-from shardwright.files.stored_documents import plan_document
+from shardwright.cli.terminal.output_and_progress import WIDTH, plain
+from shardwright.files.stored_plan_and_simulation import plan_document
 from shardwright.hardware.catalog.list_prices import ListPrice
-from shardwright.report.screens.check_screen import render_checked
-from shardwright.report.screens.comparison_screen import render_comparison
 from shardwright.report.screens.memory_table import equal_ranks
+from shardwright.report.screens.plan_check_screen import render_checked
 from shardwright.report.screens.plan_screen import (
     distinct_alternatives,
     main_changes,
@@ -19,11 +18,12 @@ from shardwright.report.screens.plan_screen import (
     render_simulation,
     strategy_difference,
 )
-from shardwright.search.compared_strategy import Compared
+from shardwright.report.screens.strategy_comparison_screen import render_comparison
+from shardwright.search.comparison_row import Compared
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.search_answer import Alternative
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 from tests.cli.answers import (

@@ -14,16 +14,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shardwright.api import simulate_strategy, verify_stored_answers
-from shardwright.api.searches import grid_search, unsearched_options
+from shardwright.api import simulate_strategy
+from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
+from shardwright.api.searches import grid_search
 from shardwright.cli.main import help_text, run
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.terminal.screen import progress
+from shardwright.cli.terminal.output_and_progress import progress
 from shardwright.cli.verb_table import VERBS
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_file import parse_saved
-from shardwright.files.stored_documents import StoredPlan, plan_document
+from shardwright.files.stored_plan_and_simulation import StoredPlan, plan_document
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
@@ -58,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(grid_search, "plan", plan)
     monkeypatch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
-    monkeypatch.setattr(simulate_strategy, "simulate_strategy_text", simulation)
+    monkeypatch.setattr(simulate_strategy, "simulation", simulation)
     monkeypatch.setattr(verify_stored_answers, "check_file", check)
     return calls
 

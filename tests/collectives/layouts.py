@@ -9,8 +9,8 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from shardwright.collectives.groups.member_links import Layout
-from shardwright.collectives.groups.tier_counts import Between
+from shardwright.collectives.groups.group_link_layout import Layout
+from shardwright.collectives.groups.members_by_network_tier import Between
 from shardwright.collectives.messages.message_schedule import MessageSchedule
 
 

@@ -11,12 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithm_registry import (
+    ALGORITHMS,
+    LIBRARIES,
+    algorithm_named,
+    algorithms_for,
+)
 from shardwright.collectives.algorithms import nvlink_sharp
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
-from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import distinct_groups, span_quantities
-from shardwright.collectives.registry import ALGORITHMS, LIBRARIES, algorithm_named, algorithms_for
+from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_cost_quantities import distinct_groups, span_quantities
 from shardwright.errors import RuntimeModelError
 from tests.collectives.spans import nested, one_group, spans
 from tests.tiers import examples

@@ -13,27 +13,32 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from shardwright.collectives.algorithm_registry import (
+    LIBRARIES,
+    SCHEDULED,
+    algorithm_named,
+    algorithms_for,
+)
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.late_member import late_schedule
+from shardwright.collectives.algorithms.straggler_all_reduce import late_schedule
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
-from shardwright.collectives.groups.member_links import Layout, layouts_of, link_seconds
-from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.group_link_layout import Layout, layouts_of, link_seconds
+from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.messages.binomial_unit_tree import binomial_unit_tree
 from shardwright.collectives.messages.message_schedule import (
     MessageSchedule,
     proven_sum,
     round_costs,
 )
-from shardwright.collectives.messages.spanning_forest import forest_of
-from shardwright.collectives.messages.tree_packing import packing_of
-from shardwright.collectives.messages.tree_schedule import (
+from shardwright.collectives.messages.pipelined_tree_schedule import (
     PARTS,
     Tree,
     send_steps,
     tree_all_reduce,
     tree_lines,
 )
-from shardwright.collectives.messages.unit_tree import binomial_unit_tree
-from shardwright.collectives.registry import LIBRARIES, SCHEDULED, algorithm_named, algorithms_for
+from shardwright.collectives.messages.spanning_forest import forest_of
+from shardwright.collectives.messages.tree_packing import packing_of
 from shardwright.errors import RuntimeModelError
 from tests.collectives.layouts import cut_bound, layouts, simulated_seconds
 from tests.collectives.spans import one_group

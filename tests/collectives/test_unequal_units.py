@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shardwright.collectives.algorithm_registry import algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.group_of_members import span_of_devices
-from shardwright.collectives.groups.member_links import layouts_of
-from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.group_link_layout import layouts_of
+from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_of_device_list import span_of_devices
 from shardwright.collectives.messages.tree_packing import packing_of
-from shardwright.collectives.registry import algorithms_for
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import network_levels, network_units
 

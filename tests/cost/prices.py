@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shardwright.cost.degree_columns import Rows
-from shardwright.cost.tables.grid_rows import TableRows
-from shardwright.cost.tables.layers_by_chunk import layout_of
+from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.tables.grid_memory_choices import TableRows
 from shardwright.cost.tables.mesh_table import mesh_table
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.program.problem import Problem
-from shardwright.strategy.grid.grid import Grid
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.pipeline_chunk_layout import layout_of
+from shardwright.program.training_problem import Problem
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 COLUMNS = (
     "tp",

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.group_of_members import span_of_devices
+from shardwright.collectives.groups.span_of_device_list import span_of_devices
 from shardwright.cost.lowered_blocks import block_context
-from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows
+from shardwright.cost.network.grid_process_groups import dispatch_bytes, volume_with_rows
 from shardwright.hardware.device_topology import equal_units
 from shardwright.hardware.link import Tier
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.symbolic_sizes import evaluate
 from tests.search.problems import real_problem

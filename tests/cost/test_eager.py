@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.cost.time_parts import ELEMENT, PHASES
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.time_part_keys import ELEMENT, PHASES
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.fitted_constants import SHIPPED
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block import eager_kernel_bytes
-from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
-from shardwright.strategy.grid.grid import Grid
+from shardwright.runtime.framework_description import ElementKernels, Runtime, TpOverlap
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

@@ -9,14 +9,14 @@ import pytest
 
 from shardwright.cost.kernels.launch_overhead import segments
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.cost.time_parts import LAUNCH, TP
-from shardwright.hardware.catalog.fitted_constants import SHIPPED
-from shardwright.program.block.grid_structure import Structure
-from shardwright.program.problem import Problem
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.time_part_keys import LAUNCH, TP
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
+from shardwright.program.block.grid_operator_cuts import Structure
+from shardwright.program.training_problem import Problem
 from shardwright.simulator.predict_plan import predict, predict_plan
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import span_of
+from shardwright.collectives.groups.members_by_network_tier import span_of
+from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.cost.kernels.kernel_seconds import attention_flops, attention_seconds, gemm_seconds
-from shardwright.cost.kernels.machine_rates import Machine, machine_of
-from shardwright.cost.kernels.measured_kernels import gemm_grid_for, tile_padding
-from shardwright.cost.network.grid_groups import move_seconds, network_of
-from shardwright.cost.step.price_sources import FAMILIES, priced_seconds, shares_by_origin
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM
+from shardwright.cost.kernels.measured_kernel_factors import gemm_grid_for, tile_padding
+from shardwright.cost.network.grid_process_groups import move_seconds, network_of
+from shardwright.cost.step.price_evidence import FAMILIES, priced_seconds, shares_by_origin
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.time_part_keys import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.kernel_tables import gemm_correction
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import AttentionKernel, ElementKernels
 from shardwright.simulator.plan_simulation import plan_of_grid
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model

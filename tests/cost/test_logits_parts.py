@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.cost.time_parts import PHASES
+from shardwright.cost.time_part_keys import PHASES
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import dense_model

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.cost.kernels.accelerator_rates import machine_of
 from shardwright.cost.kernels.kernel_seconds import (
     BACKWARD_FLOPS,
     ROW_KERNEL_RATE,
@@ -15,17 +16,21 @@ from shardwright.cost.kernels.kernel_seconds import (
     attention_seconds,
     element_seconds,
 )
-from shardwright.cost.kernels.machine_rates import machine_of
-from shardwright.cost.tables.bytes_per_parameter import update_bytes
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.cost.time_parts import ELEMENT, EP
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.optimizer_update_bytes import update_bytes
+from shardwright.cost.time_part_keys import ELEMENT, EP
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, Runtime
+from shardwright.runtime.framework_description import (
+    AttentionKernel,
+    ElementKernels,
+    ExpertDispatch,
+    Runtime,
+)
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid import Grid
-from tests.cost.network.test_gemm_overlap import HEAD, plain, problem, seconds
+from shardwright.strategy.grid.parallelism_grid import Grid
+from tests.cost.network.test_tensor_parallel_overlap import HEAD, plain, problem, seconds
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import expert_model

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.operator_kernels import KERNELS_OF, Local

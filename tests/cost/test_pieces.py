@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import span_of
-from shardwright.compiled import python_form
+from shardwright.collectives.groups.members_by_network_tier import span_of
 from shardwright.cost.gradients.parameter_counts import trained_matrices
 from shardwright.cost.gradients.reduction_seconds import (
     LISTED_GATHER_OPERATORS,
     LISTED_REDUCE_OPERATORS,
 )
 from shardwright.cost.gradients.synchronisation_table import SyncTable
-from shardwright.cost.kernels.machine_rates import OPERATOR_S
-from shardwright.cost.network.grid_groups import axes_of, move_seconds, network_of
+from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
+from shardwright.cost.network.grid_process_groups import axes_of, move_seconds, network_of
+from shardwright.cost.step.compiled_cost_terms import gathers_again
 from shardwright.cost.step.grid_seconds import SHARDING_PART, step_costs
-from shardwright.cost.step.scalar_terms import gathers_again
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.table_columns import MeshTable
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
+from shardwright.kernel_compilation import python_form
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.units import MIB
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

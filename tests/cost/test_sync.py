@@ -11,8 +11,8 @@ import pytest
 from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.tables.mesh_table import mesh_table
-from shardwright.program.problem import Problem
-from shardwright.strategy.grid.grid import Grid
+from shardwright.program.training_problem import Problem
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model

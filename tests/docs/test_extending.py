@@ -98,7 +98,7 @@ def test_identifiers_are_in_files_of_their_chapter(heading: str) -> None:
 
 def test_a_table_that_was_renamed_is_seen() -> None:
     """`_ROWS` stood on the page, and the table was `ROWS`."""
-    step = "Add its node to `_ROWS` of src/shardwright/hardware/catalog/node_rows.py."
+    step = "Add its node to `_ROWS` of src/shardwright/hardware/catalog/default_node_table.py."
     [(name, _, path)] = PAIR.findall(step)
     with pytest.raises(AssertionError, match="_ROWS"):
         place(path, name)

@@ -14,40 +14,40 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from shardwright.cost.tables.plan_blocks import local_sizes
+from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.cost.tables.recompute_and_offload import named_operators
-from shardwright.execute.device_state.device_parameters import seeded, whole_shape
-from shardwright.execute.device_state.gathered_positions import is_gathered
+from shardwright.execute.device_state.operators_across_positions import is_gathered
+from shardwright.execute.device_state.parameter_store import seeded, whole_shape
 from shardwright.execute.interpreter import run_layer
-from shardwright.execute.interpreter.device_walk import PreparedStep as Known
-from shardwright.execute.interpreter.stage_nodes import stage_nodes
+from shardwright.execute.interpreter.device_step import PreparedStep as Known
+from shardwright.execute.interpreter.stage_layers import stage_nodes
 from shardwright.execute.numerics.attention import attention_operator
 from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys
 from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
-from shardwright.execute.numerics.attention.key_exchange import KeyBlock
-from shardwright.execute.numerics.base.local_operators import AutogradOperator
+from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
+from shardwright.execute.numerics.base.autograd_operator import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import narrowest_model
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.training_step import StepResult, prepare_step, run_step
+from shardwright.execute.training.step_on_virtual_devices import StepResult, prepare_step, run_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
-from shardwright.execute.transport.requests import Answer, Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Answer, Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.local_sizes import LoweringContext
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_structure import CellStructure
+from shardwright.program.block.plan_operator_cuts import CellStructure
 from shardwright.program.block.symbolic_sizes import evaluate, evaluate_sum
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_messages import edge_extents, edge_messages, edge_segments
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import DEFAULT, load_runtime
+from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import ActivationPolicy
 from tests.program.unfold import gemm_flops
 
 Entry = tuple[int, str, str, tuple[int, ...]]

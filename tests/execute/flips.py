@@ -19,9 +19,13 @@ from typing import Any
 import torch
 
 from shardwright.errors import ShardwrightError
-from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.interpreter.device_step import Batch
 from shardwright.execute.training.router_checks import require_trainable
-from shardwright.execute.training.training_step import StepResult, run_step, single_device_plan
+from shardwright.execute.training.step_on_virtual_devices import (
+    StepResult,
+    run_step,
+    single_device_plan,
+)
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.device_state.device_parameters import Key
-from shardwright.execute.device_state.layer_state import LayerState
-from shardwright.execute.interpreter.device_walk import Walker, device_task
+from shardwright.execute.device_state.parameter_store import Key
+from shardwright.execute.device_state.saved_layer_state import LayerState
+from shardwright.execute.interpreter.device_step import Walker, device_task
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.training_loop import prepare_training
-from shardwright.execute.transport.in_process import run_in_process
-from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import lower
 from tests.execute.small_plans import DENSE4, Small

@@ -6,13 +6,13 @@ from random import Random
 
 import torch
 
-from shardwright.execute.redistribution.redistribute import (
+from shardwright.execute.redistribution.redistribute_tensors import (
     Tensors,
     receive_edge,
     redistribute,
     send_edge,
 )
-from shardwright.execute.transport.requests import Reduce, Task
+from shardwright.execute.transport.communication_requests import Reduce, Task
 from shardwright.program.layout.tensor_layout import Box, Holding, Layout
 from tests.program.test_transition import SIDE, cells_of, filled
 

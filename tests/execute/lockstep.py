@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.transport.requests import GroupExchange, Reduce, Reduction
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import GroupExchange, Reduce, Reduction
+from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.tensor_layout import Indices, Interval
 

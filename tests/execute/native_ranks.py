@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.interpreter.recorder import gather_trace
+from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.interpreter.step_recorder import gather_trace
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN
-from shardwright.execute.native.checkpoint import newest_checkpoint_of
-from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.evaluation import evaluate
+from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
+from shardwright.execute.native.rank_engine import NativeEngine
 from shardwright.execute.native.step_events import native_recorder
 from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.optimizer import AdamW
@@ -30,10 +30,10 @@ from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VEC
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
-from shardwright.program.step_trace import StepTrace
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.program.step_timeline import StepTrace
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.plan.order import Table
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.execute.native_grids import drawn_grids
 from tests.execute.small_models import small_model

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.interpreter.recorder import Recorder, gather_trace
+from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.interpreter.step_recorder import Recorder, gather_trace
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.training.training_loop import (
     StepReport,
@@ -27,10 +27,10 @@ from shardwright.execute.training.training_loop import (
     step_task,
     train_rank,
 )
+from shardwright.execute.transport.communication_requests import Answer, Task
 from shardwright.execute.transport.group_collectives import GLOO
-from shardwright.execute.transport.requests import Answer, Task
 from shardwright.execute.transport.torch_distributed import DistributedTransport
-from shardwright.program.step_trace import StepTrace
+from shardwright.program.step_timeline import StepTrace
 from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.started import started

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from shardwright.execute.device_state.device_parameters import Key
-from shardwright.execute.training.training_step import StepResult
-from shardwright.execute.weights.parameter_layout import stored_parameters, stored_tensor_of
-from shardwright.execute.weights.parameter_names import naming_rules_of
+from shardwright.execute.device_state.parameter_store import Key
+from shardwright.execute.training.step_on_virtual_devices import StepResult
+from shardwright.execute.weights.family_parameter_names import naming_rules_of
 from shardwright.execute.weights.read_weights import open_weights
+from shardwright.execute.weights.stored_tensor_layout import stored_parameters, stored_tensor_of
 from shardwright.model.ir.model_graph import Model
 from tests.execute.published_configs import logits_of
 

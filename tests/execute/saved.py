@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardwright.execute.checkpoints.checkpoint import (
+from shardwright.execute.checkpoints.save_and_resume import (
     begin_checkpoint,
     finish_checkpoint,
     write_device,

@@ -10,18 +10,18 @@ from random import Random
 
 import torch
 
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.serve.iteration_batch import RequestPart
+from shardwright.execute.serve.reference_logits import unsplit_logits
 from shardwright.execute.serve.served_model import served_model
-from shardwright.execute.serve.server import Server, TaskRunner, create_server
-from shardwright.execute.serve.unsplit_logits import unsplit_logits
-from shardwright.execute.serve.worker import CacheSize
+from shardwright.execute.serve.serving_worker import CacheSize
+from shardwright.execute.serve.tiny_server import Server, TaskRunner, create_server
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.small_models import small_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwright.model.catalog.models_by_name import ENTRIES
+from shardwright.model.catalog.load_model_by_name import ENTRIES
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model, Run
 

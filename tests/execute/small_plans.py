@@ -8,10 +8,11 @@ from functools import lru_cache, partial
 
 import torch
 
-from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.interpreter.device_step import Batch
 from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import (
     DeviceState,
     PreparedTraining,
@@ -19,7 +20,6 @@ from shardwright.execute.training.training_loop import (
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.training_step import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

@@ -18,22 +18,22 @@ from shardwright.api.simulate_strategy import simulate
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.training_step import run_step, single_device_plan
-from shardwright.execute.weights.parameter_layout import adapter_keys
+from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.execute.weights.stored_tensor_layout import adapter_keys
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.trained_parameters import trained
 from shardwright.program.block.block_program import KernelKind, Phase
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import DEFAULT, load_runtime
 from shardwright.search.search_request import Request
 from tests.execute.counts import problem_of

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.requests import (
+from shardwright.execute.transport.communication_requests import (
     Begin,
     End,
     Post,
@@ -25,8 +25,8 @@ from shardwright.execute.transport.requests import (
     begin_side_task,
     end_side_task,
 )
-from shardwright.execute.transport.side_tasks import StreamSideTasks, ThreadSideTasks
-from shardwright.execute.transport.side_tasks_in_turn import side_tasks_in_turn
+from shardwright.execute.transport.concurrent_side_tasks import StreamSideTasks, ThreadSideTasks
+from shardwright.execute.transport.sequential_side_tasks import side_tasks_in_turn
 
 
 def asks(*keys: str) -> Task[list[Any]]:

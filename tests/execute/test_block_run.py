@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state.device_parameters import Key, origin, seeded
+from shardwright.execute.device_state.parameter_store import Key, origin, seeded
 from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.training_step import run_step, single_device_plan
+from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.ir.numerical_constants import Settings
 from tests.execute.chain import Chain
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 

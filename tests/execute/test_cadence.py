@@ -11,14 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state.optimizer_shards import Bucket
-from shardwright.execute.interpreter.device_walk import Walker, device_task
-from shardwright.execute.interpreter.layer_hooks import BucketHooks
-from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
+from shardwright.execute.device_state.zero_shards import Bucket
+from shardwright.execute.interpreter.device_step import Walker, device_task
+from shardwright.execute.interpreter.gather_and_reduce_hooks import BucketHooks
+from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.training.training_loop import PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.in_process import run_in_process
-from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.program.task_arrays import TaskKind
 from tests.execute.kept import with_lines
 from tests.execute.small_plans import PLANS, Small, run_here

@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints import checkpoint
-from shardwright.execute.checkpoints.checkpoint import (
+from shardwright.execute.checkpoints import save_and_resume as checkpoint
+from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
+from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
+from shardwright.execute.checkpoints.save_and_resume import (
     METADATA,
     SavedCheckpoint,
     begin_checkpoint,
@@ -31,10 +33,8 @@ from shardwright.execute.checkpoints.checkpoint import (
     tensor_name,
     write_device,
 )
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
-from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
-from shardwright.execute.device_state.device_parameters import Key, box_slice, seeded
-from shardwright.execute.device_state.flat_views import box_views
+from shardwright.execute.device_state.flat_tensor_boxes import box_views
+from shardwright.execute.device_state.parameter_store import Key, box_slice, seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.training_loop import (
     DeviceState,

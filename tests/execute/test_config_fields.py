@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.weights.parameter_names import FAMILY_NAMES
-from shardwright.model.families import model_settings
+from shardwright.execute.weights.family_parameter_names import FAMILY_NAMES
+from shardwright.model.families import numerical_settings as model_settings
 from tests.execute.field_verdicts import all_fields, families, listed, words_of
 from tests.execute.flips import Ending, flips, verdict
 from tests.execute.published_configs import PUBLISHED

@@ -11,7 +11,7 @@ from shardwright.execute.numerics.layers.activation_functions import (
     activation_gradient,
     apply_activation,
 )
-from shardwright.model.ir.operator_constants import ACTIVATIONS
+from shardwright.model.ir.numerical_constants import ACTIVATIONS
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
+from shardwright.execute.transport.collectives_as_messages import as_messages
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
-from shardwright.execute.transport.group_messages import as_messages
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 from tests.execute.request_ranks import CASES, GROUPED, start
 from tests.execute.started import LONGEST_S
 from tests.tiers import in_both

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train
 from tests.tiers import in_both

@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state.device_parameters import (
+from shardwright.execute.device_state.flat_buckets import flat_bucket
+from shardwright.execute.device_state.parameter_store import (
     ParameterStore,
     StoredParameter,
     seeded,
 )
-from shardwright.execute.device_state.flat_buckets import flat_bucket
 from shardwright.execute.numerics.base.run_precision import EXACT
 from tests.execute.small_plans import PLANS, Small, run_here
 

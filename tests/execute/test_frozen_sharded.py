@@ -14,22 +14,22 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.cost.gradients.plan_synchronisation import device_sync_table
-from shardwright.execute.checkpoints.checkpoint import (
+from shardwright.execute.checkpoints.save_and_resume import (
     begin_checkpoint,
     finish_checkpoint,
     read_checkpoint,
     resume_device,
     write_device,
 )
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
-from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import held_by_families
+from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.network_traffic import plan_traffic

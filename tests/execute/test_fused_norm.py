@@ -18,8 +18,8 @@ from shardwright.execute.numerics.norms.fused_norms import is_fused_norm
 from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense_blocks import norm as norm_operator
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Parameter
 from tests.execute.lockstep import alone, made_weights, place_of
 

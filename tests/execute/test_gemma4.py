@@ -14,15 +14,15 @@ pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.numerics.attention import attention_by_key_block
-from shardwright.execute.numerics.base import top_k_choice
+from shardwright.execute.numerics.base import top_k_experts as top_k_choice
 from shardwright.execute.numerics.experts import expert_layer
 from shardwright.execute.numerics.layers import linear, residual_sum
 from shardwright.execute.numerics.norms import norm_operator
 from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.weights.parameter_layout import stored_parameters
+from shardwright.execute.weights.stored_tensor_layout import stored_parameters
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.operator_constants import ProportionalRotary, Settings
+from shardwright.model.ir.numerical_constants import ProportionalRotary, Settings
 from tests.execute.flips import Ending, verdict
 from tests.execute.published_configs import PUBLISHED
 

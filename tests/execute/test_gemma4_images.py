@@ -30,10 +30,10 @@ from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.training.image_files import image_patches, open_images
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled_projector import pooled_operators
-from shardwright.model.catalog.models_by_name import catalog_entry
+from shardwright.model.catalog.load_model_by_name import catalog_entry
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import PositionAxes
+from shardwright.model.ir.numerical_constants import PositionAxes
 from shardwright.model.trained_parameters import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.flips import Ending, verdict

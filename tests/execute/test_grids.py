@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.numerics.images.patch_grid import (
     image_grid,
     interpolated_rows,
@@ -24,8 +24,8 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotated_pair_count,
 )
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.training_step import run_step, single_device_plan
-from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid, Settings
+from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
+from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionGrid, Settings
 from tests.execute.test_merged_patches import job_of, small_kimi
 
 CPU = torch.device("cpu")

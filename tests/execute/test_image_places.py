@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.interpreter import device_walk
+from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.interpreter import device_step as device_walk
 from shardwright.execute.numerics.images.image_token_positions import require_one_row
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.training_step import run_step, single_device_plan
+from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import KIMI, QWEN3_VL

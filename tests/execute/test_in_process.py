@@ -8,8 +8,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.in_process import run_in_process
-from shardwright.execute.transport.requests import (
+from shardwright.execute.transport.communication_requests import (
     GroupExchange,
     Post,
     Reduce,
@@ -17,6 +16,7 @@ from shardwright.execute.transport.requests import (
     Take,
     Task,
 )
+from shardwright.execute.transport.in_process_transport import run_in_process
 
 
 def summed(

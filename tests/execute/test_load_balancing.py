@@ -16,26 +16,26 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import create_device_state, prepare_training
-from shardwright.execute.training.training_step import (
+from shardwright.execute.training.step_on_virtual_devices import (
     StepResult,
     run_step,
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.balanced_routers import balanced_routers
 from shardwright.model.blocks.multi_token_prediction import without_predictors
-from shardwright.model.families.fields.router_training import BALANCED, NOISY
+from shardwright.model.families.fields.router_training_fields import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.router_balancing import balanced_routers
 from shardwright.model.trained_parameters import trained
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan

@@ -13,22 +13,22 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.numerics.layers.activation_functions import clamped_gate
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_step import (
+from shardwright.execute.training.step_on_virtual_devices import (
     run_step,
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.weights.parameter_layout import stored_parameters
+from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.weights.read_weights import open_weights
+from shardwright.execute.weights.stored_tensor_layout import stored_parameters
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import GridRotary, Settings
+from shardwright.model.ir.numerical_constants import GridRotary, Settings
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.flips import Ending, verdict
 from tests.execute.published_configs import PUBLISHED

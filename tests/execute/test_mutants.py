@@ -8,13 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state import device_parameters
 from shardwright.execute.device_state import gradient_reduction as gradients
-from shardwright.execute.interpreter import earlier_slices, run_layer
+from shardwright.execute.device_state import parameter_store as device_parameters
+from shardwright.execute.interpreter import earlier_slice_tensors as earlier_slices
+from shardwright.execute.interpreter import run_layer
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.redistribution import edge_layouts
-from shardwright.execute.training import training_step
+from shardwright.execute.training import step_on_virtual_devices as training_step
 from tests.strategy.zoo_plans import zoo_plan
 
 Patch = Callable[[pytest.MonkeyPatch], None]

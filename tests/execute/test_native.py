@@ -18,10 +18,10 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 from shardwright.execute.launch.run_report import NATIVE, OWN
 from shardwright.execute.native.device_meshes import has_expert_mesh
 from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.orders.action_rows import action_rows
-from shardwright.program.step_trace import ACTIONS, Track
+from shardwright.program.orders.plan_action_rows import action_rows
+from shardwright.program.step_timeline import ACTIONS, Track
 from shardwright.schedules.action_table import KINDS
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan

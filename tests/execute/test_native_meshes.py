@@ -25,13 +25,13 @@ from shardwright.execute.native.context_parallel_tokens import (
 )
 from shardwright.execute.native.device_meshes import GridMeshes, expert_owner_ranks, grid_meshes
 from shardwright.execute.native.supported_grids import why_not_expressible
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_cells import Cell, indices, token_box
+from shardwright.program.layout.device_parts_of_dims import Cell, indices, token_box
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.jobs import training_job
 from tests.strategies import dense_model, expert_model, legal
 from tests.tiers import many, random_of

@@ -17,16 +17,19 @@ from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwright.errors import StrategyError
-from shardwright.execute.native.torch_private import create_pipeline_runtime, keep_forward_actions
-from shardwright.program.orders.action_rows import action_rows
+from shardwright.execute.native.private_torch_api import (
+    create_pipeline_runtime,
+    keep_forward_actions,
+)
+from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.action_text import format_action
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.plan.order import actions_of
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.pipeline_order import actions_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import PLANS
 from tests.schedules.csv_reader import parse_action

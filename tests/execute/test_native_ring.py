@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.numerics.base.local_tensors import index_tensor
+from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 from tests.execute.lockstep import alone, place_of
 from tests.execute.ring_ranks import CORES, DEAL, LENGTH, RANKS, core_of, inputs_of, work
 from tests.execute.started import finished, started

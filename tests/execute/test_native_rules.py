@@ -12,26 +12,26 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.native.parallelize_stages import load_rank_parameters
 from shardwright.execute.native.supported_grids import (
     differences_from_plan,
     require_expressible_grid,
     why_not_expressible,
 )
-from shardwright.execute.native.tensor_parallel_styles import load_rank_parameters
-from shardwright.execute.training.training_step import run_step, single_device_plan
+from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.pytorch_form import grid_form
-from shardwright.strategy.plan.order import NamedOrder, Table
+from shardwright.strategy.grid.grid_with_order_table import grid_form
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from tests.execute.native_ranks import balanced
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.small_models import small_model

@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.top_k_choice import chosen_experts
+from shardwright.execute.numerics.base.top_k_experts import chosen_experts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.transport.torch_device import RoutedTokens
+from shardwright.execute.transport.operator_share import RoutedTokens
 from shardwright.model.blocks.expert_blocks import moe_operators
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import ExpertShape
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Dim
 from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run
 

@@ -16,24 +16,24 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.numerics.attention.causal_mask_rectangles import kernel_calls
 from shardwright.execute.numerics.attention.fused_kernel_calls import (
     key_block_gradients,
     merge_key_block,
 )
-from shardwright.execute.numerics.attention.mask_rectangles import kernel_calls
-from shardwright.execute.numerics.attention.torch_kernels import CudaEfficient, CudaFlash
-from shardwright.execute.numerics.base.local_tensors import index_tensor
+from shardwright.execute.numerics.attention.fused_torch_kernels import CudaEfficient, CudaFlash
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
+from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.proof.prove_plan import random_batch
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import (
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.training_step import single_device_plan
-from shardwright.execute.transport.requests import GroupExchange, Reduce, Task
-from shardwright.execute.transport.side_tasks import StreamSideTasks
+from shardwright.execute.transport.communication_requests import GroupExchange, Reduce, Task
+from shardwright.execute.transport.concurrent_side_tasks import StreamSideTasks
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

@@ -17,8 +17,8 @@ from shardwright.cost.gradients.plan_synchronisation import (
     trainable_parameter_cuts,
 )
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.device_state.optimizer_shards import ShardGroup
+from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.device_state.zero_shards import ShardGroup
 from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.training.optimizer import (
     BLOCK,

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.proof.prove_plan import PlanProof, prove_plan
 from shardwright.execute.proof.shorter_step import num_operators
-from shardwright.execute.training.training_step import prepare_step, single_device_plan
+from shardwright.execute.training.step_on_virtual_devices import prepare_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.trained_parameters import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.short_plans import short, short_zoo_plan

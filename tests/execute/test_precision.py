@@ -13,22 +13,22 @@ torch = pytest.importorskip("torch")
 
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device_walk import device_task
+from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.numerics.base.run_precision import RunPrecision, precision_of
 from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import (
     DeviceState,
     PreparedTraining,
     StepReport,
     prepare_training,
 )
-from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import Optimizer
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.plan_simulation import lower

@@ -14,12 +14,12 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.box_overlaps import overlap
-from shardwright.execute.redistribution.redistribute import redistribute
-from shardwright.execute.redistribution.transition_steps import device_moves
+from shardwright.execute.redistribution.device_transition_steps import device_moves
+from shardwright.execute.redistribution.redistribute_tensors import redistribute
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.program.layout.tensor_layout import Holding, Layout
-from shardwright.program.transition.find_transition import best_acts, transition
+from shardwright.program.transition.cheapest_layout_transition import best_acts, transition
 from shardwright.program.transition.transition_steps import StepKind
 from tests.execute.layouts import (
     EVERYTHING,

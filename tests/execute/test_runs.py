@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.execute.numerics.attention.mask_rectangles import KernelCall, kernel_calls
+from shardwright.execute.numerics.attention.causal_mask_rectangles import KernelCall, kernel_calls
 from shardwright.program.layout.tensor_layout import Indices
 from tests.tiers import examples
 

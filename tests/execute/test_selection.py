@@ -11,26 +11,26 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import ModelError, StrategyError
-from shardwright.execute.checkpoints.model_computation import model_computation
-from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.numerics.attention.selected_key_blocks import (
+from shardwright.execute.checkpoints.model_compatibility_check import model_computation
+from shardwright.execute.device_state.parameter_store import seeded
+from shardwright.execute.numerics.attention.indexer_key_selection import (
     select_key_blocks,
     selected_mask,
 )
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
-from shardwright.execute.training.training_step import (
+from shardwright.execute.training.step_on_virtual_devices import (
     prepare_step,
     run_step,
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.backward_reach import without_gradient
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import (
     AttentionShape,
     BlockChoice,
@@ -38,7 +38,7 @@ from shardwright.model.ir.operator import (
     OperatorClass,
     OperatorKind,
 )
-from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.tensors_without_gradient import without_gradient
 from shardwright.model.trained_parameters import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.counts import (

@@ -13,18 +13,18 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import seeded
-from shardwright.execute.serve.cache_blocks import CacheBlockTables, KeyReach
+from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.serve.iteration_batch import RequestPart
+from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach
 from shardwright.execute.serve.scheduled_serving import (
     IterationRunner,
     ScheduledWorker,
     serve_requests,
 )
-from shardwright.execute.serve.server import create_server
-from shardwright.execute.serve.worker import CacheSize
-from shardwright.runtime.engines.automatic_settings import Estimate
-from shardwright.runtime.engines.engine import Admission, Batching, Eviction
+from shardwright.execute.serve.serving_worker import CacheSize
+from shardwright.execute.serve.tiny_server import create_server
+from shardwright.runtime.engines.default_setting_rules import Estimate
+from shardwright.runtime.engines.serving_engine import Admission, Batching, Eviction
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.policy.scheduler_state import (
     DONE,
@@ -38,9 +38,9 @@ from shardwright.serving.policy.scheduler_state import (
     new_state,
 )
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_requests_in_python
+from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
+from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
 from tests.tiers import many, random_of
 

@@ -9,7 +9,7 @@ from shardwright.execute.proof.narrower_model import (
     narrower_model,
     narrowest_model,
 )
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.zoo_models import dense

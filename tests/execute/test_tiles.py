@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwright.execute.numerics.attention import attention_by_key_block, score_tiles
 from shardwright.execute.numerics.attention.position_masks import may_see, visibility_mask
-from shardwright.execute.numerics.base.local_tensors import index_tensor
+from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense_blocks import core_operator, distance_table
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator

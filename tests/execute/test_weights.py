@@ -17,20 +17,20 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
-from shardwright.execute.device_state.device_parameters import box_slice, seeded, whole_shape
+from shardwright.execute.device_state.parameter_store import box_slice, seeded, whole_shape
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.training.training_step import run_step, single_device_plan
+from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.execute.weights import read_weights
-from shardwright.execute.weights.parameter_layout import adapter_keys, stored_parameters
-from shardwright.execute.weights.parameter_names import FAMILY_NAMES
+from shardwright.execute.weights.family_parameter_names import FAMILY_NAMES
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.stored_settings import stored_settings
+from shardwright.execute.weights.stored_tensor_layout import adapter_keys, stored_parameters
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.families.model_settings import differences
+from shardwright.model.families.numerical_settings import differences
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.trained_parameters import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss

@@ -11,18 +11,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.checkpoints.checkpoint import SavedSource, read_checkpoint
-from shardwright.execute.device_state.device_parameters import whole_shape
+from shardwright.execute.checkpoints.save_and_resume import SavedSource, read_checkpoint
+from shardwright.execute.device_state.parameter_store import whole_shape
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import (
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.training_step import single_device_plan
 from shardwright.execute.weights import read_weights
-from shardwright.execute.weights.parameter_layout import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.stored_settings import stored_settings
+from shardwright.execute.weights.stored_tensor_layout import stored_parameters
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config

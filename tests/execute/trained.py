@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shardwright.execute.interpreter.device_walk import Batch
-from shardwright.execute.interpreter.recorder import Recorder
+from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.step_recorder import Recorder
 from shardwright.execute.training.training_loop import (
     DeviceState,
     PreparedTraining,
@@ -13,7 +13,7 @@ from shardwright.execute.training.training_loop import (
     step_task,
 )
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.in_process import run_in_process
+from shardwright.execute.transport.in_process_transport import run_in_process
 
 
 def train(

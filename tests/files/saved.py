@@ -10,10 +10,14 @@ from shardwright.api.searches.exact_search import plan_exact
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
-from shardwright.api.searches.plan_records import stored_general
 from shardwright.api.searches.scenario_search import plan_robust
-from shardwright.api.simulate_strategy import simulate_strategy_text
-from shardwright.files.stored_documents import document_of, plan_document, simulation_document
+from shardwright.api.searches.stored_general_plans import stored_general
+from shardwright.api.simulate_strategy import simulation
+from shardwright.files.stored_plan_and_simulation import (
+    document_of,
+    plan_document,
+    simulation_document,
+)
 from shardwright.search.search_request import Request
 
 REQUEST = Request(
@@ -68,7 +72,7 @@ def joint_plan(
 
 
 def simulated(strategy: str, request: Request = REQUEST) -> dict[str, Any]:
-    return simulation_document(simulate_strategy_text(request, strategy=strategy))
+    return simulation_document(simulation(request, strategy=strategy))
 
 
 def general_plan(request: Request) -> dict[str, Any]:

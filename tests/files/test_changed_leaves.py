@@ -17,19 +17,20 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import general_searches, verify_stored_answers
+from shardwright.api import general_search_table as general_searches
+from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.searches import grid_search
 from shardwright.cli.main import run
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.profile_file import parse_profile, profile_document
-from shardwright.files.stored_documents import question_digest
+from shardwright.files.stored_plan_and_simulation import question_digest
 from shardwright.files.trace_file import parse_traces
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.profile.apply_profile import apply_profile
 from shardwright.registry import load_target
-from shardwright.report.screens.trace_screen import render_trace
+from shardwright.report.screens.step_trace_screen import render_trace
 from tests.calibrate.profiles import profile
 from tests.files.edits import changed, edits
 from tests.files.saved import KINDS, NARROW, SMALL, grid_plan, joint_plan, paths, simulated

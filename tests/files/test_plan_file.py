@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_file import parse_saved, read_plan_file, require_breakdown_sum
-from shardwright.files.stored_documents import (
+from shardwright.files.stored_plan_and_simulation import (
     StoredPlan,
     document_of,
     plan_document,

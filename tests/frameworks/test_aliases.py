@@ -7,7 +7,7 @@ import pytest
 from shardwright.errors import DataError
 from shardwright.frameworks.documents.dotted_settings import settings_of_document
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 
 AXOLOTL = """base_model: &model meta-llama/Llama-3.1-8B
 tokenizer_config: *model

@@ -8,7 +8,7 @@ import pytest
 from shardwright.api.launches.launch_advice import read_request
 from shardwright.api.request_to_problem import load_cluster
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request
 
 SWIFT = (

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.errors import DataError
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 
 LONG = "0x1" + "0" * 5_000
 FILES = {

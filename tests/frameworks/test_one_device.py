@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.frameworks.read_launch import read_launch
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 
 
 @pytest.mark.parametrize(

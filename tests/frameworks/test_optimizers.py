@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.model.catalog.load_model_by_name import load_model
 
 TITAN = (
     "[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\ndata_parallel_shard_degree ="

@@ -11,10 +11,10 @@ import pytest
 from shardwright.api.launches.launch_advice import advise, read_request
 from shardwright.api.request_to_problem import load_cluster
 from shardwright.api.simulate_strategy import simulate
-from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.read_launch import read_launch
-from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.text.grid_notation import print_grid
 

@@ -11,14 +11,14 @@ import pytest
 
 from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
-from shardwright.frameworks.launch.launch_degrees import effective_options
+from shardwright.frameworks.launch.build_launch import effective_options
 from shardwright.frameworks.read_launch import read_launch
-from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.runtime.runtime_options import OF_EXPERTS, in_vocabulary_order, offered_values
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.frameworks.accelerate import test_write as test_accelerate
 from tests.frameworks.deepspeed import test_write as test_deepspeed

@@ -9,24 +9,24 @@ import pytest
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Accelerator, Evidence, GemmRates
-from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.hardware.catalog.accelerators_by_name import (
     ACCELERATORS,
     accelerator,
     accelerator_names,
     name_key,
 )
+from shardwright.hardware.catalog.compute_capabilities import generation_of
+from shardwright.hardware.catalog.default_node_table import ROWS, NodeRow
 from shardwright.hardware.catalog.default_nodes import default_node
-from shardwright.hardware.catalog.fitted_constants import SHIPPED
-from shardwright.hardware.catalog.node_rows import ROWS, NodeRow
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.hardware.files.cluster_file import load_cluster
-from shardwright.runtime.runtime import AttentionKernel
+from shardwright.runtime.framework_description import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
 from tests.registries import place, require_members
 
 GENERATIONS = place(
-    "src/shardwright/hardware/catalog/accelerator_generations.py", "_GENERATION_BY_PREFIX"
+    "src/shardwright/hardware/catalog/compute_capabilities.py", "_GENERATION_BY_PREFIX"
 )
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 
@@ -35,7 +35,9 @@ def test_there_are_enough_and_each_has_a_node() -> None:
     assert len(ACCELERATORS) >= 35
     assert len(set(accelerator_names())) == len(ACCELERATORS)
     require_members(
-        ROWS, accelerator_names(), place("src/shardwright/hardware/catalog/node_rows.py", "ROWS")
+        ROWS,
+        accelerator_names(),
+        place("src/shardwright/hardware/catalog/default_node_table.py", "ROWS"),
     )
 
 

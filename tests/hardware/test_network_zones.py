@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.changed_cluster import limit_devices
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import (
@@ -23,6 +22,7 @@ from shardwright.hardware.device_topology import (
     zone_rates,
 )
 from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.limit_or_scale_cluster import limit_devices
 from shardwright.hardware.network_zones import MAX_DOLLARS, MAX_EGRESS, MAX_LATENCY_S
 from tests.tiers import examples
 

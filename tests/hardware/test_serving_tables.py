@@ -13,7 +13,7 @@ import shardwright.hardware.tables
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
-from shardwright.hardware.catalog.serving_kernel_tables import (
+from shardwright.hardware.catalog.measured_serving_kernels import (
     SERVED,
     OctaveGrid,
     engine_curves,

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Evidence
-from shardwright.hardware.changed_cluster import reserve_memory, scale_network
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import cluster_names, parse_cluster
 from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.limit_or_scale_cluster import reserve_memory, scale_network
 from tests.hardware.cluster_text import dump_cluster
 from tests.tiers import examples
 
@@ -348,7 +348,8 @@ def test_hostile_files_are_refused(text: str) -> None:
 
 def test_the_package_stays_light() -> None:
     code = (
-        "import sys, shardwright.hardware.cluster_expression, shardwright.hardware.profile.profile;"
+        "import sys, shardwright.hardware.cluster_expression;"
+        "import shardwright.hardware.profile.measured_rates;"
         "print(sorted({'numpy', 'scipy', 'pydantic', 'yaml', 'numba'} & set(sys.modules)))"
     )
     source = Path(__file__).parents[2] / "src"

@@ -13,7 +13,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.files import bounded_yaml
 from shardwright.hardware.files.bounded_yaml import read_yaml
 from tests.fuzz.mutate import mutated
-from tests.hardware.test_cluster_states import FILE as SCENARIOS
+from tests.hardware.test_slowdown_scenarios import FILE as SCENARIOS
 from tests.hardware.test_yaml_cluster import MIXED
 from tests.tiers import examples
 

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.job.checkpoint_formats import CHECKPOINTS, find_checkpoint, plain_precision
 from shardwright.job.serving_job import NumberFormat
-from shardwright.model.catalog.models_by_name import catalog_entry
+from shardwright.model.catalog.load_model_by_name import catalog_entry
 
 
 def test_every_model_is_of_the_catalog_under_its_first_name() -> None:

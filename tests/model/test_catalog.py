@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.model.catalog.catalog_entry import CatalogEntry
-from shardwright.model.catalog.models_by_name import ENTRIES, catalog_entry, load_model
+from shardwright.model.catalog.load_model_by_name import ENTRIES, catalog_entry, load_model
+from shardwright.model.catalog.published_model_record import CatalogEntry
 from tests.tiers import examples
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.model.backward_reach import has_backward
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.block import MEMORY
-from shardwright.model.requested_model import requested_model
-from shardwright.strategy.grid.chunk_layers import chunk_layers, teacher_chunks
+from shardwright.model.load_requested_model import requested_model
+from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.strategy.grid.grid_to_plan import chunk_items
-from shardwright.strategy.grid.model_counts import layer_runs, num_layers
+from shardwright.strategy.grid.layers_per_chunk import chunk_layers, teacher_chunks
+from shardwright.strategy.grid.model_size_facts import layer_runs, num_layers
 
 STUDENT, TEACHER = load_model("llama-3.2-1b"), load_model("llama-3.1-8b")
 BOTH = with_teacher(STUDENT, TEACHER)

@@ -10,8 +10,8 @@ import pytest
 from shardwright.errors import ModelError
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import ProportionalRotary
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
-from shardwright.model.ir.operator_constants import ProportionalRotary
 
 TEXT: dict[str, Any] = {
     "architectures": ["Gemma4ForCausalLM"],

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.execute.weights.parameter_names import FAMILY_NAMES
+from shardwright.execute.weights.family_parameter_names import FAMILY_NAMES
 from shardwright.model.families.family_registry import REGISTRY
-from shardwright.model.families.fields.class_defaults import CLASSES
+from shardwright.model.families.fields.config_class_defaults import CLASSES
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.operator_constants import (
+from shardwright.model.ir.numerical_constants import (
     DynamicRotary,
     Longer,
     LongerRotary,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import UsageError
 from shardwright.model.blocks.multi_token_prediction import num_predictors_of
-from shardwright.model.catalog.models_by_name import ENTRIES, load_model
+from shardwright.model.catalog.load_model_by_name import ENTRIES, load_model
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind

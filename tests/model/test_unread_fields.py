@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.model.catalog.models_by_name import ENTRIES
+from shardwright.model.catalog.load_model_by_name import ENTRIES
 from shardwright.model.families.family_registry import REGISTRY
 from shardwright.model.families.fields.unread_fields import (
     fields_by_builder,

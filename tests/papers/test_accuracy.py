@@ -7,15 +7,16 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from shardwright.hardware.catalog.fitted_constants import SHIPPED
-from shardwright.validation.errors.judged_rows import judge
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
+from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts import ErrorLimit
 from shardwright.validation.training.accuracy_page import judge_training_bar
-from shardwright.validation.training.folds import FOLDS
-from shardwright.validation.training.measured_run import TrainingRun
-from shardwright.validation.training.order_and_scaling import (
+from shardwright.validation.training.cross_validation_folds import FOLDS
+from shardwright.validation.training.measured_training_run import TrainingRun
+from shardwright.validation.training.row_to_training_run import to_training_run
+from shardwright.validation.training.sweep_and_scaling_checks import (
     TrainingValidation,
     coverage,
     errors_by_model_kind,
@@ -23,7 +24,6 @@ from shardwright.validation.training.order_and_scaling import (
     sweeps,
     weak_scaling,
 )
-from shardwright.validation.training.row_to_problem import to_training_run
 from tests.tiers import in_both, in_proof
 from tests.validation.published import (
     drawn,

@@ -12,17 +12,17 @@ from dataclasses import replace
 import pytest
 
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.block.block_program import Recomputable
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import AttentionKernel, Runtime
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import AttentionKernel, Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.jobs import training_job
 from tests.program.structures import structure_of

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from shardwright.validation.training.order_and_scaling import spearman
+from shardwright.validation.training.sweep_and_scaling_checks import spearman
 from tests.validation.published import case_of, predicted, rows
 
 

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from shardwright.simulator.prediction import Prediction
-from shardwright.validation.errors.judged_rows import ErrorStatistics, error_statistics, judge
-from shardwright.validation.training.measured_rows import TrainingMetric
-from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.errors.prediction_errors import ErrorStatistics, error_statistics, judge
+from shardwright.validation.training.measured_training_run import TrainingRun
+from shardwright.validation.training.training_table_columns import TrainingMetric
 from tests.tiers import in_both
 from tests.validation.published import case_of, predicted, rows, some
 

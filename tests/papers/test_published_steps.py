@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from shardwright.validation.errors.judged_rows import ErrorStatistics, error_statistics, judge
-from shardwright.validation.training.measured_rows import TrainingMetric
+from shardwright.validation.errors.prediction_errors import ErrorStatistics, error_statistics, judge
+from shardwright.validation.training.training_table_columns import TrainingMetric
 from tests.validation.published import case_of, predicted, rows
 
 

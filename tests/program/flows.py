@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.program.transition.find_transition import Transition, best_acts
+from shardwright.program.transition.cheapest_layout_transition import Transition, best_acts
 from shardwright.program.transition.layout_pieces import PlacedPiece
 from shardwright.program.transition.transition_steps import Flow
 

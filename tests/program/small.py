@@ -10,12 +10,12 @@ from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import violations
-from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.jobs import training_job
 
 RUNTIME = load_runtime("megatron-core")

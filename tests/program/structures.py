@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 
 
 def structure_of(*, sp: bool, gather: bool, tp: int) -> Structure:

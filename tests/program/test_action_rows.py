@@ -13,15 +13,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_list import DeviceList
-from shardwright.program.orders.action_rows import ActionRows, action_rows
-from shardwright.program.orders.deadlocks import action_violations
-from shardwright.program.orders.device_sets import participation
-from shardwright.program.orders.order_tables import order_table_of_rows
+from shardwright.hardware.strided_device_list import DeviceList
+from shardwright.program.orders.deadlock_check import action_violations
+from shardwright.program.orders.plan_action_rows import ActionRows, action_rows
+from shardwright.program.orders.rows_to_order_table import order_table_of_rows
+from shardwright.program.orders.stage_device_classes import participation
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.chunk_placement import chunk_ranks
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
-from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
+from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from tests.program.rows import devices, entries, peaks, plan_of, run_rows, stage, zoo
 from tests.program.written import written_out

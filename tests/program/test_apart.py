@@ -10,14 +10,14 @@ from shardwright.cost.kernels.launch_overhead import replayed
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Capture
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Capture
 from shardwright.runtime.runtime_registry import load_runtime
 
 TOKENS, TOPK, EXPERTS, WIDE, HIDDEN = 1024, 4, 32, 2880, 2880

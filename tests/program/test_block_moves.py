@@ -19,7 +19,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.block.block_program import BlockProgram, Phase
 from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.program.structures import structure_of

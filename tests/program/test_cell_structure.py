@@ -20,11 +20,15 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import KernelKind, Phase
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, wanted_layout
+from shardwright.program.layout.operator_tensor_layouts import (
+    cotangent_layout,
+    made_layout,
+    wanted_layout,
+)
 from shardwright.program.layout.tensor_layout import Holding
-from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_segments import Segment
-from shardwright.program.transition.find_transition import transition
+from shardwright.program.training_problem import Problem
+from shardwright.program.transition.cheapest_layout_transition import transition
 from shardwright.runtime.runtime_registry import load_runtime
 from tests.jobs import training_job
 from tests.program.placed import ELEMENT, LENGTH, SAMPLES, layer_of, on_device, operator_of

@@ -10,7 +10,7 @@ import pytest
 from shardwright.errors import StrategyError
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_cells import (
+from shardwright.program.layout.device_parts_of_dims import (
     AxisStep,
     class_trees,
     covered_runs,

@@ -11,11 +11,11 @@ from shardwright.cost.lowered_blocks import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.requested_model import requested_model
+from shardwright.model.load_requested_model import requested_model
 from shardwright.program.block.block_program import BlockProgram, Phase
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 
 FROZEN_TOWER = requested_model("llava-1.5-7b", train="frozen:vision_embed,vision")

@@ -14,8 +14,8 @@ from shardwright.cost.step.model_flops import model_flops
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import KernelKind, Phase
-from shardwright.program.stages.chunk_contents import chunk_contents
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.program.stages.blocks_of_pipeline_chunks import chunk_contents
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import cluster_of, is_legal, problem_of
 from tests.program.structures import structure_of

@@ -12,9 +12,9 @@ from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import UsageError
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.simulator.predict_plan import predict
 from shardwright.strategy.text.grid_notation import parse_grid

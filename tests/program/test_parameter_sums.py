@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.device_topology import Units
-from shardwright.program.stages import parameter_reductions
-from shardwright.program.stages.parameter_reductions import ParameterUse, Sums
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.simulated_plans import simulate_feasible
-from shardwright.search.mixed.plans.write_plan import general_plan
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.program.stages import parameter_gradient_groups as parameter_reductions
+from shardwright.program.stages.parameter_gradient_groups import ParameterUse, Sums
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import general_plan
+from shardwright.search.mixed.plans.plan_search_state import simulate_feasible
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import in_both, many, random_of
 

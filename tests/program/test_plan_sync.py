@@ -11,7 +11,7 @@ import pytest
 from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import ParameterClass
-from shardwright.program.layout.device_cells import cut_dims, interval, token_box
+from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, token_box
 from shardwright.program.layout.tensor_layout import count
 from shardwright.program.stages.held_parameters import HeldParameters, plan_holdings
 from shardwright.program.stages.stage_segments import plan_stages

@@ -12,7 +12,7 @@ import pytest
 from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_cells import (
+from shardwright.program.layout.device_parts_of_dims import (
     Cell,
     ClassTree,
     StageCells,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import Block
 from shardwright.program.block.recomputed_operators import is_dropped, recomputed_operators
 from shardwright.runtime.runtime_registry import load_runtime

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_structure import CellStructure, on_replica
+from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.simulator.plan_simulation import plan_of_grid

@@ -26,7 +26,7 @@ from shardwright.program.layout.tensor_layout import (
     ticks,
     volume,
 )
-from shardwright.program.transition.find_transition import (
+from shardwright.program.transition.cheapest_layout_transition import (
     Transition,
     candidate_acts,
     minimum_received,

@@ -5,7 +5,7 @@ import numpy as np
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.program.block.block_program import Phase
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.program.unfold import OperatorTask, program_of, unfold

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.program.orders.action_rows import action_rows
-from shardwright.program.orders.order_tables import order_table_of_rows
+from shardwright.program.orders.plan_action_rows import action_rows
+from shardwright.program.orders.rows_to_order_table import order_table_of_rows
 from shardwright.strategy.plan.plan import Plan
 
 

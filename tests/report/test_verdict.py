@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.simulate_strategy import simulate_strategy_text
+from shardwright.api.simulate_strategy import simulation
 from shardwright.search.answer_summary import kept_free, verdict
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
@@ -19,7 +19,7 @@ ASKED = Request(model="llama-3.1-70b", cluster="h100-sxm:64", seq_len=8192, glob
 
 
 def test_a_strategy_that_does_not_fit_says_where_by_how_much_and_what_would() -> None:
-    found = simulate_strategy_text(ASKED, strategy="tp8 sp dp8 zero1")
+    found = simulation(ASKED, strategy="tp8 sp dp8 zero1")
     assert not found.prediction.fits
     words = verdict(found.prediction, fitting=found.fitting)
     over = (found.prediction.reserved_bytes - found.prediction.capacity_bytes) / GIB
@@ -27,7 +27,7 @@ def test_a_strategy_that_does_not_fit_says_where_by_how_much_and_what_would() ->
     assert len(found.fitting) == 3
     seconds = []
     for change in found.fitting:
-        done = simulate_strategy_text(ASKED, strategy=changed(change))
+        done = simulation(ASKED, strategy=changed(change))
         assert done.prediction.fits, change
         assert done.fitting == ()
         seconds.append(done.prediction.step_time_s)
@@ -37,7 +37,7 @@ def test_a_strategy_that_does_not_fit_says_where_by_how_much_and_what_would() ->
 @pytest.mark.parametrize(("over", "blocks"), [(-1, True), (0, True), (1, False)])
 def test_where_the_blocks_alone_are_too_large_it_is_said(over: int, blocks: bool) -> None:
     """Around the size of a device under which the tensors of its fullest stage just have room."""
-    found = simulate_strategy_text(ASKED, strategy="tp8 sp dp8 zero1").prediction
+    found = simulation(ASKED, strategy="tp8 sp dp8 zero1").prediction
     fragments = {stage.rank: dict(stage.items)["fragmentation"] for stage in found.stages}
     capacity = max(stage.reserved - fragments[stage.rank] for stage in found.stages) - over
     assert min(fragments.values()) > 1
@@ -93,6 +93,6 @@ def test_a_prediction_fits_exactly_where_the_simulation_does() -> None:
         "tp8 sp pp4 dp2 zero1 recompute=full",
     ):
         assert (
-            simulate_strategy_text(ASKED, strategy=text).prediction.fits
+            simulation(ASKED, strategy=text).prediction.fits
             == simulate_grid(problem, parse_grid(text)).fits
         )

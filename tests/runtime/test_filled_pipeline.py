@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of
-from shardwright.program.problem import Problem
-from shardwright.program.rule_violations import grid_violations, plan_violations
-from shardwright.search.grid.members.declared_space import restricted, standard_space
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
+from shardwright.search.grid.members.grid_search_space import restricted, standard_space
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.api.simulate_strategy import simulate
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request
 
 MODEL = "llama-3.2-1b"

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.derive_runtime import IDENTITY, derive, identity_fields, stated
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, TpOverlap
+from shardwright.runtime.framework_description import Capture, ExpertDispatch, Runtime, TpOverlap
 from shardwright.runtime.runtime_options import (
     BY_NAME,
     OPTIONS,

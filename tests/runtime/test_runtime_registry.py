@@ -19,7 +19,7 @@ from shardwright.runtime.derive_runtime import (
     runtime,
     stated,
 )
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     Capture,
     ElementKernels,
@@ -29,8 +29,8 @@ from shardwright.runtime.runtime import (
 )
 from shardwright.runtime.runtime_registry import DEFAULT, load_runtime, runtime_names
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.strategy.grid.grid import Recompute
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.parallelism_grid import Recompute
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from tests.registries import place, require_same_members
 from tests.tiers import examples
 
@@ -53,7 +53,7 @@ def test_this_packages_engine_runs_every_schedule_and_stage() -> None:
     require_same_members(
         own.schedules,
         SCHEDULES,
-        place("src/shardwright/runtime/releases/own_engine.py", "_SCHEDULES"),
+        place("src/shardwright/runtime/releases/shardwright_interpreter.py", "_SCHEDULES"),
     )
     assert (own.zero_stages, own.zero_with_pipeline) == ((0, 1, 2, 3), 3)
     assert not own.options

@@ -9,10 +9,10 @@ from math import prod
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.schedules.action_letters import PAIR, format_action
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.plan_actions import slots, table_of_entries
-from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
+from shardwright.schedules.action_text import PAIR, format_action
+from shardwright.schedules.table_entries_and_slots import slots, table_of_entries
+from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, actions_of
 
 _ACTION: Final = re.compile(
     r"(?:([A-Za-z_][\w-]*)/)?([0-9]{1,7})([FIWBR])([0-9]{1,7})(?:\.([0-9]{1,7}))?", re.ASCII

@@ -12,15 +12,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.action_text import format_action
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.csv_tables import format_csv
-from shardwright.schedules.plan_actions import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
+from shardwright.schedules.table_entries_and_slots import row_entries, slots, table_of_entries
 from shardwright.schedules.table_picture import draw
 from shardwright.simulator.kernel.event_kernel import simulate
-from shardwright.strategy.plan.order import actions_of
+from shardwright.strategy.plan.pipeline_order import actions_of
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.schedules.longest_path import needs_of, run
 from tests.schedules.rank_chunks import rank_chunks

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_text import format_action
 from shardwright.schedules.csv_tables import format_csv
-from shardwright.schedules.plan_actions import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import schedule_table
+from shardwright.schedules.table_entries_and_slots import row_entries, slots, table_of_entries
 from shardwright.schedules.table_picture import draw
-from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
+from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, actions_of
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.tiers import examples
 

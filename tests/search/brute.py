@@ -11,16 +11,16 @@ import numpy as np
 
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.cost.tables.grid_rows import TableRows
-from shardwright.cost.tables.layers_by_chunk import layout_of
+from shardwright.cost.tables.grid_memory_choices import TableRows
 from shardwright.cost.tables.mesh_table import mesh_table
-from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.errors import StrategyError
-from shardwright.program.problem import Problem
-from shardwright.search.grid.members.declared_space import Space
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import GridFacts, canonical, violations
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import rows_of
 
 

@@ -18,24 +18,24 @@ from shardwright.model.blocks.dense_blocks import (
     residual,
 )
 from shardwright.model.blocks.expert_blocks import moe_operators
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
-from shardwright.program.problem import Problem
-from shardwright.program.rule_violations import facts_of
-from shardwright.runtime.runtime import Runtime
+from shardwright.program.strategy_rule_violations import facts_of
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid.members.declared_space import (
+from shardwright.search.grid.members.device_meshes import idle_meshes
+from shardwright.search.grid.members.enumerate_members import Members, enumerate_members
+from shardwright.search.grid.members.grid_search_space import (
     Space,
     exhaustive_space,
     on_all_devices,
     standard_space,
 )
-from shardwright.search.grid.members.device_meshes import idle_meshes
-from shardwright.search.grid.members.member_arrays import Members, enumerate_members
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.jobs import training_job
 
 RUNTIMES = ("megatron-core", "torchtitan", "fsdp1", "megatron-2022", "deepspeed", "derived")

@@ -16,7 +16,7 @@ from shardwright.job.job_from_flags import job_from_flags
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 
 KINDS = ("h100-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "v100-sxm-32gb")

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.program.problem import Problem
-from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import relaxed_bounds
 from shardwright.search.grid.find_best_grid import certify
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.search_by_mesh import search
-from shardwright.search.search_limit import Limit
-from shardwright.search.universal_bound import universal_bound
+from shardwright.search.search_time_limit import Limit
+from shardwright.search.universal_time_bound import universal_bound
 from tests.search.problems import small_case
 from tests.tiers import seeds
 

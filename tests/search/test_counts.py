@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.searches.grid_search import plan
-from shardwright.program.problem import under
-from shardwright.runtime.runtime import Runtime
-from shardwright.search.grid.members.declared_space import parts_of
+from shardwright.program.training_problem import under
+from shardwright.runtime.framework_description import Runtime
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
-from shardwright.search.grid.members.member_arrays import enumerate_members
-from shardwright.search.grid.members.strategy_counts import count_members
+from shardwright.search.grid.members.enumerate_members import enumerate_members
+from shardwright.search.grid.members.grid_search_space import parts_of
+from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.expert_mesh import FOLDED, fold, mesh_folds
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.model_counts import lone_stages
+from shardwright.strategy.grid.model_size_facts import lone_stages
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.brute import count
 from tests.search.problems import Case, llama_405b, small_case
 from tests.search.test_one_law_of_spaces import case_of

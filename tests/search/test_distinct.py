@@ -6,10 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.search.grid.members.member_arrays import Members, enumerate_members, member_grid
+from shardwright.search.grid.members.enumerate_members import (
+    Members,
+    enumerate_members,
+    member_grid,
+)
 from shardwright.simulator.plan_simulation import plan_of_grid
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import canonical, violations
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.print_plan import print_plan
 from tests.search.brute import runs
 from tests.search.problems import Case, gpt3_175b

@@ -7,14 +7,14 @@ from functools import cache
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.model.trained_parameters import trained
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid import infeasible_hints
-from shardwright.search.grid.bounds.bounded_space import bound_space, smallest
-from shardwright.search.grid.feasible_changes import least_memory_space
+from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
+from shardwright.search.grid.changes_of_infeasible_request import least_memory_space
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.declared_space import (
+from shardwright.search.grid.members.grid_search_space import (
     exhaustive_space,
     on_all_devices,
     restricted,

@@ -9,11 +9,11 @@ from math import inf
 import pytest
 
 from shardwright.errors import OutOfTimeError
-from shardwright.search import search_limit
+from shardwright.search import search_time_limit as search_limit
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.grid.verify_certificate import recheck
-from shardwright.search.search_limit import Limit, limit_of, progress_text
+from shardwright.search.search_time_limit import Limit, limit_of, progress_text
 from tests.search.problems import small_case
 
 CAPACITY = 10**15

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.search.grid.bounds.bounded_space import bound_space
-from shardwright.search.grid.members.declared_space import restricted, standard_space
+from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.members.device_meshes import idle_meshes
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
-from shardwright.search.grid.members.strategy_counts import count_members
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
+from shardwright.search.grid.members.grid_search_space import restricted, standard_space
+from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.strategy.grid.grid_rules import canonical
 from tests.search.brute import count
 from tests.search.problems import (

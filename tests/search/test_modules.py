@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.program.problem import under
-from shardwright.runtime.runtime import Options
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.program.training_problem import under
+from shardwright.runtime.framework_description import Options
 from shardwright.runtime.runtime_options import in_vocabulary_order
-from shardwright.search.grid.members.member_arrays import enumerate_members
-from shardwright.search.grid.members.searched_options import (
+from shardwright.search.grid.members.default_searched_options import (
     LADDER,
     module_ladder,
     pinned_modules,
     without_modules,
 )
+from shardwright.search.grid.members.enumerate_members import enumerate_members
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.search.problems import real_problem
 from tests.tiers import examples

@@ -12,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, UsageError
-from shardwright.program.problem import under
-from shardwright.program.rule_violations import facts_of
-from shardwright.runtime.runtime import Options
+from shardwright.program.strategy_rule_violations import facts_of
+from shardwright.program.training_problem import under
+from shardwright.runtime.framework_description import Options
 from shardwright.runtime.runtime_options import BY_NAME, offered_values
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
-from shardwright.search.grid.members.declared_space import (
+from shardwright.search.grid.members.default_searched_options import searched_options
+from shardwright.search.grid.members.device_meshes import idle_meshes
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
+from shardwright.search.grid.members.grid_search_space import (
     AXES,
     Space,
     exhaustive_space,
@@ -26,11 +29,8 @@ from shardwright.search.grid.members.declared_space import (
     standard_space,
     with_options,
 )
-from shardwright.search.grid.members.device_meshes import idle_meshes
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
-from shardwright.search.grid.members.searched_options import searched_options
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.problems import Case, small_problem, thinned
 from tests.tiers import examples
 

@@ -10,15 +10,15 @@ import pytest
 
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.errors import InfeasibleError
-from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
-from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.device_meshes import idle_meshes
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.search_answer import Answer
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.brute import Counted, Judged, count, judge
 from tests.search.problems import DOMAINS, Case, small_case
 from tests.tiers import many, seeds

@@ -9,18 +9,18 @@ from random import Random
 import pytest
 
 from shardwright.dtype import Dtype
-from shardwright.program.problem import Problem
-from shardwright.search.grid import overlapped_schedules
-from shardwright.search.grid.bounds.bound_arrays import prepare
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules
+from shardwright.search.grid.bounds.bound_kernel_inputs import prepare
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.declared_space import Space, restricted, standard_space
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
+from shardwright.search.grid.members.grid_search_space import Space, restricted, standard_space
 from shardwright.search.grid.verify_certificate import recheck
-from shardwright.search.search_limit import Limit
+from shardwright.search.search_time_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.grid_schedules import grid_schedule
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.grid.schedule_placement import grid_schedule
 from tests.search.problems import facts_of, real_problem
 from tests.tiers import in_both, in_proof
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from shardwright.errors import DataError, InfeasibleError
-from shardwright.search.certificate import Certificate
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.verify_certificate import recheck
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import Answer
 from tests.search.problems import Case, small_case
 

@@ -14,9 +14,9 @@ from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.simulate_strategy import simulate
 from shardwright.errors import ShardwrightError, StrategyError, UsageError
 from shardwright.model.distillation import with_teacher
-from shardwright.program.rule_violations import facts_of
+from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.search import search_request
-from shardwright.search.grid.members.declared_space import exhaustive_space, standard_space
+from shardwright.search.grid.members.grid_search_space import exhaustive_space, standard_space
 from shardwright.search.search_request import Request
 from tests.search.problems import Case, small_model, small_problem, thinned
 from tests.search.test_optimal import MIDDLE, assert_answer_is_best

@@ -9,14 +9,14 @@ import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of, with_defaults
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
-from shardwright.program.problem import under
-from shardwright.search.grid import overlapped_schedules
-from shardwright.search.grid.bounds.bound_arrays import prepare
-from shardwright.search.grid.bounds.bounded_space import bound_space
-from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.program.training_problem import under
+from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules
+from shardwright.search.grid.bounds.bound_kernel_inputs import prepare
+from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b

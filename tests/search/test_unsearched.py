@@ -8,23 +8,23 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, space_of
+from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.mixed_search import plan_mixed, unsearched_of_mixed
-from shardwright.api.searches.unsearched_options import unsearched_of
-from shardwright.cost.tables import plan_blocks
-from shardwright.program.problem import Problem, under
+from shardwright.cost.tables import plan_block_costs as plan_blocks
+from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_options import (
     BY_NAME,
     OF_EXPERTS,
     in_vocabulary_order,
     offered_values,
 )
-from shardwright.search.grid import unsearched_options
-from shardwright.search.grid.members.searched_options import LADDER
-from shardwright.search.grid.single_changes import simulated_change
+from shardwright.search.grid import gain_of_unsearched_options as unsearched_options
+from shardwright.search.grid.members.default_searched_options import LADDER
+from shardwright.search.grid.neighbour_strategies import simulated_change
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 
 ASKED = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, top=0)

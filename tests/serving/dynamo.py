@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwright.runtime.engines.engine import Batching
+from shardwright.runtime.engines.serving_engine import Batching
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.policy.scheduler_state import (
     BEFORE,
@@ -30,7 +30,7 @@ from shardwright.serving.policy.scheduler_state import (
     TOKENS,
     SchedulerState,
 )
-from shardwright.serving.traffic.drawn_requests import Requests
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 
 PROMPT_TOKENS: Final = np.array([0.0, 500.0, 2000.0, 100_000.0])
 PROMPT_MS: Final = np.array([0.0, 12.0, 40.0, 2500.0])

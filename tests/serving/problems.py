@@ -14,9 +14,9 @@ from shardwright.job.serving_job import (
     ServingJob,
     TokenRange,
 )
-from shardwright.model.catalog.models_by_name import load_model
-from shardwright.runtime.engines.engine import Engine
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.runtime.engines.engine_registry import load_engine
+from shardwright.runtime.engines.serving_engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 
 ENGINE = replace(

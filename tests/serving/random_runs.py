@@ -15,14 +15,14 @@ from shardwright.job.serving_job import (
     SharedPrefix,
     TokenRange,
 )
-from shardwright.runtime.engines.automatic_settings import Estimate
-from shardwright.runtime.engines.engine import Admission, Batching
+from shardwright.runtime.engines.default_setting_rules import Estimate
+from shardwright.runtime.engines.serving_engine import Admission, Batching
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet
 from shardwright.serving.simulation.request_router import Router
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.draw_requests import draw_requests
-from shardwright.serving.traffic.drawn_requests import Requests
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 
 ESTIMATE = Estimate(first=0.7, least=0.098, steps=600, retract_steps=20, clip=4096)
 ADMISSIONS = {

@@ -13,22 +13,22 @@ from heapq import heappop, heappush
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import compiling
-from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.simulation.cache_transfer import CacheLink
-from shardwright.serving.simulation.compiled_loop import (
+from shardwright.kernel_compilation import compiling
+from shardwright.runtime.engines.serving_engine import Batching
+from shardwright.serving.simulation.compiled_simulation_loop import (
     advance_simulation,
     new_simulation,
     served_requests,
 )
-from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.prefill_and_decode import (
+from shardwright.serving.simulation.disaggregated_serving import (
     DisaggregatedRun,
     combined_result,
     select_requests,
 )
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.kv_cache_transfer import CacheLink
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
+from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests
 
 
 def split_in_rounds(

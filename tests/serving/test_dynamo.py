@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, SharedPrefix
-from shardwright.runtime.engines.engine import Admission, Batching
+from shardwright.runtime.engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_requests_in_python
-from shardwright.serving.simulation.user_metrics import metric_spread, metrics
+from shardwright.serving.simulation.latency_and_throughput_metrics import metric_spread, metrics
+from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.traffic.draw_requests import draw_requests
 from tests.serving.dynamo import Workload, interpreter, law, replay
 from tests.serving.random_runs import constant, lengths, scheduler

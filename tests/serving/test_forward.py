@@ -15,10 +15,10 @@ from shardwright.cost.inference.block_forward import (
 )
 from shardwright.cost.inference.engine_collectives import engine_networks
 from shardwright.job.serving_job import Precision
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import Block
-from shardwright.serving.deployments.workers import Worker
-from shardwright.serving.step_times.block_prices import products_of, worker_rows
+from shardwright.serving.deployments.worker_pools import Worker
+from shardwright.serving.step_times.build_step_table import products_of, worker_rows
 from tests.serving.problems import EIGHT_BITS, PLAIN, problem
 
 NARROW = Precision(attention=EIGHT_BITS, mlp=EIGHT_BITS, experts=EIGHT_BITS)

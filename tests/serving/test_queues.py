@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, Trace
-from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.serving.simulation.compiled_loop import serve_requests
+from shardwright.runtime.engines.serving_engine import Admission, Batching
+from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.user_metrics import metrics
+from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
 from shardwright.serving.traffic.draw_requests import draw_requests
-from shardwright.serving.traffic.drawn_requests import Requests
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
 
 

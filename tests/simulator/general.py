@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.cost.step.stage_costs import StageCosts
+from shardwright.cost.step.stage_action_seconds import StageCosts
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator import plan_simulation
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.jobs import training_job
 from tests.strategy.zoo_models import dense

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.compiled import compiled
+from shardwright.kernel_compilation import compiled
 
 
 @compiled

@@ -14,16 +14,16 @@ from shardwright.cost.bounds.longest_path import microbatches_of, order_table, p
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.cost.step.grid_seconds import PART_NAMES, step_costs
-from shardwright.cost.time_parts import PARTS
+from shardwright.cost.time_part_keys import PARTS
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training_job import SequenceLength
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.program.problem import Problem, under
-from shardwright.program.stages.chunk_contents import chunk_contents
+from shardwright.program.stages.blocks_of_pipeline_chunks import chunk_contents
 from shardwright.program.task_arrays import TaskKind
-from shardwright.runtime.runtime import (
+from shardwright.program.training_problem import Problem, under
+from shardwright.runtime.framework_description import (
     Capture,
     ExpertDispatch,
     KeptOutput,
@@ -33,13 +33,13 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.search.grid.bounds.bounded_space import Bounded, bound_space
-from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
-from shardwright.search.grid.members.declared_space import AXES, Space
-from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
+from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.members.enumerate_members import member_grid
+from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.grid import Grid, Recompute
-from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid

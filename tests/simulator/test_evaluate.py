@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 
 from shardwright.cost.bounds.longest_path import jitter_factor, microbatches_of
-from shardwright.cost.kernels.machine_rates import OPERATOR_S
+from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.cost.tables.mesh_table import mesh_table
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.cost.time_parts import PARTS, TP
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.time_part_keys import PARTS, TP
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
-from shardwright.hardware.cluster_states import slower_device
 from shardwright.hardware.link import Link
-from shardwright.program.problem import Problem
+from shardwright.hardware.slowdown_scenarios import slower_device
 from shardwright.program.task_arrays import TaskKind
-from shardwright.runtime.runtime import TpOverlap
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import TpOverlap
 from shardwright.simulator.kernel_tasks import update_seconds
 from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with

@@ -12,8 +12,8 @@ from shardwright.simulator.fitted_runs import FILE, FRAMEWORK, OPTIONS, PAIR, sh
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.step_time_interval import COEFFICIENTS
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.validation.training.measured_run import TrainingRun
-from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.measured_training_run import TrainingRun
+from shardwright.validation.training.row_to_training_run import to_training_run
 from tests.search.problems import real_problem
 from tests.validation.published import facts, rows
 from tools.interval_fit import runs_of, runs_text

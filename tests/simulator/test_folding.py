@@ -12,17 +12,17 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.plan_program import class_numbers
-from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.program.task_arrays import TaskKind
+from shardwright.program.training_problem import Problem
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,
     plan_of_grid,
     simulate_grid,
     simulate_plan,
 )
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds

@@ -17,13 +17,13 @@ from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
 from shardwright.program.plan_program import class_numbers
-from shardwright.program.problem import Problem
-from shardwright.search.grid.bounds.bounded_space import bound_space
-from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
-from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.program.small import is_legal
 from tests.simulator.test_bounds import SPARSE, around, assert_priced_alike, drawn, is_aligned
 from tests.simulator.test_folding import both, finishes

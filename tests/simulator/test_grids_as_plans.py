@@ -22,14 +22,14 @@ from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import shardwright.compiled
+import shardwright.kernel_compilation
 from shardwright.simulator.kernel.event_kernel import SCALE, simulate
 from tests.simulator.levels import peak_levels
 from tests.simulator.paths import longest_path
@@ -299,8 +299,8 @@ def interpreted() -> Iterator[tuple[ModuleType, ModuleType]]:
         for name in ("fixed_width_arrays", "task_heaps", "event_kernel", "longest_path")
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shardwright.compiled, "form", "python")
-        patch.setattr(shardwright.compiled, "_numba", None)
+        patch.setattr(shardwright.kernel_compilation, "form", "python")
+        patch.setattr(shardwright.kernel_compilation, "_numba", None)
         for name in names:
             patch.delitem(sys.modules, name)
         modules = [importlib.import_module(name) for name in names]

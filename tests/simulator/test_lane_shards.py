@@ -9,9 +9,9 @@ from math import ceil
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.hardware.device_list import DeviceList
-from shardwright.program.problem import Problem
-from shardwright.program.rule_violations import plan_violations
+from shardwright.hardware.strided_device_list import DeviceList
+from shardwright.program.strategy_rule_violations import plan_violations
+from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan

@@ -18,12 +18,12 @@ from shardwright.cost.bounds.rank_memory_bound import (
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.dtype import Dtype
 from shardwright.job.training_job import Optimizer
-from shardwright.program.problem import Problem
 from shardwright.program.task_arrays import TaskKind
-from shardwright.runtime.runtime import AttentionKernel
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import AttentionKernel
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.simulator.plan_simulation import footprint_of_grid, simulate_grid, simulate_plan
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.simulator.network_traffic import Traffic, plan_traffic
 from shardwright.simulator.plan_simulation import simulate_grid

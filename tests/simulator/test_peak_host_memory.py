@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.model.catalog.models_by_name import load_model
-from shardwright.program.problem import Problem, under
-from shardwright.program.rule_violations import facts_of
+from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.program.strategy_rule_violations import facts_of
+from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.answer_summary import NO_FIT, verdict
-from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.declared_space import standard_space
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
+from shardwright.search.grid.members.grid_search_space import standard_space
 from shardwright.simulator.peak_host_memory import nodes_of
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,
@@ -31,7 +31,7 @@ from shardwright.simulator.plan_simulation import (
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import HostMemory, host_lack
 from shardwright.strategy.grid.grid_rules import canonical
-from shardwright.strategy.grid.model_counts import lone_stages
+from shardwright.strategy.grid.model_size_facts import lone_stages
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.units import GIB

@@ -10,10 +10,10 @@ import pytest
 
 from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.program.problem import Problem
 from shardwright.program.task_arrays import TaskKind
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict, predict_plan
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class

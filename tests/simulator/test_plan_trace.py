@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from shardwright.errors import UsageError
-from shardwright.program.step_trace import ACTIONS, StepTrace
+from shardwright.program.step_timeline import ACTIONS, StepTrace
 from shardwright.program.task_arrays import TaskKind
-from shardwright.program.trace_times import device_times
-from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
+from shardwright.program.timeline_activity_seconds import device_times
+from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.simulator.step_breakdown import breakdown, critical_class

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.catalog.models_by_name import load_model
-from shardwright.program.problem import Problem
+from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator import plan_simulation
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan

@@ -11,8 +11,8 @@ import pytest
 
 from shardwright.cost.bounds.longest_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
-from shardwright.program.problem import Problem
 from shardwright.program.task_arrays import Stream, TaskKind
+from shardwright.program.training_problem import Problem
 from shardwright.simulator.kernel.event_kernel import SCALE
 from shardwright.simulator.kernel_tasks import plan_kernel_tasks
 from shardwright.simulator.plan_simulation import (
@@ -21,7 +21,7 @@ from shardwright.simulator.plan_simulation import (
     simulate_grid,
     simulate_plan,
 )
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulate_strategy_text
+from shardwright.api.simulate_strategy import simulation
 from shardwright.search.search_request import Request
 
 GRIDS = (
@@ -20,7 +20,7 @@ GRIDS = (
 
 @pytest.mark.parametrize(("model", "cluster", "text"), GRIDS)
 def test_differences_of_times_are_taken_in_picoseconds(model: str, cluster: str, text: str) -> None:
-    found = simulate_strategy_text(
+    found = simulation(
         Request(model=model, cluster=cluster, seq_len=8192, global_batch=256), strategy=text
     ).prediction
     parts = dict(found.breakdown_s)
@@ -33,7 +33,7 @@ def test_differences_of_times_are_taken_in_picoseconds(model: str, cluster: str,
 
 def test_a_step_without_a_pipeline_has_no_bubble() -> None:
     """The difference of its times as floats is 4e-13 s."""
-    found = simulate_strategy_text(
+    found = simulation(
         Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=8192, global_batch=256),
         strategy="tp2 sp dp4 zero1",
     )

@@ -13,9 +13,9 @@ from shardwright.job.training_job import SequenceLength
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.grid.grid import Grid
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.program.small import cluster_of, is_legal, problem_of, random_grid
 
 _TEXT: Final = {"vocab_size": 8000, "max_position_embeddings": 8192}

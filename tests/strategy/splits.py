@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.strategy.plan.split_tree import Split
-from shardwright.strategy.text.split_notation import Cursor, read_split
+from shardwright.strategy.text.split_tree_notation import Cursor, read_split
 
 
 def parse_split(text: str) -> Split | None:

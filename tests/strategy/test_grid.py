@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from shardwright.errors import ShardwrightError, StrategyError
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.grid.chunk_layers import chunk_layers, largest_chunks
 from shardwright.strategy.grid.expert_mesh import fold
-from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import GridFacts, canonical, require_legal, violations
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_counts import grid_facts, num_layers
+from shardwright.strategy.grid.layers_per_chunk import chunk_layers, largest_chunks
+from shardwright.strategy.grid.model_size_facts import grid_facts, num_layers
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import ALL
 from shardwright.strategy.plan.split_tree import devices_of

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.search.grid.members.member_arrays import enumerate_members
+from shardwright.search.grid.members.enumerate_members import enumerate_members
 from shardwright.strategy.grid import grid_rules
-from shardwright.strategy.grid.grid import AXES, FIELD_RULES, Grid, Recompute
 from shardwright.strategy.grid.grid_rules import GENERAL_RULES, RULES, GridFacts
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.parallelism_grid import AXES, FIELD_RULES, Grid, Recompute
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.rule_violations import GridRule
 from tests.search.problems import small_case
 

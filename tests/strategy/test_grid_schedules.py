@@ -10,17 +10,17 @@ from itertools import product
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.schedules.chunk_placement import chunk_ranks
 from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.schedules.schedule_registry import SCHEDULES as ALL
 from shardwright.schedules.schedule_registry import schedule
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import SCHEDULES, canonical, violations
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES, WAVE
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.plan_to_grid import grid_of
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES, WAVE
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
@@ -53,7 +53,7 @@ def test_what_a_grid_knows_of_schedules_is_what_they_say() -> None:
     require_same_members(
         GRID_SCHEDULES,
         ALL,
-        place("src/shardwright/strategy/grid/grid_schedules.py", "GRID_SCHEDULES"),
+        place("src/shardwright/strategy/grid/schedule_placement.py", "GRID_SCHEDULES"),
     )
     for name, known in GRID_SCHEDULES.items():
         placement = schedule(name).placement

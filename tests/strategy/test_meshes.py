@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.strategy.grid.grid import Grid, Recompute
-from shardwright.strategy.grid.grid_by_stage import joined_mesh, meshes_of, stages_of
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.strategy.grid.stage_grids import joined_mesh, meshes_of, stages_of
+from shardwright.strategy.plan.pipeline_order import NamedOrder
 from tests.frameworks.flagscale.test_write import staged
 
 FAST, SLOW = Grid(tp=4, sp=True, dp=2, zero=1), Grid(tp=8, sp=True, dp=2, zero=1)

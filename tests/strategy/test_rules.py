@@ -10,9 +10,9 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.schedules import schedule_registry
 from shardwright.strategy.grid import grid_rules
-from shardwright.strategy.grid.chunk_layers import chunk_layers
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.grid.layers_per_chunk import chunk_layers
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.text.grid_notation import parse_grid

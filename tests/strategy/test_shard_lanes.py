@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.strategy.plan.plan import Plan

@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.lane import Role
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan

@@ -18,10 +18,10 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase, Recomputable
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Runtime
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import AttentionKernel, ElementKernels, Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.structures import structure_of
 from tests.program.unfold import gemm_flops

@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
 from shardwright.program.block.block_program import Phase
-from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.grid.grid import Grid
+from shardwright.runtime.framework_description import Runtime
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.torch_checks import blocks, ours
 from tests.torch_checks.blocks import Style
 from tests.torch_checks.counts import by_operator, counted, fake_half, forward_and_backward

@@ -19,14 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.backward_reach import has_backward
 from shardwright.model.distillation import IN_HEAD, with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
+from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.model.trained_parameters import trained
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid
 from tests.strategies import dense_model
 from tests.torch_checks.sharded import fake_cluster

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules")
 
-from shardwright.schedules.plan_actions import row_entries
 from shardwright.schedules.schedule_registry import schedule
-from shardwright.strategy.plan.order import actions_of
+from shardwright.schedules.table_entries_and_slots import row_entries
+from shardwright.strategy.plan.pipeline_order import actions_of
 
 _LETTERS = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}
 

@@ -5,19 +5,22 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
-from shardwright.hardware.catalog.fitted_constants import SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
-from shardwright.validation.fits.predictions import Predictor
+from shardwright.validation.fits.cached_parallel_predictions import Predictor
 from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import SkippedRow
 from shardwright.validation.tables.table_facts import ErrorLimit, TableFacts, read_facts
+from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.fit_constants import read_folds
-from shardwright.validation.training.folds import FOLDS
-from shardwright.validation.training.measured_rows import TRAINING_TABLE, TrainingMeasurement
-from shardwright.validation.training.measured_run import TrainingRun, identity_of
+from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import predict_fitting_run
-from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.row_to_training_run import to_training_run
+from shardwright.validation.training.training_table_columns import (
+    TRAINING_TABLE,
+    TrainingMeasurement,
+)
 from tests.tiers import in_proof
 
 LONG = (

@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shardwright.hardware.catalog.serving_constants import ServingConstants
-from shardwright.validation.reader import Fitted
+from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
 from shardwright.validation.serving.accuracy_page import ServingStudy
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
-from shardwright.validation.serving.measured_rows import SERVING_TABLE, ServingMeasurement
-from shardwright.validation.serving.row_to_deployment import to_serving_run
+from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_reader import SERVED
+from shardwright.validation.serving.serving_table_columns import SERVING_TABLE, ServingMeasurement
+from shardwright.validation.table_reader import Fitted
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow
 from shardwright.validation.tables.table_facts import TableFacts, read_facts

@@ -15,14 +15,14 @@ from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.csv_rows import parse_table, read_table
-from shardwright.validation.tables.empty_table import template_text
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts import TableFacts
-from shardwright.validation.training.empty_table import COLUMNS
-from shardwright.validation.training.measured_rows import TRAINING_TABLE
-from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.tables.table_template import template_text
+from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_run
-from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.row_to_training_run import to_training_run
+from shardwright.validation.training.training_table_columns import TRAINING_TABLE
+from shardwright.validation.training.training_table_template import COLUMNS
 
 CELLS = {
     "source_id": "mine",

@@ -10,10 +10,10 @@ import pytest
 
 from shardwright.simulator.prediction import Doubt
 from shardwright.simulator.step_time_interval import COEFFICIENTS, interval
-from shardwright.validation.errors.judged_rows import JudgedRow
-from shardwright.validation.training.measured_run import TrainingRun
-from shardwright.validation.training.order_and_scaling import TrainingRow, coverage
+from shardwright.validation.errors.prediction_errors import JudgedRow
+from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_run
+from shardwright.validation.training.sweep_and_scaling_checks import TrainingRow, coverage
 from tests.cli.answers import PREDICTION
 from tests.validation.published import case_of, rows
 from tools.interval_fit import interval_coefficients

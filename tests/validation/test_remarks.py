@@ -7,14 +7,14 @@ from functools import cache, partial
 
 import pytest
 
-from shardwright.validation.errors.judged_rows import judge
-from shardwright.validation.errors.markdown_tables import remark_of
+from shardwright.validation.errors.accuracy_page_tables import remark_of
+from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.tables.table_facts import Remark
-from shardwright.validation.training.measured_rows import TrainingMetric
-from shardwright.validation.training.measured_run import TrainingRun
-from shardwright.validation.training.order_and_scaling import TrainingRow
+from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_fitting_run
-from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.row_to_training_run import to_training_run
+from shardwright.validation.training.sweep_and_scaling_checks import TrainingRow
+from shardwright.validation.training.training_table_columns import TrainingMetric
 from tests.tiers import in_both, in_proof
 from tests.validation.published import case_of, facts, predicted, rows, some
 

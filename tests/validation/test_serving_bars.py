@@ -12,11 +12,15 @@ from statistics import median
 
 import pytest
 
-from shardwright.hardware.catalog.serving_constants import SERVING
+from shardwright.hardware.catalog.fitted_serving_constants import SERVING
 from shardwright.validation.errors.error_limits import BarResult
 from shardwright.validation.serving.measured_deployment import Category, ServingRun
 from shardwright.validation.serving.predict_deployment import predict_serving
-from shardwright.validation.serving.serving_bars import MIN_ROWS, WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_error_limits import (
+    MIN_ROWS,
+    WaitingResult,
+    judge_serving_bars,
+)
 from tests.validation.serving_tables import facts, published_cases, study
 
 PAIRS = (

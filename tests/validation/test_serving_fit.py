@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from shardwright.errors import DataError, InfeasibleError
-from shardwright.hardware.catalog.serving_constants import (
+from shardwright.hardware.catalog.fitted_serving_constants import (
     DECLARED_SERVING,
     SERVING,
     ServingConstants,
     serving_constant_names,
 )
-from shardwright.validation.reader import Fitted
 from shardwright.validation.serving.fit_constants import (
     is_fitted_to,
     linear_fit,
@@ -24,8 +23,9 @@ from shardwright.validation.serving.fit_constants import (
     slopes_text,
 )
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
-from shardwright.validation.serving.measured_rows import ServingMetric
 from shardwright.validation.serving.predict_deployment import predict_serving
+from shardwright.validation.serving.serving_table_columns import ServingMetric
+from shardwright.validation.table_reader import Fitted
 from tests.validation.serving_tables import FOLDER, case_of, published_cases
 
 PRIOR_SERVING = ServingConstants(**{one.name: one.prior for one in DECLARED_SERVING})

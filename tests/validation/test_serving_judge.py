@@ -13,13 +13,11 @@ import pytest
 
 from shardwright import validate
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
-from shardwright.validation.errors.judged_rows import judge
-from shardwright.validation.reader import Fitted
+from shardwright.hardware.catalog.fitted_serving_constants import SERVING, ServingConstants
+from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.serving.accuracy_page import serving_page
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.measured_rows import ServingMetric
-from shardwright.validation.serving.serving_bars import WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_error_limits import WaitingResult, judge_serving_bars
 from shardwright.validation.serving.serving_errors import (
     FOLDS,
     category_of,
@@ -27,6 +25,8 @@ from shardwright.validation.serving.serving_errors import (
     serving_json,
     waiting_agreement,
 )
+from shardwright.validation.serving.serving_table_columns import ServingMetric
+from shardwright.validation.table_reader import Fitted
 from shardwright.validation.tables.skipped_rows import SkipReason
 from shardwright.validation.tables.table_facts import TableFacts
 from tests.validation.serving_tables import (

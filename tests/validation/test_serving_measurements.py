@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.validation.serving.measured_rows import (
+from shardwright.validation.serving.serving_table_columns import (
     SERVING_TABLE,
     ServingMeasurement,
     is_serving_table,

@@ -10,10 +10,10 @@ import pytest
 from shardwright.errors import StrategyError
 from shardwright.job.serving_job import ClosedLoop, NumberFormat, Poisson
 from shardwright.serving.deployments.deployment_notation import print_deployment
+from shardwright.validation.serving.deployment_of_row import row_deployment
 from shardwright.validation.serving.measured_deployment import Category, ServingRun
-from shardwright.validation.serving.measured_rows import ServingMetric
-from shardwright.validation.serving.row_to_deployment import to_serving_run
-from shardwright.validation.serving.worker_degrees import row_deployment
+from shardwright.validation.serving.row_to_serving_run import to_serving_run
+from shardwright.validation.serving.serving_table_columns import ServingMetric
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from tests.validation.serving_tables import (
     case_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.validation.training.order_and_scaling import spearman
+from shardwright.validation.training.sweep_and_scaling_checks import spearman
 
 
 def test_it_is_that_of_scipy_for_every_resample() -> None:

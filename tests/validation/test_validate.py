@@ -9,18 +9,23 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.simulator.prediction import Counted, Prediction, StageMemory
-from shardwright.validation.errors.judged_rows import error_statistics, grouped, judge, source_of
-from shardwright.validation.reader import Fitted, Study
+from shardwright.validation.errors.prediction_errors import (
+    error_statistics,
+    grouped,
+    judge,
+    source_of,
+)
+from shardwright.validation.table_reader import Fitted, Study
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page
-from shardwright.validation.training.folds import FOLDS
-from shardwright.validation.training.measured_rows import TrainingMetric
-from shardwright.validation.training.measured_run import TrainingRun
-from shardwright.validation.training.order_and_scaling import TrainingValidation
+from shardwright.validation.training.cross_validation_folds import FOLDS
+from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import require_fits
-from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.row_to_training_run import to_training_run
+from shardwright.validation.training.sweep_and_scaling_checks import TrainingValidation
 from shardwright.validation.training.training_reader import TRAINING, validation_json
+from shardwright.validation.training.training_table_columns import TrainingMetric
 from tests.validation.published import case_of, facts, rows
 
 TIME, MEMORY = TrainingMetric

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardwright.program.problem import Problem
-from shardwright.program.rule_violations import grid_violations, plan_violations
-from shardwright.strategy.grid.grid import Grid
+from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
+from shardwright.program.training_problem import Problem
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.rule_violations import raise_first
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api import simulate_strategy
-from shardwright.api.searches.repeated_searches import simulate_best_plan
+from shardwright.api.searches.device_and_batch_sweeps import simulate_best_plan
 from shardwright.api.training_run_cost import with_training_cost
 from shardwright.errors import ShardwrightError
-from shardwright.progress import Progress
-from shardwright.search.compared_strategy import Compared
+from shardwright.progress_callback import Progress
+from shardwright.search.comparison_row import Compared
 from shardwright.search.search_request import Request
 
 
@@ -31,7 +31,7 @@ def compare(
         prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
 
     Raises:
-        ShardwrightError: as `simulate_best_plan` and `simulate_strategy_text`; the message names
+        ShardwrightError: as `simulate_best_plan` and `simulation`; the message names
             the cluster where there are several.
     """
     simulated = []
@@ -39,8 +39,7 @@ def compare(
         cluster_request = replace(request, cluster=cluster)
         try:
             simulated += [
-                simulate_strategy.simulate_strategy_text(cluster_request, strategy=text)
-                for text in strategies
+                simulate_strategy.simulation(cluster_request, strategy=text) for text in strategies
             ] or [simulate_best_plan(cluster_request, progress=progress)]
         except ShardwrightError as error:
             error.message = f"{cluster}: {error.message}" if len(clusters) > 1 else error.message

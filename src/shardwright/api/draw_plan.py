@@ -9,14 +9,14 @@ import numpy as np
 from shardwright.api.check_legality import check_plan
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import UsageError
-from shardwright.files.plan_source import is_grid_text, read_plan
+from shardwright.files.plan_argument import is_grid_text, read_plan
 from shardwright.hardware.device_topology import network_levels, node_group_numbers
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
 from shardwright.report.pictures.step_picture import StepPicture, step_picture
-from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
+from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.search.search_request import Request
-from shardwright.simulator.device_kind_times import kind_names
+from shardwright.simulator.busy_and_waiting_times import kind_names
 from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan

@@ -12,11 +12,11 @@ from shardwright.api.simulate_deployment import serving_problem
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.execute.serve.serving_proof import Log, ServedProof
 from shardwright.lazy_dataclass import dataclass
-from shardwright.progress import Progress
-from shardwright.serving.deployments.engine_on_worker import problem_on_worker
+from shardwright.progress_callback import Progress
+from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings, scheduler_settings
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.workers import Worker, WorkerPool
+from shardwright.serving.deployments.worker_pools import Worker, WorkerPool
 from shardwright.serving.policy.scheduler_state import (
     COMPUTES_FIRST,
     ENTRY,
@@ -29,11 +29,11 @@ from shardwright.serving.policy.scheduler_state import (
 )
 from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.python_loop import serve_requests_in_python
-from shardwright.serving.step_times.block_prices import step_table
+from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
+from shardwright.serving.step_times.build_step_table import step_table
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
-from shardwright.strategy.grid.grid import Grid
+from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 REQUESTS: Final = 6
 MIN_REQUESTS_OF_RANK: Final = 3

@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shardwright.api.stored_answers import PlanOfProblem
+from shardwright.api.problem_of_plan_file import PlanOfProblem
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
-from shardwright.frameworks.export.hosts import HostEntry
+from shardwright.frameworks.export.host_file import HostEntry
 from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
-from shardwright.frameworks.export.placement import RankPlacement, placement_files, placement_of
+from shardwright.frameworks.export.rank_placement import (
+    RankPlacement,
+    placement_files,
+    placement_of,
+)
 from shardwright.frameworks.registry import TARGETS
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.grid_by_stage import Mesh, meshes_of
-from shardwright.strategy.grid.pytorch_form import grid_form
+from shardwright.strategy.grid.grid_with_order_table import grid_form
+from shardwright.strategy.grid.stage_grids import Mesh, meshes_of
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}", re.ASCII)
 

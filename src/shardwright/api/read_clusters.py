@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shardwright.calibrate.nccl_tests import parse_nccl_tests, points_by_group
+from shardwright.calibrate.nccl_tests_output import parse_nccl_tests, points_by_group
 from shardwright.errors import ClusterError, UsageError
 from shardwright.hardware.cluster_expression import parse_links
 from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.inventories.cluster_from_inventories import (
+    ClusterRead,
+    cluster_from_inventories,
+)
 from shardwright.hardware.inventories.format_detection import FORMATS, Format, read_inventory_file
 from shardwright.hardware.inventories.node_facts import BusRate, Inventory
-from shardwright.hardware.inventories.read_inventory import ClusterRead, cluster_from_inventories
-from shardwright.hardware.profile.profile import bus_share
-from shardwright.report.pictures.cluster_picture import ClusterPicture, cluster_picture
+from shardwright.hardware.profile.measured_rates import bus_share
+from shardwright.report.pictures.cluster_tree import ClusterPicture, cluster_picture
 from shardwright.units import MIB, format_bytes
 
 MAX_FILES: Final = 64

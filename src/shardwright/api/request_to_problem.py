@@ -11,20 +11,20 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.list_prices import with_prices
-from shardwright.hardware.changed_cluster import (
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.limit_or_scale_cluster import (
     limit_devices,
     reserve_memory,
     smallest_memory_bytes,
 )
-from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.requested_model import requested_model
-from shardwright.program.identity_keys import one_of_equals
-from shardwright.program.problem import Problem
-from shardwright.program.rule_violations import facts_of as facts_of
-from shardwright.runtime.runtime import Runtime
+from shardwright.model.load_requested_model import requested_model
+from shardwright.program.identity_cache_keys import one_of_equals
+from shardwright.program.strategy_rule_violations import facts_of as facts_of
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_options import restrict_to_devices
 from shardwright.runtime.runtime_registry import (
     VENDORS,
@@ -32,7 +32,7 @@ from shardwright.runtime.runtime_registry import (
     load_runtime,
     options_in_text,
 )
-from shardwright.search.grid.members.declared_space import (
+from shardwright.search.grid.members.grid_search_space import (
     Space,
     exhaustive_space,
     on_all_devices,

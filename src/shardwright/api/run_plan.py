@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwright.api.check_legality import check_plan
+from shardwright.api.problem_of_plan_file import PlanOfProblem, stored_plan
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.stored_answers import PlanOfProblem, stored_plan
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, DataError, UsageError
 from shardwright.execute.launch.run_checks import require_runnable
@@ -21,13 +21,13 @@ from shardwright.execute.launch.run_report import (
 )
 from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.files.profile_file import read_profile
-from shardwright.files.stored_documents import StoredSimulation
+from shardwright.files.stored_plan_and_simulation import StoredSimulation
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem
+from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import plan_stages, working_devices
-from shardwright.progress import Progress
+from shardwright.program.training_problem import Problem
+from shardwright.progress_callback import Progress
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 

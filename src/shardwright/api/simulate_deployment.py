@@ -11,28 +11,28 @@ from shardwright.errors import ClusterError, ModelError, StrategyError, UsageErr
 from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving_job import Arrivals, Lengths, Precision, Promise, ServingJob, Trace
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.engines.engine_registry import load_engine, version_notice
 from shardwright.serving.deployments.checkpoint_formats import CheckpointFormats, checkpoint_formats
 from shardwright.serving.deployments.deployment_notation import parse_deployment
-from shardwright.serving.deployments.engine_on_worker import problem_on_worker
+from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
+from shardwright.serving.deployments.worker_pools import Deployment, Worker, WorkerPool, WorkerRole
 from shardwright.serving.serving_request import ServingRequest
+from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
 from shardwright.serving.simulation.mean_estimate import MeanEstimate
-from shardwright.serving.simulation.run_deployment import estimate_mean, simulate_job
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
-from shardwright.serving.simulation.user_metrics import metrics
+from shardwright.serving.simulation.simulate_deployment import estimate_mean, simulate_job
 from shardwright.serving.step_times.worker_memory import (
     WorkerMemory,
     require_cache_for,
     worker_memory,
 )
 from shardwright.serving.traffic.draw_requests import longest_request
-from shardwright.serving.traffic.drawn_requests import Requests
-from shardwright.serving.traffic.request_trace import read_trace
+from shardwright.serving.traffic.read_request_trace import read_trace
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 from shardwright.serving.traffic.traffic_notation import (
     closed_loop,
     read_arrivals,

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.api.fitting_changes import changes_that_fit
+from shardwright.api.memory_fitting_changes import changes_that_fit
 from shardwright.api.request_to_problem import facts_of
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.report.pictures.device_classes import device_text
-from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
+from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.search.search_answer import Detail, GeneralAnswer
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.plan_simulation import plan_of_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict, predict_plan
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import violations
-from shardwright.strategy.plan.order import NamedOrder, Table
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 

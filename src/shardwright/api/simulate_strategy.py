@@ -10,20 +10,24 @@ from shardwright.api.request_to_problem import facts_of, problem_of, with_defaul
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import DataError, InfeasibleError
 from shardwright.files.compare_documents import require_same
-from shardwright.files.plan_source import read_strategy
-from shardwright.files.stored_documents import StoredSimulation, document_of, stored_simulation
-from shardwright.program.orders.action_rows import action_rows
-from shardwright.program.orders.deadlocks import action_violations
-from shardwright.program.problem import Problem
+from shardwright.files.plan_argument import read_strategy
+from shardwright.files.stored_plan_and_simulation import (
+    StoredSimulation,
+    document_of,
+    stored_simulation,
+)
+from shardwright.program.orders.deadlock_check import action_violations
+from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import plan_stages
+from shardwright.program.training_problem import Problem
 from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
-from shardwright.search.orders.fill_in_plan_orders import has_searched_orders
+from shardwright.search.orders.search_orders_of_plan import has_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation, Verified
 from shardwright.simulator.prediction import Prediction, host_lack
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.rule_violations import raise_first
@@ -34,11 +38,11 @@ MAX_DRAWN = 16
 
 
 def simulate(request: Request, *, strategy: str) -> Prediction:
-    """Predict the time and memory of one strategy; see `simulate_strategy_text`."""
-    return simulate_strategy_text(request, strategy=strategy).prediction
+    """Predict the time and memory of one strategy; see `simulation`."""
+    return simulation(request, strategy=strategy).prediction
 
 
-def simulate_strategy_text(request: Request, *, strategy: str) -> Simulation:
+def simulation(request: Request, *, strategy: str) -> Simulation:
     """Read and check a strategy's text, and simulate it.
 
     A grid is simulated as a grid; so is a plan that equals a grid. Other plans are simulated as

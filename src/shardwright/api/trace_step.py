@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.api.stored_answers import PlanOfProblem
+from shardwright.api.problem_of_plan_file import PlanOfProblem
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.device_topology import node_group_numbers
-from shardwright.program.step_trace import StepTrace
-from shardwright.program.trace_times import ComparedTraces, compared_traces
-from shardwright.search.orders.fill_in_plan_orders import with_searched_orders
-from shardwright.simulator.device_kind_times import kind_names
+from shardwright.program.step_timeline import StepTrace
+from shardwright.program.timeline_activity_seconds import ComparedTraces, compared_traces
+from shardwright.search.orders.search_orders_of_plan import with_searched_orders
+from shardwright.simulator.busy_and_waiting_times import kind_names
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shardwright.api.request_to_problem import problem_of
 from shardwright.cost.step.dollars_and_joules import usd_per_hour
 from shardwright.hardware.catalog.list_prices import cluster_prices
-from shardwright.search.compared_strategy import Compared
+from shardwright.search.comparison_row import Compared
 from shardwright.search.simulated_strategy import Simulation
 
 

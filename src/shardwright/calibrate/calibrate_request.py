@@ -11,8 +11,8 @@ from shardwright.calibrate.imported_profiles import (
     profile_of_trace,
 )
 from shardwright.errors import UsageError
-from shardwright.hardware.profile.profile import Profile
-from shardwright.progress import Progress
+from shardwright.hardware.profile.measured_rates import Profile
+from shardwright.progress_callback import Progress
 
 EXTRA_HINT = "pip install 'shardwright[run]'"
 
@@ -73,7 +73,7 @@ def check_calibration(
         UsageError: torch is missing.
     """
     try:
-        from shardwright.calibrate.check_steps import check_machine
+        from shardwright.calibrate.check_predicted_steps import check_machine
     except ModuleNotFoundError as error:
         raise _missing_module_error(error) from error
     return check_machine(

@@ -14,7 +14,7 @@ from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError
 from shardwright.hardware.accelerator import Evidence
-from shardwright.hardware.profile.profile import (
+from shardwright.hardware.profile.measured_rates import (
     AttentionPoint,
     AttentionProfile,
     CollectiveFit,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from shardwright.calibrate.fit_profile import fit_collective
 from shardwright.calibrate.kineto_trace import read_kineto, shortest_calls
-from shardwright.calibrate.nccl_tests import points_by_group, read_nccl_tests
+from shardwright.calibrate.nccl_tests_output import points_by_group, read_nccl_tests
 from shardwright.errors import DataError
-from shardwright.hardware.profile.profile import CollectiveFit, Method, Profile
+from shardwright.hardware.profile.measured_rates import CollectiveFit, Method, Profile
 
 Points = Mapping[tuple[str, int], tuple[tuple[int, float], ...]]
 

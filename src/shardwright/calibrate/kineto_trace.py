@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.errors import DataError
-from shardwright.hardware.profile.profile import KernelShare
+from shardwright.hardware.profile.measured_rates import KernelShare
 from shardwright.lazy_dataclass import dataclass
 
 MAX_FILE_BYTES: Final = 1024**3

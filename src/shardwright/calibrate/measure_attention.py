@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from shardwright.calibrate.kernel_timing import TORCH_DTYPES, Timer
 from shardwright.dtype import Dtype
-from shardwright.hardware.profile.profile import AttentionPoint
+from shardwright.hardware.profile.measured_rates import AttentionPoint
 
 Shape = tuple[int, int, int, int]
 

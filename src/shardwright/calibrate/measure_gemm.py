@@ -14,7 +14,7 @@ import torch
 
 from shardwright.calibrate.kernel_timing import TORCH_DTYPES, Timer
 from shardwright.dtype import Dtype
-from shardwright.hardware.profile.profile import GemmPoint
+from shardwright.hardware.profile.measured_rates import GemmPoint
 
 Shape = tuple[int, int, int]
 

@@ -15,9 +15,9 @@ from shardwright.calibrate.measure_elements import element_sizes, measure_copies
 from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError
-from shardwright.hardware.profile.profile import AttentionPoint, GemmPoint
+from shardwright.hardware.profile.measured_rates import AttentionPoint, GemmPoint
 from shardwright.lazy_dataclass import dataclass
-from shardwright.progress import Progress
+from shardwright.progress_callback import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

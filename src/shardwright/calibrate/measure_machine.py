@@ -29,16 +29,16 @@ from shardwright.calibrate.measure_kernels import (
     progress_step,
     slowest_of_devices,
 )
-from shardwright.calibrate.simultaneous_devices import measure_simultaneously
-from shardwright.compiled import available_cores
+from shardwright.calibrate.measure_on_all_devices import measure_simultaneously
 from shardwright.errors import UsageError
-from shardwright.hardware.profile.profile import (
+from shardwright.hardware.profile.measured_rates import (
     CollectiveFit,
     HostFacts,
     Method,
     Profile,
 )
-from shardwright.progress import Progress
+from shardwright.kernel_compilation import available_cores
+from shardwright.progress_callback import Progress
 
 
 def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:

@@ -74,7 +74,7 @@ def _note_uncached_kernels() -> None:
 
     The next run would be as slow; the hint says how to change this.
     """
-    compiled = sys.modules.get("shardwright.compiled")
+    compiled = sys.modules.get("shardwright.kernel_compilation")
     if compiled is not None and not compiled.kept:
         sys.stderr.write(
             "note: this run compiled its kernels for itself: no folder to keep them in can be"
@@ -145,7 +145,7 @@ def _announcing_compilation(*, has_progress_bar: bool) -> Iterator[None]:
 
     Nothing is announced where a progress bar would be `seen`.
     """
-    compiled = sys.modules.get("shardwright.compiled")
+    compiled = sys.modules.get("shardwright.kernel_compilation")
     if has_progress_bar or compiled is None:
         yield
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from shardwright.cost.reduced_problem import block_problem
+from shardwright.cost.relevant_runtime_fields import block_problem
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockProgram
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.local_sizes import LoweringContext, is_hybrid
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 
 
 def block_context(problem: Problem, block: Block) -> LoweringContext:

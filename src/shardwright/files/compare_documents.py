@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any, Final
 
 from shardwright.errors import DataError
-from shardwright.files.document_text import canonical_value
+from shardwright.files.canonical_json import canonical_value
 from shardwright.lazy_dataclass import dataclass
 
 DRIFT: Final = 1e-8

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from shardwright.errors import DataError
-from shardwright.files.document_text import parse_json, read_text
-from shardwright.files.list_lengths import require_lengths
+from shardwright.files.canonical_json import parse_json, read_text
+from shardwright.files.list_length_checks import require_lengths
 from shardwright.files.relative_paths import request_resolved_from
-from shardwright.files.stored_documents import (
+from shardwright.files.stored_plan_and_simulation import (
     NAMES,
     PLAN_SCHEMA,
     SIMULATION_SCHEMA,
@@ -22,7 +22,7 @@ from shardwright.files.stored_documents import (
     question_digest,
     with_sources,
 )
-from shardwright.files.strict_documents import (
+from shardwright.files.strict_pydantic_models import (
     DocumentModel,
     FromOne,
     Limits,
@@ -30,8 +30,8 @@ from shardwright.files.strict_documents import (
     Signed,
     document_body,
 )
-from shardwright.search.certificate import Certificate
-from shardwright.search.mixed_certificate import GIVEN_UP, Dual, Floor, PoolAlone
+from shardwright.search.mixed_cluster_certificate import GIVEN_UP, Dual, Floor, PoolAlone
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
-from shardwright.files.dataclass_schemas import Names, to_json_value
-from shardwright.files.document_errors import require_value
-from shardwright.files.document_text import parse_json, read_text
-from shardwright.files.strict_documents import (
+from shardwright.files.canonical_json import parse_json, read_text
+from shardwright.files.dataclass_to_json import Names, to_json_value
+from shardwright.files.strict_pydantic_models import (
     DocumentModel,
     Factor,
     FromOne,
@@ -25,7 +24,8 @@ from shardwright.files.strict_documents import (
     annotated,
     document_body,
 )
-from shardwright.hardware.profile.profile import (
+from shardwright.files.validation_error_text import require_value
+from shardwright.hardware.profile.measured_rates import (
     AttentionPoint,
     AttentionProfile,
     CollectiveFit,

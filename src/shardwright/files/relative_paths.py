@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.model.catalog.models_by_name import is_catalog_name
+from shardwright.model.catalog.load_model_by_name import is_catalog_name
 from shardwright.search.search_request import Request
 
 _NAMED: Final = ("model", "teacher")

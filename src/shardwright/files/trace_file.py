@@ -25,10 +25,17 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from shardwright.errors import DataError
-from shardwright.files.document_errors import document_error, require_value
-from shardwright.files.document_text import parse_json, read_text
-from shardwright.files.strict_documents import Count, FromOne, Number, Record, Signed, document_body
-from shardwright.program.step_trace import (
+from shardwright.files.canonical_json import parse_json, read_text
+from shardwright.files.strict_pydantic_models import (
+    Count,
+    FromOne,
+    Number,
+    Record,
+    Signed,
+    document_body,
+)
+from shardwright.files.validation_error_text import document_error, require_value
+from shardwright.program.step_timeline import (
     Origin,
     Sample,
     Span,
@@ -37,7 +44,7 @@ from shardwright.program.step_trace import (
     Track,
     sorted_spans,
 )
-from shardwright.program.trace_messages import Ends, messages
+from shardwright.program.timeline_message_pairs import Ends, messages
 from shardwright.units import MEGA, TERA
 
 SCHEMA: Final = "shardwright.trace"

@@ -9,29 +9,34 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.documents.python_recipes import CHOICES
-from shardwright.frameworks.launch.checkpoint_names import compared_checkpoint
+from shardwright.frameworks.launch.build_launch import variables_that_set
+from shardwright.frameworks.launch.checkpoint_size_check import compared_checkpoint
 from shardwright.frameworks.launch.environment_variables import (
     needed_variables,
     slowing_variables,
 )
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.framework_detection import (
     Claimant,
     Document,
     best_claimant,
     included_frameworks,
     joined_claims,
 )
-from shardwright.frameworks.launch.launch import NODE_DEVICES, FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import variables_that_set
-from shardwright.frameworks.named_files import FileLookup, with_named_files
-from shardwright.frameworks.read_documents import (
+from shardwright.frameworks.launch.training_launch import (
+    NODE_DEVICES,
+    FileSettings,
+    Launch,
+    LaunchReader,
+)
+from shardwright.frameworks.parse_launch_files import (
     ARGUMENTS,
     CONFIGURATION_SUFFIXES,
     documents_of_files,
     read_text,
 )
+from shardwright.frameworks.referenced_files import FileLookup, with_named_files
 from shardwright.frameworks.registry import READERS, claimants
-from shardwright.frameworks.settings.verdicts import Verdict
+from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.runtime_registry import load_runtime
 

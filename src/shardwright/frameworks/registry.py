@@ -13,9 +13,9 @@ from typing import Final
 
 from shardwright.errors import StrategyError
 from shardwright.frameworks.export.exporter import Exporter, PlanToExport
-from shardwright.frameworks.launch.framework_claims import Claimant
-from shardwright.frameworks.launch.launch import LaunchReader
-from shardwright.frameworks.launch.unread_frameworks import NOT_READ
+from shardwright.frameworks.launch.framework_detection import Claimant
+from shardwright.frameworks.launch.training_launch import LaunchReader
+from shardwright.frameworks.launch.unsupported_frameworks import NOT_READ
 from shardwright.registry import Registry
 
 READERS: Final[Registry[LaunchReader]] = Registry(
@@ -40,8 +40,8 @@ READERS: Final[Registry[LaunchReader]] = Registry(
         "verl": "shardwright.frameworks.verl.read:VERL",
         "gpt-neox": "shardwright.frameworks.gpt_neox.read:GPT_NEOX",
         "primus": "shardwright.frameworks.primus.read:PRIMUS",
-        "nemo-recipe": "shardwright.frameworks.nemo.recipes:NEMO_RECIPE",
-        "bridge-recipe": "shardwright.frameworks.megatron_bridge.recipes:BRIDGE_RECIPE",
+        "nemo-recipe": "shardwright.frameworks.nemo.read_recipes:NEMO_RECIPE",
+        "bridge-recipe": "shardwright.frameworks.megatron_bridge.read_recipes:BRIDGE_RECIPE",
     },
 )
 """Frameworks whose launch files are read."""

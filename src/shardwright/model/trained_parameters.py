@@ -18,7 +18,6 @@ from typing import Final
 
 from shardwright.errors import UsageError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import with_constant_inputs
 from shardwright.model.blocks.multi_token_prediction import (
     MODULE,
     num_predictors_of,
@@ -28,6 +27,7 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter, ParameterClass
+from shardwright.model.tensors_without_gradient import with_constant_inputs
 
 LINEAR: Final = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 ADAPTED: Final = tuple(

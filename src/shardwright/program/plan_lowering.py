@@ -16,7 +16,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.gradient_reduction_buckets import pieces_before
+from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.plan_program import (
     DeviceClass,
     Posts,
@@ -26,11 +27,10 @@ from shardwright.program.plan_program import (
     posts_of,
     receiving_classes,
 )
-from shardwright.program.reduction_buckets import pieces_before
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import Stream, TaskKind
-from shardwright.program.task_graph import TaskGraphBuilder, templates_and_instances
+from shardwright.program.task_graph_builder import TaskGraphBuilder, templates_and_instances
 from shardwright.strategy.plan.plan import Plan
 
 Pairs = list[tuple[int, int]]

@@ -11,10 +11,10 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray, distinct, split_by
-from shardwright.hardware.device_list import DeviceList, are_disjoint
+from shardwright.hardware.strided_device_list import DeviceList, are_disjoint
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.identity_keys import Same
-from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.stages.stage_messages import LaneEdge, Messages
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import Instances, TaskKind

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.hardware.device_list import EMPTY, DeviceList, union
+from shardwright.hardware.strided_device_list import EMPTY, DeviceList, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import ParameterClass
-from shardwright.program.identity_keys import Same
+from shardwright.program.identity_cache_keys import Same
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
 from shardwright.strategy.plan.split_tree import devices_of
-from shardwright.strategy.plan.zero_lookup import last_rule
+from shardwright.strategy.plan.zero_rule_lookup import last_rule
 
 Degrees = tuple[int, int, int]
 """Of optimizer, gradient and parameter; 0 = all."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.runtime import Offer, Runtime
-from shardwright.runtime.statements import FactSchema, Statement, collected_facts
+from shardwright.runtime.framework_description import Offer, Runtime
+from shardwright.runtime.sourced_facts import FactSchema, Statement, collected_facts
 
 __all__ = [
     "IDENTITY",

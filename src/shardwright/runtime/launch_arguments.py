@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.runtime import Options, Runtime
+from shardwright.runtime.framework_description import Options, Runtime
 from shardwright.runtime.runtime_options import offered_values
 
 MAX_TEXT: Final = 20_000

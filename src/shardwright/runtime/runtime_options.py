@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.derive_runtime import Statement, collected_facts
-from shardwright.runtime.runtime import Offer, Options, Runtime
+from shardwright.runtime.framework_description import Offer, Options, Runtime
 
 MAX_SHOWN: Final = 60
 Value = TypeVar("Value")

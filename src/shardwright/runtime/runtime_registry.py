@@ -8,7 +8,7 @@ from typing import Final
 
 from shardwright.errors import RuntimeModelError
 from shardwright.registry import Registry
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_options import default_options, runtime_with_options
 
 _ALIASES: Final = {
@@ -39,13 +39,13 @@ _RUNTIMES: Final = Registry[Runtime](
         "megatron-2021": "shardwright.runtime.releases.megatron_lm:Y2021",
         "megatron-2022": "shardwright.runtime.releases.megatron_lm:Y2022",
         "megatron-bridge": "shardwright.runtime.releases.megatron_bridge:RUNTIME",
-        "megatron-core-0.5": "shardwright.runtime.releases.megatron_core_older:V0_5",
-        "megatron-core-0.6": "shardwright.runtime.releases.megatron_core_older:V0_6",
-        "megatron-core-0.7": "shardwright.runtime.releases.megatron_core_older:V0_7",
-        "megatron-core-0.8": "shardwright.runtime.releases.megatron_core_older:V0_8",
-        "megatron-core-0.9": "shardwright.runtime.releases.megatron_core_older:V0_9",
-        "megatron-core-0.10": "shardwright.runtime.releases.megatron_core_older:V0_10",
-        "megatron-core-0.11": "shardwright.runtime.releases.megatron_core_older:V0_11",
+        "megatron-core-0.5": "shardwright.runtime.releases.megatron_core_older_releases:V0_5",
+        "megatron-core-0.6": "shardwright.runtime.releases.megatron_core_older_releases:V0_6",
+        "megatron-core-0.7": "shardwright.runtime.releases.megatron_core_older_releases:V0_7",
+        "megatron-core-0.8": "shardwright.runtime.releases.megatron_core_older_releases:V0_8",
+        "megatron-core-0.9": "shardwright.runtime.releases.megatron_core_older_releases:V0_9",
+        "megatron-core-0.10": "shardwright.runtime.releases.megatron_core_older_releases:V0_10",
+        "megatron-core-0.11": "shardwright.runtime.releases.megatron_core_older_releases:V0_11",
         "megatron-core-0.12": "shardwright.runtime.releases.megatron_core:V0_12",
         "megatron-core-0.16": "shardwright.runtime.releases.megatron_core:V0_16",
         "nanotron": "shardwright.runtime.releases.nanotron:RUNTIME",
@@ -53,7 +53,7 @@ _RUNTIMES: Final = Registry[Runtime](
         "nemo-24.11": "shardwright.runtime.releases.nemo:NEMO_24_11",
         "nemo-25.04": "shardwright.runtime.releases.nemo:NEMO_25_04",
         "paxml": "shardwright.runtime.releases.maxtext:PAXML",
-        "shardwright": "shardwright.runtime.releases.own_engine:RUNTIME",
+        "shardwright": "shardwright.runtime.releases.shardwright_interpreter:RUNTIME",
         "torchtitan-0.1": "shardwright.runtime.releases.torchtitan:V0_1",
         "torchtitan-0.2": "shardwright.runtime.releases.torchtitan:V0_2",
     },

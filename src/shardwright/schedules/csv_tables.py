@@ -8,9 +8,9 @@ are for the eye: the order in a row is all that counts.
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
-from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import ActionTable, R
-from shardwright.schedules.plan_actions import entries_by_slot
+from shardwright.schedules.action_text import format_action
+from shardwright.schedules.table_entries_and_slots import entries_by_slot
 
 
 def format_csv(table: ActionTable, *, lanes: tuple[str, ...] = ()) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.action_rows import written_table
+from shardwright.schedules.action_row_builders import written_table
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.dualpipe_phases import overlapped_row

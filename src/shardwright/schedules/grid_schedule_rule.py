@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.schedule_registry import schedule
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.rule_violations import Violation
 
 

@@ -15,7 +15,7 @@ SCHEDULES: Final = Registry[Schedule](
     {
         "gpipe": "shardwright.schedules.gpipe:GPIPE",
         "1f1b": "shardwright.schedules.one_f_one_b:ONE_F_ONE_B",
-        "eager-1f1b": "shardwright.schedules.eager:EAGER",
+        "eager-1f1b": "shardwright.schedules.eager_one_f_one_b:EAGER",
         "interleaved-1f1b": "shardwright.schedules.interleaved:INTERLEAVED",
         "breadth-first": "shardwright.schedules.breadth_first:BREADTH_FIRST",
         "looped-bfs": "shardwright.schedules.looped_bfs:LOOPED_BFS",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.plan_actions import entries_by_slot
-from shardwright.strategy.plan.order import actions_of
+from shardwright.schedules.action_text import format_action
+from shardwright.schedules.table_entries_and_slots import entries_by_slot
+from shardwright.strategy.plan.pipeline_order import actions_of
 
 
 def draw(table: ActionTable, *, width: int = 140, lanes: tuple[str, ...] = ()) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.action_rows import RowWriter, written_table
+from shardwright.schedules.action_row_builders import RowWriter, written_table
 from shardwright.schedules.action_table import ActionTable, F, I, W
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes

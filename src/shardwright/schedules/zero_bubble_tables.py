@@ -8,7 +8,7 @@ each: the l weight gradients that it puts off fill the tail.
 from __future__ import annotations
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.action_rows import RowWriter, written_table
+from shardwright.schedules.action_row_builders import RowWriter, written_table
 from shardwright.schedules.action_table import ActionTable, F, I, W
 from shardwright.schedules.schedule_protocol import Sizes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.search_answer import Answer
 from shardwright.search.simulated_strategy import Simulation
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.rule_violations import Violation
 
 

@@ -13,7 +13,7 @@ from shardwright.hardware.accelerator import Evidence
 from shardwright.search.scenario_certificate import judged_by
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Counted, HostMemory, Prediction, host_lack
-from shardwright.strategy.text.printable import printable
+from shardwright.strategy.text.printable_text import printable
 from shardwright.units import format_bytes, format_dollars, format_parameters, format_percent
 
 Line = tuple[str, str]

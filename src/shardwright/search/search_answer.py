@@ -6,13 +6,13 @@ from dataclasses import field
 from typing import Generic, TypeVar
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.runtime import Options
+from shardwright.runtime.framework_description import Options
 from shardwright.search.answer_summary import Line, summary, text_of
-from shardwright.search.certificate import Certificate, claim
+from shardwright.search.optimality_certificate import Certificate, claim
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
 

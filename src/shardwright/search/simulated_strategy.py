@@ -6,11 +6,11 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.search.answer_summary import Line, summary, text_of
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.strategy.text.printable import MAX_STRATEGY, printable
+from shardwright.strategy.text.printable_text import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.grid.locate_grid import LocatedGrid
+from shardwright.search.grid.fate_of_grid import LocatedGrid
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Prediction, StageMemory
 from shardwright.strategy.rule_violations import Violation

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from shardwright.cost.tables.plan_blocks import network_unit
+from shardwright.cost.tables.plan_block_costs import network_unit
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import (
     HeldParameters,
     Holdings,
@@ -17,6 +16,7 @@ from shardwright.program.stages.held_parameters import (
     held_by_families,
 )
 from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.training_problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.framework_description import Runtime
 
 FRAMEWORK: Final = "framework without runs"
 OPTIONS: Final = "options without runs"

@@ -12,18 +12,22 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, Int32Array, IntArray
 from shardwright.cost.bounds.longest_path import picoseconds
-from shardwright.cost.network.plan_groups import plan_units, working_problem
+from shardwright.cost.network.plan_process_groups import plan_units, working_problem
 from shardwright.cost.network.stage_transfers import Crossing, around_seconds, crossing_of
 from shardwright.cost.step.overlapped_pairs import pair_share
-from shardwright.cost.step.stage_costs import StageCosts, action_seconds_table, update_seconds
+from shardwright.cost.step.stage_action_seconds import (
+    StageCosts,
+    action_seconds_table,
+    update_seconds,
+)
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.device_topology import Units, repetition_devices
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.identity_keys import Same
+from shardwright.program.identity_cache_keys import Same
 from shardwright.program.plan_program import DeviceClass, Program, class_numbers
-from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.task_arrays import TaskKind
+from shardwright.program.training_problem import Problem
 from shardwright.simulator.kernel.event_kernel import SCALE
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.compiled import python_form
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
 from shardwright.cost.gradients.plan_synchronisation import (
     effective_zero_stage,
@@ -25,31 +24,36 @@ from shardwright.cost.gradients.plan_synchronisation import (
 )
 from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
 from shardwright.cost.lowered_blocks import block_context
-from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows, wire_bytes
-from shardwright.cost.network.plan_groups import (
+from shardwright.cost.network.grid_process_groups import (
+    dispatch_bytes,
+    volume_with_rows,
+    wire_bytes,
+)
+from shardwright.cost.network.plan_process_groups import (
     group_span,
     kind_problem,
     network_of_devices,
     plan_units,
 )
-from shardwright.cost.reduced_problem import block_problem
+from shardwright.cost.relevant_runtime_fields import block_problem
+from shardwright.cost.step.compiled_cost_terms import gathers_again
 from shardwright.cost.step.device_family_costs import recompute_mode
-from shardwright.cost.step.scalar_terms import gathers_again
-from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.tables.selective_recompute import repeats_move
-from shardwright.cost.time_parts import MODES, PART_OF_AXIS, PARTS
-from shardwright.hardware.device_list import DeviceList
+from shardwright.cost.tables.plan_block_costs import local_sizes
+from shardwright.cost.tables.selective_recompute_share import repeats_move
+from shardwright.cost.time_part_keys import MODES, PART_OF_AXIS, PARTS
 from shardwright.hardware.device_topology import level_between
+from shardwright.hardware.strided_device_list import DeviceList
+from shardwright.kernel_compilation import python_form
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import Move, Phase
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.plan_structure import on_replica
+from shardwright.program.block.plan_operator_cuts import on_replica
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import HeldParameters, held_by_families
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.task_arrays import TaskKind
+from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules, Sharing, shard_rules
 from shardwright.simulator.plan_simulation import SimulatedPlan, summings_of
 

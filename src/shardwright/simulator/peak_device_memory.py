@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.cost.bounds.rank_memory_bound import paired_activations
-from shardwright.cost.network.plan_groups import kind_problem
+from shardwright.cost.network.plan_process_groups import kind_problem
 from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.cost.step.stage_costs import StageCosts, kept_changes
+from shardwright.cost.step.stage_action_seconds import StageCosts, kept_changes
 from shardwright.program.plan_program import DeviceClass, Program
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.simulator.prediction import StageMemory
 
 _ONCE_A_DEVICE = ("workspace",)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.step.stage_costs import StageCosts, kept_changes
+from shardwright.cost.step.stage_action_seconds import StageCosts, kept_changes
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import group_ends
 from shardwright.program.plan_program import DeviceClass, Program
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime
 from shardwright.simulator.prediction import HostMemory
+from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import ActivationPolicy
 
 ACTIVATIONS = "activations"
 """Item of activations that stay in host memory from a microbatch's forward to its backward."""

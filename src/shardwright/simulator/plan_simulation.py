@@ -8,21 +8,26 @@ from functools import lru_cache
 
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
-from shardwright.cost.kernels.problem_machine import problem_machine
-from shardwright.cost.network.gemm_overlap import with_overlap_of
+from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.network.lane_edges import lane_edges
-from shardwright.cost.network.plan_groups import group_problem, plan_units, working_problem
+from shardwright.cost.network.plan_process_groups import group_problem, plan_units, working_problem
+from shardwright.cost.network.tensor_parallel_overlap import with_overlap_of
 from shardwright.cost.step.device_family_costs import Shape, family_costs
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, slice_lengths
-from shardwright.cost.tables.plan_blocks import blocking_groups, divided_by_work, network_unit
+from shardwright.cost.step.stage_action_seconds import (
+    FamilyCosts,
+    Sharing,
+    StageCosts,
+    slice_lengths,
+)
+from shardwright.cost.tables.plan_block_costs import blocking_groups, divided_by_work, network_unit
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import counts_by_group, group_ends
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.identity_keys import Same
-from shardwright.program.orders.action_rows import ActionRows, action_rows
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.orders.plan_action_rows import ActionRows, action_rows
 from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.plan_program import (
     DeviceClass,
@@ -31,7 +36,6 @@ from shardwright.program.plan_program import (
     chunks_of,
     device_classes,
 )
-from shardwright.program.problem import Problem, under
 from shardwright.program.stages.device_families import StageDevices, refine_families
 from shardwright.program.stages.device_traits import Grouping
 from shardwright.program.stages.held_parameters import (
@@ -49,18 +53,19 @@ from shardwright.program.stages.stage_segments import (
     plan_stages,
     working_devices,
 )
+from shardwright.program.training_problem import Problem, under
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.simulator.equal_stages import PlacedKind, StageKind, stage_kinds
 from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.simulator.kernel_tasks import plan_kernel_tasks
-from shardwright.simulator.memory_limit import ACTION_BYTES, num_actions, require_room
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory, may_offload
 from shardwright.simulator.prediction import HostMemory, StageMemory
-from shardwright.strategy.grid.grid import Grid
+from shardwright.simulator.simulation_memory_limit import ACTION_BYTES, num_actions, require_room
 from shardwright.strategy.grid.grid_rules import LoneStages
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_counts import lone_stages
+from shardwright.strategy.grid.model_size_facts import lone_stages
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_plan import require_valid
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.cost.kernels.measured_kernels import attention_is_tabled
-from shardwright.cost.kernels.problem_machine import problem_machine
-from shardwright.cost.network.plan_groups import group_problem, node_group_of
+from shardwright.cost.kernels.accelerator_rates import Machine
+from shardwright.cost.kernels.measured_kernel_factors import attention_is_tabled
+from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
+from shardwright.cost.network.plan_process_groups import group_problem, node_group_of
 from shardwright.cost.step.dollars_and_joules import Spending, spending_of
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.step.price_sources import priced_seconds, shares_by_origin
+from shardwright.cost.step.price_evidence import priced_seconds, shares_by_origin
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.device_topology import counts_by_group
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem, under
+from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import working_devices
+from shardwright.program.training_problem import Problem, under
+from shardwright.simulator.busy_and_waiting_times import kind_names, kind_times
 from shardwright.simulator.cluster_description import cluster_sources, host_sources
-from shardwright.simulator.device_kind_times import kind_names, kind_times
-from shardwright.simulator.egress_dollars import egress_usd
+from shardwright.simulator.network_egress_cost import egress_usd
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,
     peak_flops,
@@ -30,7 +30,7 @@ from shardwright.simulator.plan_simulation import (
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
 from shardwright.simulator.step_breakdown import breakdown, critical_class
 from shardwright.simulator.step_time_interval import doubts, interval
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds
 

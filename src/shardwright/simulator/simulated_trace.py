@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.cost.step.overlapped_pairs import pair_seconds
-from shardwright.cost.step.stage_costs import (
+from shardwright.cost.step.stage_action_seconds import (
     StageCosts,
     action_seconds,
     exposed_seconds,
@@ -17,7 +17,7 @@ from shardwright.cost.step.stage_costs import (
 )
 from shardwright.errors import UsageError
 from shardwright.program.plan_program import Program, Template, class_numbers
-from shardwright.program.step_trace import (
+from shardwright.program.step_timeline import (
     Origin,
     Sample,
     Span,
@@ -27,9 +27,9 @@ from shardwright.program.step_trace import (
     sorted_spans,
 )
 from shardwright.program.task_arrays import Stream, TaskKind
-from shardwright.program.trace_messages import CONSUMERS
-from shardwright.simulator.memory_limit import TASK_BYTES, require_room
+from shardwright.program.timeline_message_pairs import CONSUMERS
 from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.simulation_memory_limit import TASK_BYTES, require_room
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 _TRACKS = {

@@ -6,9 +6,9 @@ from math import exp
 from typing import Final
 
 from shardwright.hardware.accelerator import Evidence
-from shardwright.hardware.catalog.fitted_constants import clock_name
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import ElementKernels
+from shardwright.hardware.catalog.fitted_training_constants import clock_name
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import ElementKernels
 from shardwright.simulator.fitted_runs import shipped_runs
 from shardwright.simulator.prediction import Doubt
 

@@ -19,15 +19,19 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.searches.grid_search import plan
 from shardwright.cli.main import run
 from shardwright.errors import UsageError
-from shardwright.files.document_text import to_text
-from shardwright.frameworks.launch.launch import Launch
+from shardwright.files.canonical_json import to_text
+from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.read_launch import read_launch
-from shardwright.model.catalog.models_by_name import load_model
-from shardwright.program.rule_violations import grid_violations
-from shardwright.report.screens.advice_screen import advice_document
+from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.program.strategy_rule_violations import grid_violations
+from shardwright.report.screens.launch_advice_screen import advice_document
 from shardwright.search.advice_answer import Advice
-from shardwright.search.grid.single_changes import one_change, option_changes, simulated_change
-from shardwright.search.grid.unsearched_options import LEAST_GAIN
+from shardwright.search.grid.gain_of_unsearched_options import LEAST_GAIN
+from shardwright.search.grid.neighbour_strategies import (
+    one_change,
+    option_changes,
+    simulated_change,
+)
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from tests.frameworks.megatron.test_read import LLAMA, SIZES, SPLIT

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.search.grid.best_first import Refinement
-from shardwright.search.search_limit import STOP
+from shardwright.search.grid.best_first_search import Refinement
+from shardwright.search.search_time_limit import STOP
 
 ASKED = ("plan", "llama-3.1-8b", "h100-sxm:72", "--seq-len", "4096", "--global-batch", "64")
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.cli.terminal import screen, standard_output
+from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.cli.terminal import standard_output
 from shardwright.errors import DataError, OutputError, ResourceError, UsageError
-from shardwright.files.document_text import parse_json
+from shardwright.files.canonical_json import parse_json
 from shardwright.hardware.files.cluster_file import load_cluster
 
 WORDS = ["catalog", "schedules"]

@@ -12,13 +12,13 @@ from shardwright.calibrate import calibrate_request
 from shardwright.calibrate.calibrate_settings import Calibration, CheckRow
 from shardwright.cli.main import run
 from shardwright.dtype import Dtype
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.profile_file import profile_document, read_profile
-from shardwright.files.stored_documents import document_of
+from shardwright.files.stored_plan_and_simulation import document_of
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto_trace import DOCUMENT
-from tests.calibrate.test_nccl_tests import NEW
+from tests.calibrate.test_nccl_tests_output import NEW
 
 JOB = ["--seq-len", "4096", "--global-batch", "64"]
 

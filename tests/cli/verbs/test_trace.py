@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.stored_answers import stored_plan
+from shardwright.api.problem_of_plan_file import stored_plan
 from shardwright.api.trace_step import trace
 from shardwright.cli.main import run
 from shardwright.cli.verbs.trace import read_devices
 from shardwright.errors import UsageError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_file import read_saved
-from shardwright.files.stored_documents import plan_document
+from shardwright.files.stored_plan_and_simulation import plan_document
 from shardwright.files.trace_file import read_traces, trace_text
-from shardwright.program.step_trace import Origin, StepTrace
+from shardwright.program.step_timeline import Origin, StepTrace
 from tests.cli.answers import ANSWER
 from tests.golden.files import assert_golden
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.cheapest_algorithm import price_list
-from shardwright.collectives.registry import (
+from shardwright.collectives.algorithm_registry import (
     CALL_NCCL,
     ENGINE_ALGORITHMS,
     ENGINES,
     LIBRARIES,
     algorithms_for,
 )
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.cheapest_algorithm import price_list
 from tests.collectives.spans import one_group
 
 ISLAND = one_group((8,), bandwidth=(337e9,), latency_s=(1.3e-6,))

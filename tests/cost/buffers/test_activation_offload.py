@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from shardwright.cost.buffers.activation_offload import waited_for_host
-from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.cost.time_parts import MODES, PHASES
-from shardwright.program.problem import Problem
+from shardwright.cost.time_part_keys import MODES, PHASES
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.predict_plan import predict
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of

@@ -9,13 +9,13 @@ from math import prod
 import pytest
 
 from shardwright.cost.gradients.plan_synchronisation import corresponding_members, placed_in_buckets
-from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import equal_units
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Cadence
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.program.small import cluster_of, problem_of

@@ -10,12 +10,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.decode_attention import decode_columns
-from shardwright.cost.kernels.machine_rates import Machine, machine_of
+from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.runtime.framework_description import AttentionKernel, ElementKernels
 
 DEVICES = ("h200-sxm", "b200-sxm", "mi300x")
 """Two with tables, one without."""

@@ -12,7 +12,7 @@ import pytest
 
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
-from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.dtype import Dtype
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.ir.operator import AttentionShape

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.cost.inference.token_exchange import (
     TokenExchange,
     devices_reached,
     dispatch_and_combine_seconds,
 )
-from shardwright.cost.network.grid_groups import Network, move_seconds, network_of
+from shardwright.cost.network.grid_process_groups import Network, move_seconds, network_of
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import Cluster

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.kernels.launch_overhead import (
     DISPATCH_SHARE,
     PairedLayer,
@@ -17,22 +18,21 @@ from shardwright.cost.kernels.launch_overhead import (
     further_launches,
     launches,
 )
-from shardwright.cost.kernels.machine_rates import OPERATOR_S
-from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.cost.time_parts import ELEMENT, EP, LAUNCH
+from shardwright.cost.time_part_keys import ELEMENT, EP, LAUNCH
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Phase
-from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.grid_operator_cuts import Structure
+from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.recomputed_operators import recomputed_operators
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Capture, ExpertDispatch, Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.validation.training.measured_rows import TrainingMeasurement
-from shardwright.validation.training.measured_run import TrainingRun
-from shardwright.validation.training.row_to_problem import with_facts
+from shardwright.validation.training.measured_training_run import TrainingRun
+from shardwright.validation.training.row_to_training_run import with_facts
+from shardwright.validation.training.training_table_columns import TrainingMeasurement
 from tests.cost.prices import rows_of
 from tests.tiers import examples
 from tests.validation.published import case_of, facts, rows

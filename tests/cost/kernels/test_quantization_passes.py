@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.kernels.quantization_passes import (
     COMPILED_REDUCTION,
     quantised_copies,
@@ -17,15 +17,15 @@ from shardwright.cost.kernels.quantization_passes import (
 )
 from shardwright.cost.lowered_blocks import block_context, programs_of
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.cost.tables.bytes_per_parameter import narrow_copies
 from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.tables.optimizer_update_bytes import narrow_copies
 from shardwright.dtype import Dtype
 from shardwright.program.block.block_program import Exposure, Move, Phase
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime, Scaling, TpOverlap
-from shardwright.strategy.grid.grid import Grid
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Runtime, Scaling, TpOverlap
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.kernels.machine_rates import Machine, machine_of
+from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.cost.kernels.state_space_scan import (
     FLOPS_A_CLOCK,
     scan_bytes,
@@ -21,8 +21,8 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.operator import ScanShape
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import AttentionKernel, ElementKernels
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid

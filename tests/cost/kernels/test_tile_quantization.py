@@ -9,17 +9,17 @@ from functools import partial
 import numpy as np
 import pytest
 
+from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds
-from shardwright.cost.kernels.machine_rates import Machine, machine_of
-from shardwright.cost.kernels.measured_kernels import roofline_seconds
+from shardwright.cost.kernels.measured_kernel_factors import roofline_seconds
 from shardwright.cost.kernels.tile_quantization import staging, unaligned, wave_padding
-from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLES, kernel_tables
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS, Multiprocessors
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels
-from shardwright.strategy.grid.grid import Grid
+from shardwright.runtime.framework_description import AttentionKernel, ElementKernels
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import dense_model

@@ -13,7 +13,7 @@ from shardwright.cost.step.dollars_and_joules import (
     usd_per_hour,
 )
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request
 from shardwright.units import GIGA
 

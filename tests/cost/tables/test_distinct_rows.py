@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from shardwright.cost.tables.distinct_rows import distinct_rows
-from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.search.grid.bounds.bound_arrays import _layer_rows
-from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.grid.bounds.bound_kernel_inputs import _layer_rows
 from shardwright.search.grid.members.device_meshes import idle_meshes
-from shardwright.search.grid.members.member_arrays import enumerate_members
+from shardwright.search.grid.members.enumerate_members import enumerate_members
+from shardwright.search.grid.members.grid_search_space import standard_space
 from tests.search.problems import facts_of, real_problem
 
 

@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.stored_answers import PlanOfProblem
+from shardwright.api.problem_of_plan_file import PlanOfProblem
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import TARGETS
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.strategy.grid.grid import AXES, Grid, Recompute
 from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.parallelism_grid import AXES, Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import facts_of, legal, stored
 from tests.tiers import in_both, many, random_of

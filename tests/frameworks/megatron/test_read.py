@@ -10,13 +10,13 @@ import pytest
 
 from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import DataError, ShardwrightError, StrategyError
-from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, SETTINGS
 from shardwright.frameworks.read_launch import read_launch
-from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.models_by_name import load_model
-from shardwright.strategy.grid.grid import Recompute
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.parallelism_grid import Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.megatron.test_write import MODELS, drawn
 from tests.frameworks.plans import BATCH, LENGTH, facts_of, legal, stored

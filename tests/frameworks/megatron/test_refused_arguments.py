@@ -10,14 +10,14 @@ import pytest
 from shardwright.api.launches.launch_advice import advise, read_request
 from shardwright.api.request_to_problem import load_cluster
 from shardwright.cli.main import run
-from shardwright.frameworks.launch.launch import Launch
-from shardwright.frameworks.megatron.releases import RELEASES, release_of, runtime_of
+from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.megatron.arguments_by_release import RELEASES, release_of, runtime_of
 from shardwright.frameworks.read_launch import launch_of_files, read_launch
-from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.runtime.runtime_registry import is_runtime
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.grid import Recompute
+from shardwright.strategy.grid.parallelism_grid import Recompute
 from shardwright.strategy.text.grid_notation import parse_grid
 
 SIZES = (

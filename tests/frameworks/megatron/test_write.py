@@ -17,11 +17,11 @@ import pytest
 from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.megatron.write import SCRIPT
-from shardwright.model.catalog.models_by_name import load_model
-from shardwright.strategy.grid.chunk_layers import chunk_layers
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.strategy.grid.grid_rules import canonical
-from shardwright.strategy.grid.model_counts import num_layers
+from shardwright.strategy.grid.layers_per_chunk import chunk_layers
+from shardwright.strategy.grid.model_size_facts import num_layers
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.plans import facts_of, legal, stored
 from tests.tiers import in_both, numbers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.model.catalog.load_model_by_name import load_model
 
 BASE = (
     "trainer: {{precision: bf16}}\nmodel:\n  micro_batch_size: 1\n  global_batch_size: 64\n "

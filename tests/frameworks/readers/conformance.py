@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_claims import FileKind
-from shardwright.frameworks.launch.launch import Launch
-from shardwright.frameworks.read_documents import documents_of
+from shardwright.frameworks.launch.framework_detection import FileKind
+from shardwright.frameworks.launch.training_launch import Launch
+from shardwright.frameworks.parse_launch_files import documents_of
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.strategy.text.grid_notation import print_grid
 
 ADDED = "zz-not-a-setting-7"

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from tests.frameworks.readers.conformance import Case, Conformance
 
 LLAMA = "llama-3.1-8b"

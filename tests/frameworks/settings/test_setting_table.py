@@ -19,8 +19,8 @@ from shardwright.frameworks.settings.setting_table import (
     values_of,
     written_settings,
 )
-from shardwright.frameworks.settings.value_forms import PERCENT, TEXT, WHOLE
-from shardwright.frameworks.settings.verdicts import Verdict
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.frameworks.settings.value_conversion import PERCENT, TEXT, WHOLE
 
 TABLES = {name: table for name in READERS if (table := READERS.load(name).settings) is not None}
 NUMBERS = st.integers(1, 10**6)

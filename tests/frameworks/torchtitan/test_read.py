@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 
 FILE = """[training]
 local_batch_size = 4

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from shardwright.api.export_plan import export_plan, write_export
-from shardwright.api.stored_answers import PlanOfProblem
+from shardwright.api.problem_of_plan_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
-from shardwright.frameworks.export.placement import HOSTS, RANKS, TABLE
+from shardwright.frameworks.export.rank_placement import HOSTS, RANKS, TABLE
 from shardwright.frameworks.torchtitan.write import (
     FLAVORS,
     FUNCTION,
@@ -27,10 +27,10 @@ from shardwright.frameworks.torchtitan.write import (
     SCHEDULES,
     SCRIPT,
 )
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.orders.action_rows import action_rows
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.program.orders.plan_action_rows import action_rows
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.plans import BATCH, LENGTH, legal, stored
 from tests.frameworks.torchtitan.torchtitan_stub import FullAC, TrainerConfig, stood_in

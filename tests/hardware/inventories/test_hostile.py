@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.documents import lines_and_numbers
+from shardwright.hardware.inventories.documents import size_limited_text as lines_and_numbers
 from shardwright.hardware.inventories.format_detection import read_inventory, read_inventory_file
 
 BOMB = '<!DOCTYPE system [<!ENTITY a "aaaaaaaaaa">' + "".join(

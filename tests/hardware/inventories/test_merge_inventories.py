@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from shardwright.errors import ClusterError
+from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
 from shardwright.hardware.inventories.format_detection import read_inventory
 from shardwright.hardware.inventories.merge_inventories import more_precise_fact
 from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind, FoundFact
-from shardwright.hardware.inventories.read_inventory import cluster_from_inventories
 from shardwright.units import GIB
 from tests.fuzz.mutate import mutated
 from tests.hardware.inventory_files import SAMPLES

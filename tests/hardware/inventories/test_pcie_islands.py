@@ -9,7 +9,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.format_detection import read_inventory
 from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind, PciePaths
-from tests.hardware.inventories.test_read_inventory import read, words_of
+from tests.hardware.inventories.test_cluster_from_inventories import read, words_of
 from tests.hardware.inventory_files import nccl_gpu, rocm_topology, topo_matrix, xgmi_gpu
 
 

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from shardwright.cli.terminal.screen import plain
+from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import StrategyError
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.report.pictures.device_classes import device_classes, device_text, split_paths
-from shardwright.report.pictures.fold_plan_picture import folded_view
+from shardwright.report.pictures.fold_repeated_columns import folded_view
 from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
 from shardwright.report.pictures.plan_picture_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
-from shardwright.report.pictures.split_tree import TreeNode, split_tree, tree_lines
+from shardwright.report.pictures.split_tree_picture import TreeNode, split_tree, tree_lines
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_tree import Split, devices_of
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.text.printable import printable
+from shardwright.strategy.text.printable_text import printable
 from shardwright.strategy.verify.block_coverage import operators_of, stage_pieces
 from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees

@@ -15,9 +15,9 @@ import pytest
 from shardwright.api.draw_plan import draw
 from shardwright.api.request_to_problem import problem_of
 from shardwright.cli.main import run
-from shardwright.cli.terminal.screen import plain
+from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import StrategyError, UsageError
-from shardwright.program.step_trace import ACTIONS, Track
+from shardwright.program.step_timeline import ACTIONS, Track
 from shardwright.report.pictures.plan_picture import PlanPicture
 from shardwright.report.pictures.plan_picture_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg

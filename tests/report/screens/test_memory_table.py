@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 from rich.cells import cell_len
 
-from shardwright.api.simulate_strategy import simulate_strategy_text
-from shardwright.cli.terminal.screen import plain
+from shardwright.api.simulate_strategy import simulation
+from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
-from shardwright.model.catalog.models_by_name import ENTRIES, load_model
-from shardwright.report.line_breaking import Indented
+from shardwright.model.catalog.load_model_by_name import ENTRIES, load_model
 from shardwright.report.screens.memory_table import memory_table
+from shardwright.report.terminal_line_wrapping import Indented
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from tests.tiers import cases, in_proof
@@ -56,7 +56,7 @@ def simulated(model: str) -> Simulation:
     more |= {"image_tokens": 576} if "image" in needed else {}
     for text in GRIDS:
         try:
-            return simulate_strategy_text(
+            return simulation(
                 Request(model=model, cluster="h100-sxm:8", seq_len=1024, global_batch=64, **more),
                 strategy=text,
             )
@@ -95,7 +95,7 @@ def test_a_row_is_one_line(model: str, width: int) -> None:
 
 @cache
 def mixed(cluster: str) -> Simulation:
-    return simulate_strategy_text(
+    return simulation(
         Request(
             model="llama-2-7b",
             cluster=cluster,

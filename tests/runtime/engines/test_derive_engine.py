@@ -18,7 +18,6 @@ from shardwright.runtime.engines.derive_engine import (
     read,
     stated,
 )
-from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.engine_registry import (
     DYNAMO,
     all_engines,
@@ -26,6 +25,7 @@ from shardwright.runtime.engines.engine_registry import (
     load_engine,
     version_notice,
 )
+from shardwright.runtime.engines.serving_engine import Engine
 from tests.tiers import examples
 
 FIELDS = {field.name for field in fields(Engine)} - {*IDENTITY}

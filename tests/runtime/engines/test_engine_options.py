@@ -9,13 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.engines.engine import (
-    Admission,
-    Engine,
-    EngineSetting,
-    Eviction,
-    ExpertExchange,
-)
 from shardwright.runtime.engines.engine_options import (
     BY_NAME,
     OPTIONS,
@@ -26,6 +19,13 @@ from shardwright.runtime.engines.engine_options import (
     word_setting,
 )
 from shardwright.runtime.engines.engine_registry import all_engines, load_engine
+from shardwright.runtime.engines.serving_engine import (
+    Admission,
+    Engine,
+    EngineSetting,
+    Eviction,
+    ExpertExchange,
+)
 from tests.tiers import examples
 
 ENGINES = all_engines()

@@ -22,7 +22,7 @@ from shardwright.search.parallel.engine_by_name import PROCESSES, SERIAL, engine
 from shardwright.search.parallel.engine_protocol import results, rounds
 from shardwright.search.parallel.process_workers import ProcessWorkers, start_method
 from shardwright.search.parallel.worker_pool import Pooled
-from shardwright.search.search_limit import STOP
+from shardwright.search.search_time_limit import STOP
 from tests.search.engine.stand_in_ray import StandIn
 
 SOME = [(SERIAL, 1), (PROCESSES, 1), (PROCESSES, 2), (PROCESSES, 3)]

@@ -12,14 +12,14 @@ import pytest
 
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
-from shardwright.api.searches.plan_records import stored_general
-from shardwright.files.document_text import to_text
-from shardwright.files.stored_documents import document_of
-from shardwright.search.mixed.effort import USUAL, Effort
+from shardwright.api.searches.stored_general_plans import stored_general
+from shardwright.files.canonical_json import to_text
+from shardwright.files.stored_plan_and_simulation import document_of
+from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.parallel import process_workers
 from shardwright.search.parallel.engine_by_name import PROCESSES, SERIAL, engine_of
-from shardwright.search.search_limit import STOP, Limit, Stops, limit_of
 from shardwright.search.search_request import Request
+from shardwright.search.search_time_limit import STOP, Limit, Stops, limit_of
 from tests.tiers import in_both, in_proof
 
 DEGREES = ("2", "4") if in_proof() else ("4",)

@@ -23,14 +23,14 @@ from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.exact.exact_space import ExactSpace
-from shardwright.search.exact.plan_shapes import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.stage_options import (
+from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
+from shardwright.search.exact.priced_stage_options import (
     Illegal,
     StageOption,
     options_in_one_plan,

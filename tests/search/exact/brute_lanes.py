@@ -21,17 +21,17 @@ from shardwright.hardware.cluster import NodeGroup
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.exact.deal_devices import num_members
+from shardwright.search.exact.devices_and_microbatches_of_lanes import num_members
 from shardwright.search.exact.exact_space import ExactSpace
-from shardwright.search.exact.stage_options import stage_of_blocks
+from shardwright.search.exact.priced_stage_options import stage_of_blocks
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Action, Kind, Table
+from shardwright.strategy.plan.pipeline_order import Action, Kind, Table
+from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import Stage
 from tests.search.exact.brute_exact import RUNTIMES, Devices, Trees, all_trees, model_of, orders_of
 
 

@@ -15,16 +15,15 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.certificate import Certificate
 from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
 from shardwright.search.exact.find_exact import find_exact
-from shardwright.search.exact.plan_shapes import plan_of_stages, shape_tasks
-from shardwright.search.exact.stage_options import chain_blocks, options_in_one_plan
-from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
+from shardwright.search.exact.lower_plan_without_order import plan_of_stages, shape_tasks
+from shardwright.search.exact.priced_stage_options import chain_blocks, options_in_one_plan
+from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
 from shardwright.search.exact.stage_split_trees import (
     CutNode,
     TreeSpace,
@@ -33,9 +32,10 @@ from shardwright.search.exact.stage_split_trees import (
     tree_placements,
 )
 from shardwright.search.exact.static_orders import num_orders, pipeline_orders, stage_orders
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.plan.order import Action, Kind, Table
+from shardwright.strategy.plan.pipeline_order import Action, Kind, Table
 from shardwright.strategy.plan.plan import ALL, Plan, Shards, State
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan

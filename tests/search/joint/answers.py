@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardwright.search.certificate import JointPart
 from shardwright.search.joint.find_joint import JointDetail
+from shardwright.search.optimality_certificate import JointPart
 from shardwright.search.search_answer import GeneralAnswer
 
 JointAnswer = GeneralAnswer[JointDetail]

@@ -9,22 +9,26 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
-from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
-from shardwright.search.grid.members.declared_space import standard_space
-from shardwright.search.joint.joint_member import JointPlan, plan_of_cut
-from shardwright.search.joint.label_arrays import has_equal_layers, label_pipeline_of, splits_of
-from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
-from shardwright.search.joint.label_options import Cells, Pipeline
-from shardwright.search.joint.layer_chain import chain_of
-from shardwright.search.joint.pipeline_shapes import (
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of as kernel_facts
+from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.joint.joint_plan_costs import JointPlan, plan_of_cut
+from shardwright.search.joint.joint_space import (
     PipelineShape,
     ShapedSpace,
     joint_space,
     shaped_space,
 )
-from shardwright.search.joint.score_member import path_score
-from shardwright.search.joint.solve_pipeline import border_of, decode_choice, fill_cells
+from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
+from shardwright.search.joint.label_program_inputs import (
+    has_equal_layers,
+    label_pipeline_of,
+    splits_of,
+)
+from shardwright.search.joint.layer_chain import chain_of
+from shardwright.search.joint.pipeline_label_bound import border_of, decode_choice, fill_cells
+from shardwright.search.joint.rank_options_for_labels import Cells, Pipeline
+from shardwright.search.joint.score_joint_plan import path_score
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, random_of, seeds
 

@@ -11,40 +11,44 @@ import pytest
 
 from shardwright.cost.step.grid_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.schedules.action_table import I, W
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
-from shardwright.search.grid.members.declared_space import standard_space
-from shardwright.search.joint.action_order import (
-    UNITS_PER_SECOND,
-    activation_room_of_ranks,
-    weight_gradients_by_chunk,
-    with_found_order,
-)
+from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of as kernel_facts
+from shardwright.search.grid.members.grid_search_space import standard_space
 from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.find_joint import FOUND_ORDERS, find_joint
-from shardwright.search.joint.joint_member import (
+from shardwright.search.joint.joint_plan_costs import (
     ChunkChoice,
     JointPlan,
     joint_step_costs,
     plan_of_cut,
     plan_of_sizes,
 )
-from shardwright.search.joint.label_arrays import has_equal_layers, label_pipeline_of, splits_of
+from shardwright.search.joint.joint_plan_orders import (
+    UNITS_PER_SECOND,
+    activation_room_of_ranks,
+    weight_gradients_by_chunk,
+    with_found_order,
+)
+from shardwright.search.joint.joint_plan_to_general_plan import general_plan
+from shardwright.search.joint.joint_space import PipelineShape, joint_space, shaped_space
+from shardwright.search.joint.label_program_inputs import (
+    has_equal_layers,
+    label_pipeline_of,
+    splits_of,
+)
 from shardwright.search.joint.layer_chain import chain_of
-from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
+from shardwright.search.joint.pipeline_label_bound import RankChoice, bound_pipeline
 from shardwright.search.joint.recompute_with_order import (
     memory_options_of_rank,
     search_recompute_and_order,
 )
-from shardwright.search.joint.score_member import ScoredPlan, path_score, simulate_scored
-from shardwright.search.joint.searched_order_pipelines import any_order_pipelines
-from shardwright.search.joint.solve_pipeline import RankChoice, bound_pipeline
+from shardwright.search.joint.score_joint_plan import ScoredPlan, path_score, simulate_scored
+from shardwright.search.joint.search_any_order import any_order_pipelines
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
-from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.verify.check_plan import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
 from tests.search.problems import facts_of, real_problem

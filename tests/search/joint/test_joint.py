@@ -11,28 +11,32 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
-from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of as kernel_facts
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.grid.members.grid_search_space import standard_space
 from shardwright.search.joint.chunk_layer_counts import (
     layer_count_bounds,
     layer_counts,
     least_full_recompute,
 )
 from shardwright.search.joint.find_joint import find_joint
-from shardwright.search.joint.joint_member import plan_of_cut, plan_of_sizes
-from shardwright.search.joint.label_arrays import has_equal_layers, label_pipeline_of, splits_of
+from shardwright.search.joint.joint_plan_costs import plan_of_cut, plan_of_sizes
+from shardwright.search.joint.joint_plan_to_general_plan import general_plan
+from shardwright.search.joint.joint_space import joint_space, shaped_space
+from shardwright.search.joint.label_program_inputs import (
+    has_equal_layers,
+    label_pipeline_of,
+    splits_of,
+)
 from shardwright.search.joint.layer_chain import chain_of
-from shardwright.search.joint.pipeline_shapes import joint_space, shaped_space
-from shardwright.search.joint.score_member import path_score, simulate_scored
-from shardwright.search.joint.solve_pipeline import RankChoice, bound_pipeline
+from shardwright.search.joint.pipeline_label_bound import RankChoice, bound_pipeline
+from shardwright.search.joint.score_joint_plan import path_score, simulate_scored
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
-from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
-from shardwright.strategy.grid.chunk_layers import chunk_layers
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.layers_per_chunk import chunk_layers
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.verify.check_plan import verify
 from tests.search.joint.answers import part_of
 from tests.search.problems import Case, facts_of, real_problem, small_case

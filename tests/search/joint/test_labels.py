@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from shardwright.compiled import python_form
-from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
-from shardwright.search.joint import label_options
-from shardwright.search.joint.label_options import Pipeline, Splits, in_flight
-from shardwright.search.joint.solve_pipeline import PRECISION, bound_pipeline
+from shardwright.cost.step.compiled_cost_terms import reserved_bytes, temporary_bytes
+from shardwright.kernel_compilation import python_form
+from shardwright.search.joint import rank_options_for_labels as label_options
+from shardwright.search.joint.pipeline_label_bound import PRECISION, bound_pipeline
+from shardwright.search.joint.rank_options_for_labels import Pipeline, Splits, in_flight
 from tests.tiers import many, seeds
 
 INSTANCES = many(30, 80)

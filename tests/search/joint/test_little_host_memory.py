@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
-from shardwright.program.problem import Problem, under
-from shardwright.program.rule_violations import facts_of
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.program.strategy_rule_violations import facts_of
+from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
-from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of as kernel_facts
+from shardwright.search.grid.members.grid_search_space import standard_space
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
-from shardwright.search.joint.host_share import host_share
-from shardwright.search.joint.joint_member import JointPlan, plan_of_cut
-from shardwright.search.joint.label_arrays import has_equal_layers
-from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
-from shardwright.search.joint.score_member import path_score, simulate_scored
-from shardwright.search.joint.search_progress import JointInputs
-from shardwright.search.joint.solve_pipeline import PipelineBound, RankChoice, bound_pipeline
-from shardwright.search.joint.write_plan import general_plan
+from shardwright.search.joint.host_memory_share import host_share
+from shardwright.search.joint.joint_plan_costs import JointPlan, plan_of_cut
+from shardwright.search.joint.joint_plan_to_general_plan import general_plan
+from shardwright.search.joint.joint_search_state import JointInputs
+from shardwright.search.joint.joint_space import PipelineShape, joint_space, shaped_space
+from shardwright.search.joint.label_program_inputs import has_equal_layers
+from shardwright.search.joint.pipeline_label_bound import PipelineBound, RankChoice, bound_pipeline
+from shardwright.search.joint.score_joint_plan import path_score, simulate_scored
 from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.simulator.prediction import HostMemory
 from tests.program.small import cluster_of, problem_of

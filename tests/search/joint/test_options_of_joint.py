@@ -11,21 +11,21 @@ import pytest
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.errors import InfeasibleError, RuntimeModelError, UsageError
-from shardwright.hardware.changed_cluster import smallest_memory_bytes
-from shardwright.program.rule_violations import facts_of
+from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.declared_space import (
+from shardwright.search.grid.members.default_searched_options import searched_options
+from shardwright.search.grid.members.grid_search_space import (
     Space,
     parts_of,
     restricted,
     standard_space,
     with_options,
 )
-from shardwright.search.grid.members.searched_options import searched_options
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
-from shardwright.search.joint.pipeline_shapes import joint_space
-from shardwright.search.joint.write_plan import general_plan
+from shardwright.search.joint.joint_plan_to_general_plan import general_plan
+from shardwright.search.joint.joint_space import joint_space
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.joint.answers import JointAnswer, part_of

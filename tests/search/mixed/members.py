@@ -21,12 +21,12 @@ from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedLane, MixedPlan
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.strategy.plan.plan import Plan
 
 CLUSTERS = (

@@ -19,30 +19,30 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.program.problem import Problem, under
-from shardwright.search.grid.bounds.bounded_space import Bounded, bound_space
+from shardwright.program.training_problem import Problem, under
+from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
-from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, pool_grid_space
-from shardwright.search.mixed.plans.write_plan import (
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, pool_grid_space
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedLane,
     MixedPlan,
     general_plan,
     move_to_pool,
 )
 from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.stage_tables import LAYER
+from shardwright.search.mixed.stages.stage_cost_table import LAYER
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import SEARCH_MEMORY
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.grid.grid_to_plan import FULL, plan_of
+from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 from tests.search.mixed.members import CLUSTERS, mixed_problem, replicas_that_fit
 from tests.search.small_mixed import drawn_mixed, with_one_card, zoned
 from tests.tiers import random_of

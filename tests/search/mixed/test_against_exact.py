@@ -16,13 +16,13 @@ from math import inf
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.program.problem import Problem, under
+from shardwright.program.training_problem import Problem, under
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Plan, Shards
 from tests.search.exact.brute_lanes import LaneMember, LanesInstance, every_member, written
 from tests.search.small_mixed import drawn_mixed, with_one_card

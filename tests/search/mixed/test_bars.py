@@ -8,9 +8,9 @@ from functools import lru_cache
 import pytest
 
 from shardwright.api.request_to_problem import problem_of, with_defaults
-from shardwright.search.mixed.effort import USUAL
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.plans.write_plan import MixedPlan
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
+from shardwright.search.mixed.search_effort_limits import USUAL
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
 

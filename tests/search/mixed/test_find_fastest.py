@@ -17,9 +17,8 @@ from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.program.problem import Problem, under
+from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.certificate import Certificate
 from shardwright.search.mixed.bounds.time_bound import (
     BranchAndBound,
     covers_space,
@@ -27,34 +26,35 @@ from shardwright.search.mixed.bounds.time_bound import (
     seconds_of,
     step_of,
 )
-from shardwright.search.mixed.effort import USUAL
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
-from shardwright.search.mixed.plans import composition_search
-from shardwright.search.mixed.plans.composition_search import (
+from shardwright.search.mixed.plans import compose_at_time_limits as composition_search
+from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, best_pool_grid
+from shardwright.search.mixed.plans.compose_at_time_limits import (
     SubspaceAnswer,
     SubspaceQuery,
     compose_subspace,
     first_limit,
     full_subspace,
 )
-from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, best_pool_grid
-from shardwright.search.mixed.plans.simulated_plans import SearchState
-from shardwright.search.mixed.plans.write_plan import (
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedLane,
     MixedPlan,
     general_plan,
     subspace_of,
 )
+from shardwright.search.mixed.plans.plan_search_state import SearchState
+from shardwright.search.mixed.search_effort_limits import USUAL
 from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed_certificate import MixedPart, Subspace
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed_cluster_certificate import MixedPart, Subspace
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
-from shardwright.search.search_limit import Stops
 from shardwright.search.search_request import SEARCH_MEMORY, Request
+from shardwright.search.search_time_limit import Stops
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (
     KINDS,

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import UsageError
+from shardwright.search.orders.chunk_memory_options import MemoryOptions, with_chosen_options
 from shardwright.search.orders.find_order import make_found_order
 from shardwright.search.orders.find_order_and_memory import (
     FoundOrderWithMemory,
     find_order_with_memory,
 )
 from shardwright.search.orders.found_order import evaluate_order
-from shardwright.search.orders.memory_option import MemoryOptions, with_chosen_options
+from shardwright.search.orders.makespan_lower_bounds import order_bounds
 from shardwright.search.orders.order_and_memory_bound import memory_bound
-from shardwright.search.orders.order_bounds import order_bounds
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from tests.search.orders.exact import LARGEST, decode, starts_of
 

@@ -10,13 +10,13 @@ import pytest
 
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.model.catalog.models_by_name import load_model
-from shardwright.program.problem import Problem
+from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.orders.find_order import find_order
-from shardwright.search.orders.order_bounds import order_bounds
+from shardwright.search.orders.makespan_lower_bounds import order_bounds
 from shardwright.search.orders.order_problem import OrderProblem
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid
 from tests.jobs import training_job
 from tests.search.orders.replay import chain, replay

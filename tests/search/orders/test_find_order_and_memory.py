@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.search.orders.find_order import find_order
-from shardwright.search.orders.find_order_and_memory import find_order_with_memory
-from shardwright.search.orders.found_order import codes_of_table, evaluate_order
-from shardwright.search.orders.memory_knapsack import best_choice_for_order, option_combinations
-from shardwright.search.orders.memory_option import (
+from shardwright.search.orders.chunk_memory_options import (
     MemoryOption,
     MemoryOptions,
     pareto_options,
     with_chosen_options,
 )
+from shardwright.search.orders.find_order import find_order
+from shardwright.search.orders.find_order_and_memory import find_order_with_memory
+from shardwright.search.orders.found_order import codes_of_table, evaluate_order
+from shardwright.search.orders.memory_knapsack import best_choice_for_order, option_combinations
 from shardwright.search.orders.named_schedules import named_tables
 from shardwright.search.orders.order_and_memory_bound import memory_bound
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays

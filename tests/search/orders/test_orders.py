@@ -22,10 +22,10 @@ from shardwright.search.orders.found_order import (
     table_of_codes,
 )
 from shardwright.search.orders.list_scheduling import deeper_chunk_bytes, list_schedule
+from shardwright.search.orders.makespan_lower_bounds import order_bounds
 from shardwright.search.orders.named_schedules import named_tables
-from shardwright.search.orders.order_bounds import order_bounds
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
-from shardwright.search.orders.repetend import repetends, unroll
+from shardwright.search.orders.repeating_blocks import repetends, unroll
 from tests.schedules.csv_reader import parse_csv
 from tests.search.orders.replay import chain, problem_of, problems, replay
 from tests.tiers import examples, seeds

@@ -10,20 +10,20 @@ from random import Random
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.cluster_states import NodeState, State, cluster_in_state, time_shares
+from shardwright.hardware.slowdown_scenarios import NodeState, State, cluster_in_state, time_shares
 from shardwright.search.parallel.engine_by_name import PROCESSES, engine_of
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.robust import find_robust as robust
-from shardwright.search.robust.find_robust import find_robust
-from shardwright.search.robust.plans_in_one_state import (
+from shardwright.search.robust.best_plans_in_one_state import (
     Contender,
     GridQuestion,
     StateQuestion,
     seconds_in,
 )
+from shardwright.search.robust.find_robust import find_robust
 from shardwright.search.scenario_certificate import tail_mean
 from shardwright.search.search_answer import GeneralAnswer
-from shardwright.search.search_limit import STOP
+from shardwright.search.search_time_limit import STOP
 from tests.search.brute import count
 from tests.search.problems import Case, small_case
 from tests.tiers import in_proof, many, seeds

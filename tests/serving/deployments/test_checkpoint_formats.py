@@ -12,7 +12,7 @@ from shardwright.api.simulate_deployment import serve_simulate
 from shardwright.api.simulate_strategy import simulate
 from shardwright.errors import InfeasibleError, ModelError
 from shardwright.job.serving_job import NumberFormat
-from shardwright.model.catalog.models_by_name import catalog_entry
+from shardwright.model.catalog.load_model_by_name import catalog_entry
 from shardwright.search.search_request import Request
 from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.serving_answer import ServingAnswer

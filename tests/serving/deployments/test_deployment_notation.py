@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.serving.deployments.deployment_notation import parse_deployment, print_deployment
-from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
+from shardwright.serving.deployments.worker_pools import Deployment, Worker, WorkerPool, WorkerRole
 from tests.tiers import examples
 
 DEGREES = st.sampled_from((1, 2, 3, 4, 8, 16))

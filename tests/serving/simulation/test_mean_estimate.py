@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob
-from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.simulation.compiled_loop import serve_requests
+from shardwright.runtime.engines.serving_engine import Batching
+from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
 from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet
+from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
 from shardwright.serving.simulation.mean_estimate import MeanLoad, estimate_stacked, stack_tables
-from shardwright.serving.simulation.user_metrics import metrics
 from shardwright.serving.traffic.draw_requests import draw_requests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from shardwright.errors import DataError, UsageError
-from shardwright.hardware.catalog.fitted_constants import DECLARED, SHIPPED, Constants
-from shardwright.validation.fits.predictions import Predictor, predictor
-from shardwright.validation.reader import Fitted
+from shardwright.hardware.catalog.fitted_training_constants import DECLARED, SHIPPED, Constants
+from shardwright.validation.fits.cached_parallel_predictions import Predictor, predictor
+from shardwright.validation.table_reader import Fitted
+from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.fit_constants import (
     PRIOR,
     Fit,
@@ -24,8 +25,7 @@ from shardwright.validation.training.fit_constants import (
     refine,
     row_weights,
 )
-from shardwright.validation.training.folds import FOLDS
-from shardwright.validation.training.measured_run import TrainingRun, identity_of
+from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import step_seconds
 from shardwright.validation.training.training_reader import TRAINING
 from tests.tiers import in_both, many

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
-from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_run
-from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.row_to_training_run import to_training_run
 from tests.validation.published import FOLDER, facts, rows
 from tests.validation.test_anyones_table import EXPERTS, case, read
 

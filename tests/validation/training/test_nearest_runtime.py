@@ -7,10 +7,10 @@ import pytest
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.fit_constants import read_folds
-from shardwright.validation.training.measured_rows import TrainingMetric
 from shardwright.validation.training.nearest_runtime import nearest_runtime, with_nearest_runtime
 from shardwright.validation.training.predict_run import predict_run
 from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.training.training_table_columns import TrainingMetric
 from tests.validation.published import FOLDER, case_of, rows
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.strategy.grid.grid import Recompute
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.parallelism_grid import Recompute
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.training import table_spellings

@@ -18,28 +18,28 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.frameworks.export.exporter import PlanToExport, export_files
-from shardwright.frameworks.export.option_flags import flag_pairs
-from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.export.runtime_option_flags import flag_pairs
+from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.read_launch import read_launch, settings_of_files
 from shardwright.frameworks.registry import READERS, STRATEGY_FLAGS, TARGETS
 from shardwright.hardware.cluster import Cluster
-from shardwright.program.problem import Problem
-from shardwright.program.rule_violations import grid_violations
-from shardwright.progress import Progress
+from shardwright.program.strategy_rule_violations import grid_violations
+from shardwright.program.training_problem import Problem
+from shardwright.progress_callback import Progress
 from shardwright.runtime.launch_arguments import ON
 from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order, offered_values
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.declared_space import Space
-from shardwright.search.grid.single_changes import one_change, simulated_change
-from shardwright.search.grid.unsearched_options import LEAST_GAIN, with_helping_options
+from shardwright.search.grid.gain_of_unsearched_options import LEAST_GAIN, with_helping_options
+from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.neighbour_strategies import one_change, simulated_change
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.search.strategy_difference import fullest
 from shardwright.simulator.plan_simulation import plan_of_grid
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 
 NUM_CHANGES = 3
@@ -65,7 +65,7 @@ def read_request(
         DataError: the files cannot be read.
         UsageError: neither the files nor the request have the length of a sample or the batch.
     """
-    from shardwright.model.requested_model import requested_model
+    from shardwright.model.load_requested_model import requested_model
 
     model = requested_model(request.model, train=request.train, teacher=request.teacher)
     launch = read_launch(

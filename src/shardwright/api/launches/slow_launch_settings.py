@@ -13,17 +13,17 @@ from shardwright.api.request_to_problem import problem_of
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
-from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.megatron.refused_arguments import REFUSED_LAYERS
 from shardwright.frameworks.registry import READERS
 from shardwright.frameworks.settings.setting_table import half_settings
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.rule_violations import grid_violations
+from shardwright.program.strategy_rule_violations import grid_violations
 from shardwright.search.advice_answer import Change
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.model_counts import num_layers
+from shardwright.strategy.grid.model_size_facts import num_layers
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 LEAST_GAIN: Final = 0.01
 """Least gain, as a share of the step, of a reported cause."""

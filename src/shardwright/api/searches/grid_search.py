@@ -13,25 +13,25 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
-from shardwright.api.searches.nearby_sizes import suggest_nearby
+from shardwright.api.searches.nearby_batches_and_devices import suggest_nearby
 from shardwright.files.compare_documents import require_same
-from shardwright.files.stored_documents import StoredPlan, document_of, stored_answer
-from shardwright.hardware.changed_cluster import scale_network
+from shardwright.files.stored_plan_and_simulation import StoredPlan, document_of, stored_answer
+from shardwright.hardware.limit_or_scale_cluster import scale_network
 from shardwright.hardware.reliability import job_reliability
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
-from shardwright.progress import Progress
+from shardwright.program.training_problem import Problem
+from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import answer_of, search_and_answer
-from shardwright.search.grid.members.declared_space import Space, row_of
+from shardwright.search.grid.members.grid_search_space import Space, row_of
 from shardwright.search.grid.search_by_mesh import Searched, search
 from shardwright.search.grid.verify_certificate import Recheck, recheck
 from shardwright.search.search_answer import Answer, Goodput, Nearby, Sensitivity
-from shardwright.search.search_limit import STOP, Limit, limit_of
 from shardwright.search.search_request import Request
+from shardwright.search.search_time_limit import STOP, Limit, limit_of
 from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIGA
 
 NOTABLE_DEVICES = 512

@@ -15,17 +15,17 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
-from shardwright.api.searches.unsearched_options import unsearched_beside
+from shardwright.api.searches.gain_of_unsearched_options import unsearched_beside
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
-from shardwright.progress import Progress
+from shardwright.progress_callback import Progress
 from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
-from shardwright.search.joint.write_plan import joint_plan_text
+from shardwright.search.joint.joint_plan_to_general_plan import joint_plan_text
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_answer import GeneralAnswer, Unsearched
-from shardwright.search.search_limit import Stops
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.grid import Grid
+from shardwright.search.search_time_limit import Stops
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))

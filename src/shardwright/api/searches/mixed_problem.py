@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.api.request_to_problem import require_headroom
-from shardwright.hardware.changed_cluster import reserve_memory_share
-from shardwright.program.problem import Problem
+from shardwright.hardware.limit_or_scale_cluster import reserve_memory_share
+from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.mixed.stages.pinned_values import PinnedValues, pinned_values_of
+from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines
 from shardwright.search.mixed.stages.stage_meshes import has_experts
-from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
 from shardwright.search.search_request import Request
 
 NAME = "mixed"

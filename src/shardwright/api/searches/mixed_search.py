@@ -15,29 +15,29 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.searches.mixed_problem import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import DataError, UsageError
-from shardwright.program.problem import Problem, under
-from shardwright.progress import Progress
+from shardwright.program.training_problem import Problem, under
+from shardwright.progress_callback import Progress
 from shardwright.runtime.runtime_registry import options_in_text
-from shardwright.search.certificate import Certificate
-from shardwright.search.grid.unsearched_options import unsearched
+from shardwright.search.grid.gain_of_unsearched_options import unsearched
 from shardwright.search.mixed.bounds.cost_bound import interval_holds
 from shardwright.search.mixed.bounds.time_bound import covers_space, dual_holds
 from shardwright.search.mixed.cost_certificate import Goal
-from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.find_cheapest import find_for_goal
+from shardwright.search.mixed.find_by_cost_or_energy import find_for_goal
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.price_per_second import price_per_second_of
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, pool_grid_space
-from shardwright.search.mixed.plans.write_plan import MixedPlan
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.pool_cost_rates import price_per_second_of
+from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, pool_grid_space
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
+from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.searched_space import TOLERANCE
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
-from shardwright.search.mixed_certificate import ValuedPart
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed_cluster_certificate import ValuedPart
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_answer import GeneralAnswer, Unsearched
-from shardwright.search.search_limit import Stops
 from shardwright.search.search_request import Request
+from shardwright.search.search_time_limit import Stops
 
 
 def plan_mixed(

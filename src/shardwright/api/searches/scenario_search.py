@@ -15,16 +15,20 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.searches.mixed_problem import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
-from shardwright.hardware.cluster_states import State, cluster_in_state, time_shares
-from shardwright.program.problem import Problem
-from shardwright.progress import Progress
+from shardwright.hardware.slowdown_scenarios import State, cluster_in_state, time_shares
+from shardwright.program.training_problem import Problem
+from shardwright.progress_callback import Progress
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
+from shardwright.search.robust.best_plans_in_one_state import (
+    GridQuestion,
+    MixedQuestion,
+    StateQuestion,
+)
 from shardwright.search.robust.find_robust import find_robust
-from shardwright.search.robust.plans_in_one_state import GridQuestion, MixedQuestion, StateQuestion
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 
 def plan_robust(

@@ -12,8 +12,8 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Final
 
-from shardwright.cli.parsing.light_typer import Argument, Option, group
-from shardwright.cli.parsing.token_counts import read_batch, read_count
+from shardwright.cli.parsing.option_declarations import Argument, Option, group
+from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
 from shardwright.errors import UsageError
 from shardwright.hardware.catalog.list_prices import catalog_price_name
 from shardwright.search.search_request import Choices, Request

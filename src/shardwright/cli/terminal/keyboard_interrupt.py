@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from shardwright.search.search_limit import STOP
+from shardwright.search.search_time_limit import STOP
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, also where the search still had an answer."""

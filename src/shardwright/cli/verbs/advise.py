@@ -7,13 +7,17 @@ from typing import Annotated
 from shardwright.api.launches import launch_advice
 from shardwright.api.request_to_problem import load_cluster
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument, Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.parsing.token_counts import read_batch, read_count
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Argument, Option
+from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.frameworks.registry import READERS
-from shardwright.report.screens.advice_screen import advice_document, advice_line, render_advice
+from shardwright.report.screens.launch_advice_screen import (
+    advice_document,
+    advice_line,
+    render_advice,
+)
 from shardwright.search.search_request import Request
 
 

@@ -11,14 +11,18 @@ from rich.console import Group
 from shardwright.calibrate import calibrate_request
 from shardwright.calibrate.calibrate_settings import Calibration
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
-from shardwright.files.document_text import to_text
+from shardwright.files.canonical_json import to_text
 from shardwright.files.profile_file import profile_document
-from shardwright.report.screens.profile_screen import check_document, render_check, render_profile
+from shardwright.report.screens.calibration_profile_screen import (
+    check_document,
+    render_check,
+    render_profile,
+)
 
 
 def calibrate(

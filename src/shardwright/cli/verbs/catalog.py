@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Argument
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
 from shardwright.hardware.accelerator import Accelerator
@@ -23,13 +23,13 @@ from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import PRECISIONS
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.catalog.models_by_name import ENTRIES
-from shardwright.report.line_breaking import WrappedText
-from shardwright.report.table_style import plain_table
-from shardwright.runtime.engines.engine import Engine
+from shardwright.model.catalog.load_model_by_name import ENTRIES
+from shardwright.report.terminal_line_wrapping import WrappedText
+from shardwright.report.terminal_table import plain_table
 from shardwright.runtime.engines.engine_options import OPTIONS as ENGINE_OPTIONS
 from shardwright.runtime.engines.engine_registry import all_engines
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_options import OPTIONS, offered_values
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.schedules.schedule_registry import SCHEDULES

@@ -7,14 +7,14 @@ from typing import Annotated
 
 from shardwright.api.read_clusters import ALL_FORMATS, read_cluster, show_cluster
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument, Option
-from shardwright.cli.parsing.parse_command import verbs
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Argument, Option
+from shardwright.cli.parsing.verb_from_function import verbs
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
-from shardwright.report.pictures.cluster_picture import cluster_document
 from shardwright.report.pictures.cluster_svg import cluster_page, cluster_svg
 from shardwright.report.pictures.cluster_text import ClusterText
-from shardwright.report.screens.cluster_facts_screen import (
+from shardwright.report.pictures.cluster_tree import cluster_document
+from shardwright.report.screens.cluster_read_screen import (
     cluster_facts_document,
     render_cluster_facts,
 )

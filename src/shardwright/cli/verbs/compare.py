@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from shardwright.api import compare_strategies
-from shardwright.cli import verdict
+from shardwright.cli import prediction_exit_code as verdict
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument, Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
-from shardwright.report.screens.comparison_screen import (
+from shardwright.cli.parsing.option_declarations import Argument, Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.report.screens.strategy_comparison_screen import (
     by_step_time,
     comparison_document,
     render_comparison,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from shardwright.api import draw_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument, Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Argument, Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.report.pictures.plan_picture_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText

@@ -7,13 +7,13 @@ from importlib import import_module
 from rich.console import Group, RenderableType
 
 from shardwright.api import simulate_strategy
-from shardwright.cli import verdict
+from shardwright.cli import prediction_exit_code as verdict
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.plan_file import read_saved, require_breakdown_sum
-from shardwright.files.stored_documents import StoredPlan, StoredSimulation, document_of
-from shardwright.report.screens.joint_search_screen import render_certificate
+from shardwright.files.stored_plan_and_simulation import StoredPlan, StoredSimulation, document_of
+from shardwright.report.screens.general_search_screen import render_certificate
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
 
 
@@ -40,7 +40,7 @@ def _picture(saved: StoredSimulation) -> RenderableType:
         return render_explanation(saved.answer)
     simulation, frameworks = (
         saved.simulation,
-        import_module("shardwright.cli.terminal.frameworks_for_plan"),
+        import_module("shardwright.cli.terminal.exportable_frameworks_section"),
     )
     explained = render_explained(simulation, picture=simulate_strategy.small_picture(simulation))
     certificate = [render_certificate(saved.certificate)] if isinstance(saved, StoredPlan) else []

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 from shardwright.api.export_plan import export_plan, write_export
-from shardwright.api.stored_answers import stored_plan
+from shardwright.api.problem_of_plan_file import stored_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument, Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
-from shardwright.files.document_text import read_text
+from shardwright.cli.parsing.option_declarations import Argument, Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.files.canonical_json import read_text
 from shardwright.files.plan_file import read_saved
-from shardwright.frameworks.export.hosts import parse_hosts
+from shardwright.frameworks.export.host_file import parse_hosts
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import TARGETS
 from shardwright.search.answer_summary import misfit_text

@@ -9,16 +9,17 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.api.general_searches import SEARCHES
+from shardwright.api.general_search_table import SEARCHES
 from shardwright.api.request_to_problem import SearchMethod
 from shardwright.cli.parsing.shared_options import AnswerForm
-from shardwright.cli.terminal import keyboard_interrupt, screen
+from shardwright.cli.terminal import keyboard_interrupt
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_request import Request
 
 if TYPE_CHECKING:
-    from shardwright.cli.terminal.extra_answers import ExtraAnswers
+    from shardwright.cli.terminal.additional_sections import ExtraAnswers
     from shardwright.search.simulated_strategy import Simulation
 
 
@@ -43,7 +44,7 @@ def plan(
     keyboard_interrupt.note(waited=answer.waited)
     # The modules that print an answer are imported after the search, whose first plan they would
     # delay.
-    code: int = import_module("shardwright.cli.plan_general_screen").print_general(
+    code: int = import_module("shardwright.cli.print_general_plan").print_general(
         request, answer, search, cost=cost, output=output, form=form
     )
     return code

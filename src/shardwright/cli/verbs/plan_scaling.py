@@ -10,27 +10,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.searches.repeated_searches import (
+from shardwright.api.searches.device_and_batch_sweeps import (
     plan_batches,
     plan_device_counts,
     powers_between,
     progress_rate,
 )
 from shardwright.api.training_run_cost import with_training_cost
+from shardwright.cli.parsing.parse_token_counts import AUTO, read_batch, read_count
 from shardwright.cli.parsing.shared_options import AnswerForm
-from shardwright.cli.parsing.token_counts import AUTO, read_batch, read_count
-from shardwright.cli.terminal import screen
-from shardwright.cli.terminal.extra_answers import ExtraAnswers
-from shardwright.cli.verdict import simulation_line
+from shardwright.cli.prediction_exit_code import simulation_line
+from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.cli.terminal.additional_sections import ExtraAnswers
 from shardwright.errors import UsageError
-from shardwright.report.screens.comparison_screen import render_training, training_document
-from shardwright.report.screens.scaling_screen import (
+from shardwright.report.screens.device_and_batch_scaling_screen import (
     batches_document,
     render_batches,
     render_scaling,
     scaling_document,
 )
-from shardwright.search.repeated_search import ScalingTable
+from shardwright.report.screens.strategy_comparison_screen import render_training, training_document
+from shardwright.search.scaling_and_batch_results import ScalingTable
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Final
 import typer
 
 from shardwright.api import run_plan
-from shardwright.api.stored_answers import PlanOfProblem, stored_plan
+from shardwright.api.problem_of_plan_file import PlanOfProblem, stored_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Option, group, values_by_flag
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Option, group, values_by_flag
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.checkpoints.folder_lock import locked_folder
-from shardwright.execute.checkpoints.remembered_options import (
+from shardwright.execute.checkpoints.stored_run_options import (
     changed_options,
     merge_stored_options,
     store_options,
@@ -28,7 +28,7 @@ from shardwright.execute.checkpoints.remembered_options import (
 )
 from shardwright.execute.launch.end_with_launcher import end_with_launcher
 from shardwright.execute.launch.metrics_file import add_line, metrics_line
-from shardwright.execute.launch.resumed_run_facts import (
+from shardwright.execute.launch.resumed_run_checks import (
     WORDS,
     compare_facts,
     facts_of,
@@ -60,9 +60,9 @@ from shardwright.execute.launch.tensorboard import Write, tensorboard_writer
 from shardwright.execute.training.learning_rate import CURVES
 from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.files.plan_file import read_saved
-from shardwright.files.stored_documents import StoredSimulation
+from shardwright.files.stored_plan_and_simulation import StoredSimulation
 from shardwright.files.trace_file import trace_text
-from shardwright.report.screens.run_screen import (
+from shardwright.report.screens.training_run_screen import (
     evaluation_text,
     render_run,
     run_document,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
-from shardwright.files.document_text import to_text
-from shardwright.files.schemas import schema_of
+from shardwright.cli.parsing.option_declarations import Argument
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.files.canonical_json import to_text
+from shardwright.files.json_schemas import schema_of
 
 Kind = Annotated[str, Argument(metavar="KIND", help="plan, simulation, profile or trace.")]
 

@@ -9,10 +9,10 @@ from rich.console import Group
 from shardwright.api import simulate_deployment
 from shardwright.api.execute_deployment import prove_deployment
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Option, group
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
-from shardwright.files.document_text import to_text
+from shardwright.cli.parsing.option_declarations import Option, group
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.files.canonical_json import to_text
 from shardwright.report.serving.deployment_screen import (
     estimate_document,
     render_estimate,

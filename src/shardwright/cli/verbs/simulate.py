@@ -8,12 +8,16 @@ from typing import Annotated
 from rich.console import Group, RenderableType
 
 from shardwright.api import simulate_strategy
-from shardwright.cli import verdict
+from shardwright.cli import prediction_exit_code as verdict
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
-from shardwright.files.stored_documents import file_text, prediction_document, stored_simulation
+from shardwright.cli.parsing.option_declarations import Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.files.stored_plan_and_simulation import (
+    file_text,
+    prediction_document,
+    stored_simulation,
+)
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.search.simulated_strategy import Simulation
 
@@ -45,7 +49,7 @@ def simulate(
     request = shared_options.read_request(model, cluster, job=job, platform=platform)
     text = screen.text_or_stdin(strategy)
     with screen.progress(form, doing=screen.SIMULATING):
-        simulation = simulate_strategy.simulate_strategy_text(request, strategy=text)
+        simulation = simulate_strategy.simulation(request, strategy=text)
     if output is not None:
         screen.save(output, file_text(stored_simulation(simulation), output))
     screen.print_answer(
@@ -62,7 +66,7 @@ def _picture(simulation: Simulation) -> RenderableType:
     shown = render_simulation(simulation, picture=simulate_strategy.small_picture(simulation))
     if simulation.grid is not None:
         return shown
-    frameworks = import_module("shardwright.cli.terminal.frameworks_for_plan")
+    frameworks = import_module("shardwright.cli.terminal.exportable_frameworks_section")
     return Group(shown, *frameworks.frameworks_of(stored_simulation(simulation)).sections)
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from shardwright.api import trace_step
-from shardwright.api.stored_answers import stored_plan
+from shardwright.api.problem_of_plan_file import stored_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.files.plan_file import read_saved
 from shardwright.files.trace_file import read_measured, trace_text
-from shardwright.program.step_trace import StepTrace
-from shardwright.report.screens.trace_screen import (
+from shardwright.program.step_timeline import StepTrace
+from shardwright.report.screens.step_trace_screen import (
     comparison_document,
     render_comparison,
     render_trace,

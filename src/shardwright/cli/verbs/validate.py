@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument, Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Argument, Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
-from shardwright.files.document_text import to_text
-from shardwright.report.pictures.scatter_plot import scatter_svg
-from shardwright.report.screens.accuracy_screen import (
+from shardwright.files.canonical_json import to_text
+from shardwright.report.pictures.prediction_scatter_plot import scatter_svg
+from shardwright.report.screens.training_accuracy_screen import (
     judged_line,
     render_validation,
     scatter_points,
 )
 from shardwright.report.serving.serving_accuracy_screen import render_serving, serving_judged_line
-from shardwright.validation.reader import Study
 from shardwright.validation.serving.serving_reader import SERVED
-from shardwright.validation.tables.empty_table import template_text
+from shardwright.validation.table_reader import Study
+from shardwright.validation.tables.table_template import template_text
 from shardwright.validation.training.training_reader import TRAINING
 from shardwright.validation.validate_tables import accuracy, reader_of
 

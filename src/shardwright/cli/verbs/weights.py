@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.convert_weights import DTYPES, write_weights
+from shardwright.api.convert_checkpoint_weights import DTYPES, write_weights
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument, Option
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Argument, Option
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.units import format_bytes
 
 

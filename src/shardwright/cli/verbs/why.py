@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api import explain_choice
+from shardwright.api import compare_plan_with_strategy as explain_choice
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Argument
-from shardwright.cli.parsing.parse_command import verb
-from shardwright.cli.terminal import screen
+from shardwright.cli.parsing.option_declarations import Argument
+from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.plan_file import parse_saved, read_saved, require_breakdown_sum
-from shardwright.report.screens.why_screen import render_why, why_document, why_line
+from shardwright.report.screens.plan_against_strategy_screen import (
+    render_why,
+    why_document,
+    why_line,
+)
 
 
 def why(

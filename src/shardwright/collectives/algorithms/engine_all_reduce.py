@@ -36,9 +36,13 @@ from typing import Final
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
+from shardwright.collectives.algorithms.alpha_beta_algorithm import (
+    Line,
+    LinearAlgorithm,
+    where_legal,
+)
 from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE
-from shardwright.collectives.groups.tier_quantities import SpanQuantities
+from shardwright.collectives.groups.span_cost_quantities import SpanQuantities
 
 ONE_BARRIER: Final = 3.0
 TWO_BARRIERS: Final = 5.0

@@ -31,8 +31,12 @@ import numpy as np
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.all_to_all import pairwise_shares
-from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.groups.tier_quantities import SpanQuantities
+from shardwright.collectives.algorithms.alpha_beta_algorithm import (
+    Line,
+    LinearAlgorithm,
+    where_legal,
+)
+from shardwright.collectives.groups.span_cost_quantities import SpanQuantities
 
 ISLAND_HOPS: Final = 9.0
 NETWORK_HOPS: Final = 2.0

@@ -15,9 +15,17 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.algorithms.nested_tiers import NESTED_KINDS, nested_line, nested_shares
-from shardwright.collectives.groups.tier_quantities import SpanQuantities, tree_depth
+from shardwright.collectives.algorithms.alpha_beta_algorithm import (
+    Line,
+    LinearAlgorithm,
+    where_legal,
+)
+from shardwright.collectives.algorithms.tier_nested_cost import (
+    NESTED_KINDS,
+    nested_line,
+    nested_shares,
+)
+from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, tree_depth
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:

@@ -34,12 +34,16 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.alpha_beta_algorithm import (
+    Line,
+    LinearAlgorithm,
+    where_legal,
+)
 from shardwright.collectives.algorithms.double_binary_tree import (
     sent_by_island,
     shares_between_islands,
 )
-from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.groups.tier_quantities import SpanQuantities, tree_depth
+from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, tree_depth
 
 LINK_SHARE: Final = 0.8
 START_HOPS: Final = 14.0

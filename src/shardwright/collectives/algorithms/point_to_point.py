@@ -16,8 +16,8 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
-from shardwright.collectives.groups.tier_quantities import SpanQuantities, crosses
+from shardwright.collectives.algorithms.alpha_beta_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, crosses
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:

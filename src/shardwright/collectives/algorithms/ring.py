@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
-from shardwright.collectives.groups.tier_quantities import SpanQuantities, along_ring
+from shardwright.collectives.algorithms.alpha_beta_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, along_ring
 
 
 def _sent(kind: Collective, quantities: SpanQuantities) -> FloatArray:

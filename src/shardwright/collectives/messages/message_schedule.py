@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, distinct
-from shardwright.collectives.groups.member_links import Layout, hop_seconds, link_seconds
+from shardwright.collectives.groups.group_link_layout import Layout, hop_seconds, link_seconds
 from shardwright.errors import RuntimeModelError
 from shardwright.lazy_dataclass import dataclass
 

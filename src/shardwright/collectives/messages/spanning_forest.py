@@ -35,9 +35,13 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.collectives.groups.member_links import Layout
+from shardwright.collectives.groups.group_link_layout import Layout
+from shardwright.collectives.messages.pipelined_tree_schedule import (
+    Tree,
+    middle_member,
+    rooted_tree,
+)
 from shardwright.collectives.messages.tree_packing import Packing, packing_of
-from shardwright.collectives.messages.tree_schedule import Tree, middle_member, rooted_tree
 
 MOST_MEMBERS: Final = 64
 _LEAST_SHARE: Final = 1e-9

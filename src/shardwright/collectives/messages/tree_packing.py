@@ -31,7 +31,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.groups.member_links import Layout
+from shardwright.collectives.groups.group_link_layout import Layout
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -24,7 +24,6 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, RecordArray
-from shardwright.compiled import allocation_free, available_cores, call_in_threads, inlined, inner
 from shardwright.cost.bounds.closed_form_arrays import (
     ChoiceArrays,
     CostRecords,
@@ -46,12 +45,19 @@ from shardwright.cost.bounds.closed_form_memory import (
     fill_live,
     fill_whole,
 )
-from shardwright.cost.step.scalar_terms import (
+from shardwright.cost.step.compiled_cost_terms import (
     backward_layer,
     forward_layer,
     gathers_again,
     optimizer_seconds,
     reserved_bytes,
+)
+from shardwright.kernel_compilation import (
+    allocation_free,
+    available_cores,
+    call_in_threads,
+    inlined,
+    inner,
 )
 
 MEMBERS_OF_A_CORE: Final = 20_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import inner
 from shardwright.cost.bounds.closed_form_arrays import (
     SCHEDULE_1F1B,
     SCHEDULE_GPIPE,
@@ -13,7 +12,12 @@ from shardwright.cost.bounds.closed_form_arrays import (
     PatternRecords,
     Scratch,
 )
-from shardwright.cost.step.scalar_terms import gathered_elements, parameter_bytes, temporary_bytes
+from shardwright.cost.step.compiled_cost_terms import (
+    gathered_elements,
+    parameter_bytes,
+    temporary_bytes,
+)
+from shardwright.kernel_compilation import inner
 
 
 @inner

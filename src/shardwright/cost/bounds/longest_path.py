@@ -14,17 +14,17 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
-from shardwright.compiled import allocation_free
 from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.hardware.device_topology import counts_by_group
 from shardwright.hardware.link import Tier
+from shardwright.kernel_compilation import allocation_free
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import TABLES
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 _F, _I, _W, _B = 0, 1, 2, 3

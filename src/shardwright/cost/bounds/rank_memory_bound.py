@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
 from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_table import ActionTable, B, F, W
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.degree_columns import Rows
 from shardwright.cost.gradients.parameter_counts import (
     ELEMENTS,
     gathered_matrices,
@@ -35,10 +34,11 @@ from shardwright.cost.gradients.synchronisation_table import (
     SyncTable,
 )
 from shardwright.cost.gradients.wire_bytes import sum_sizes
-from shardwright.cost.network.grid_groups import Axes, Network, axes_of, tokens_copied
+from shardwright.cost.network.grid_process_groups import Axes, Network, axes_of, tokens_copied
+from shardwright.cost.parallel_degree_columns import Rows
 from shardwright.job.training_job import TrainingJob
 from shardwright.program.block.block_program import BlockProgram
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.framework_description import Runtime
 
 
 def sync_table(

@@ -9,12 +9,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.cost.gradients.wire_bytes import SumSizes
-from shardwright.cost.network.grid_groups import Network, move_seconds
-from shardwright.cost.network.plan_groups import group_span, network_of_devices
-from shardwright.hardware.device_list import DeviceList
-from shardwright.program.problem import Problem
+from shardwright.cost.network.grid_process_groups import Network, move_seconds
+from shardwright.cost.network.plan_process_groups import group_span, network_of_devices
+from shardwright.hardware.strided_device_list import DeviceList
+from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import Sharing
 
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.gradients.synchronisation_table import KINDS, PASSES
-from shardwright.model.backward_reach import runs_backward
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
+from shardwright.model.tensors_without_gradient import runs_backward
 from shardwright.program.block.block_program import BlockProgram, LocalParameter
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
-from shardwright.program.identity_keys import Same
+from shardwright.program.identity_cache_keys import Same
 
 GATHERED: Final = tuple(f"{name}_{kind}" for name in PASSES for kind in KINDS)
 ELEMENTS: Final = (

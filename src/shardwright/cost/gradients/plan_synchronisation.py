@@ -36,16 +36,16 @@ from shardwright.cost.gradients.synchronisation_table import (
     SyncTable,
 )
 from shardwright.cost.gradients.wire_bytes import gradient_bytes, sum_sizes
-from shardwright.cost.network.grid_groups import Network, move_seconds
-from shardwright.cost.network.plan_groups import group_span, network_of_devices, own_span
-from shardwright.hardware.device_list import EMPTY, DeviceList
+from shardwright.cost.network.grid_process_groups import Network, move_seconds
+from shardwright.cost.network.plan_process_groups import group_span, network_of_devices, own_span
+from shardwright.hardware.strided_device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor_dims import ParameterClass
-from shardwright.program.problem import Problem
+from shardwright.model.tensors_without_gradient import without_gradient
 from shardwright.program.stages.held_parameters import HeldParameters
 from shardwright.program.stages.stage_segments import Segment
+from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import Party, ShardRules, Sharing
 
 

@@ -13,29 +13,29 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.degree_columns import Rows
 from shardwright.cost.inference.engine_collectives import (
     EngineNetworks,
     exchange_seconds,
     tensor_parallel_seconds,
 )
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
-from shardwright.cost.inference.gemm_formats import ServingGemms, formats_of
+from shardwright.cost.inference.gemm_number_formats import ServingGemms, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.kernel_seconds import element_seconds
-from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.cost.network.grid_groups import spans_along
+from shardwright.cost.network.grid_process_groups import spans_along
+from shardwright.cost.parallel_degree_columns import Rows
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.local_sizes import LoweringContext, per_token
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.engines.engine_forward import FORWARD
+from shardwright.runtime.engines.forward_pass_runtime import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
 """`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""

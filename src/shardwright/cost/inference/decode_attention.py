@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.accelerator_rates import Machine
+from shardwright.hardware.catalog.measured_serving_kernels import DecodeTable, serving_tables
 from shardwright.hardware.catalog.serving_kernel_constants import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,
     LATENT_COMPUTE,
 )
-from shardwright.hardware.catalog.serving_kernel_tables import DecodeTable, serving_tables
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 

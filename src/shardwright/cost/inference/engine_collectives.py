@@ -11,17 +11,22 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import Span
-from shardwright.cost.degree_columns import Rows
-from shardwright.cost.inference.backend_names import library_of
+from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.cost.inference.measured_kernel_names import library_of
 from shardwright.cost.inference.token_exchange import TokenExchange, dispatch_and_combine_seconds
-from shardwright.cost.network.grid_groups import Network, move_seconds, network_of, spans_along
-from shardwright.hardware.catalog.accelerator_generations import generation_of
+from shardwright.cost.network.grid_process_groups import (
+    Network,
+    move_seconds,
+    network_of,
+    spans_along,
+)
+from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.hardware.catalog.compute_capabilities import generation_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
-from shardwright.runtime.engines.automatic_settings import AllReduceKind, all_reduce_range
-from shardwright.runtime.engines.engine import Engine, ExpertExchange
+from shardwright.runtime.engines.default_setting_rules import AllReduceKind, all_reduce_range
+from shardwright.runtime.engines.serving_engine import Engine, ExpertExchange
 
 LOW_LATENCY_TOKENS: Final = 256
 """Most tokens of a rank that DeepEP's kernels for latency take.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.kernel_seconds import attention_seconds
-from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.model.ir.operator import AttentionShape
 
 

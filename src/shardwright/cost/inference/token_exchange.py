@@ -7,10 +7,10 @@ from enum import StrEnum
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithm_registry import algorithm_named
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.registry import algorithm_named
-from shardwright.cost.network.grid_groups import (
+from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.cost.network.grid_process_groups import (
     Network,
     dispatch_seconds,
     measured_groups,

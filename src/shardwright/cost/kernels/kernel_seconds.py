@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.cost.kernels.measured_kernels import (
+from shardwright.cost.kernels.accelerator_rates import Machine
+from shardwright.cost.kernels.measured_kernel_factors import (
     attention_table_for,
     gemm_grid_for,
     grouped_table_for,

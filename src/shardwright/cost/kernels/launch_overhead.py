@@ -8,13 +8,13 @@ from copy import copy
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.cost.kernels.machine_rates import OPERATOR_S, Machine
+from shardwright.cost.kernels.accelerator_rates import OPERATOR_S, Machine
 from shardwright.cost.kernels.quantization_passes import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
-from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
-from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
+from shardwright.runtime.framework_description import Capture, ElementKernels, Runtime
 
 EAGER_KERNELS = 3
 """Kernels of one element-wise operator that nothing fuses (an eager norm, rotary embedding or

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.kernel_seconds import (
     attention_flops,
     attention_seconds,
     element_seconds,
     gemm_seconds,
 )
-from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.quantization_passes import seconds_with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
 from shardwright.program.block.block_program import (

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.hardware.catalog.fitted_constants import family_of
+from shardwright.cost.kernels.accelerator_rates import Machine
+from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.quantised_operators import is_scaled_by_block, scaled_width
-from shardwright.runtime.runtime import Scaling
+from shardwright.runtime.framework_description import Scaling
 
 WIDE: Final = 2.0
 """Bytes of an element before it is quantised."""

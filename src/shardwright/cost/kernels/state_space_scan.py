@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.model.ir.operator import ScanShape

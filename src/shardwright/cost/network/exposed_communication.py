@@ -9,18 +9,18 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import Span
-from shardwright.cost.network.grid_groups import (
+from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.cost.network.grid_process_groups import (
     Network,
     dispatch_seconds,
     move_seconds,
     volume_with_rows,
 )
-from shardwright.cost.time_parts import ACROSS
-from shardwright.hardware.catalog.fitted_constants import family_of
+from shardwright.cost.time_part_keys import ACROSS
+from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
-from shardwright.runtime.runtime import ExpertDispatch, Runtime, TpOverlap
+from shardwright.runtime.framework_description import ExpertDispatch, Runtime, TpOverlap
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from shardwright.cost.network.plan_groups import plan_units
-from shardwright.program.problem import Problem
+from shardwright.cost.network.plan_process_groups import plan_units
 from shardwright.program.stages.stage_messages import (
     LaneEdge,
     Messages,
@@ -16,6 +15,7 @@ from shardwright.program.stages.stage_messages import (
     stage_edges,
 )
 from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.training_problem import Problem
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:

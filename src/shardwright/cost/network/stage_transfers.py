@@ -19,8 +19,8 @@ from shardwright.arrays import (
     membership_mask,
 )
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.network.grid_groups import move_seconds
-from shardwright.cost.network.plan_groups import (
+from shardwright.cost.network.grid_process_groups import move_seconds
+from shardwright.cost.network.plan_process_groups import (
     group_span,
     network_of_devices,
     plan_units,
@@ -29,9 +29,9 @@ from shardwright.cost.network.plan_groups import (
 )
 from shardwright.hardware.device_topology import Units, level_between
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem
+from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_messages import Messages
+from shardwright.program.training_problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

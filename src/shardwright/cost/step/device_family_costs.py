@@ -22,40 +22,54 @@ from shardwright.cost.gradients.plan_synchronisation import (
     effective_zero_stage,
     group_shares,
 )
-from shardwright.cost.network.grid_groups import move_seconds
-from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
-from shardwright.cost.network.scale_reductions import scale_seconds
-from shardwright.cost.reduced_problem import sums_problem
+from shardwright.cost.network.fp8_scale_reductions import scale_seconds
+from shardwright.cost.network.grid_process_groups import move_seconds
+from shardwright.cost.network.plan_process_groups import (
+    group_span,
+    kind_problem,
+    network_of_devices,
+)
+from shardwright.cost.relevant_runtime_fields import sums_problem
 from shardwright.cost.step.grid_seconds import StepCosts, compose_step
-from shardwright.cost.step.stage_costs import FamilyCosts, slice_lengths
-from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows
-from shardwright.cost.tables.layers_by_chunk import ChunkLayout, has_head, has_trained, is_unit
-from shardwright.cost.tables.plan_blocks import WIDTHS, block_on_device, parts_along, product_class
+from shardwright.cost.step.stage_action_seconds import FamilyCosts, slice_lengths
+from shardwright.cost.tables.grid_memory_choices import MemoryChoices, TableRows
+from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
+from shardwright.cost.tables.pipeline_chunk_layout import (
+    ChunkLayout,
+    has_head,
+    has_trained,
+    is_unit,
+)
+from shardwright.cost.tables.plan_block_costs import (
+    WIDTHS,
+    block_on_device,
+    parts_along,
+    product_class,
+)
 from shardwright.cost.tables.recompute_and_offload import is_on_host
-from shardwright.cost.tables.sharding_overhead import (
+from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTable, LayerTable, MeshTable
+from shardwright.cost.tables.zero_copies_and_slowdown import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
-from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTable, LayerTable, MeshTable
-from shardwright.cost.time_parts import MODES
-from shardwright.hardware.device_list import EMPTY, DeviceList
+from shardwright.cost.time_part_keys import MODES
+from shardwright.hardware.strided_device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import TABLES, Dim, ParameterClass
-from shardwright.program.block.plan_structure import CellStructure, on_replica
-from shardwright.program.identity_keys import Same
-from shardwright.program.layout.device_cells import StageCells
+from shardwright.model.tensors_without_gradient import has_backward
+from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.layout.device_parts_of_dims import StageCells
 from shardwright.program.layout.stage_replica import replica
-from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import Segment, StageParts
+from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules, shard_rules
-from shardwright.runtime.runtime import ScaleGroup
+from shardwright.runtime.framework_description import ScaleGroup
+from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

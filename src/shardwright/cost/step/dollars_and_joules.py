@@ -18,7 +18,7 @@ from typing import Final
 from shardwright.arrays import IntArray, membership_mask
 from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 

@@ -10,26 +10,26 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.compiled import python_form
 from shardwright.cost.buffers.communication_buffers import context_bytes
-from shardwright.cost.step.scalar_terms import (
+from shardwright.cost.step.compiled_cost_terms import (
     gathered_elements,
     parameter_bytes,
     reserved_bytes,
     temporary_bytes,
 )
-from shardwright.cost.tables.bytes_per_parameter import (
+from shardwright.cost.tables.grid_memory_choices import MemoryChoices, TableRows, grid_choices
+from shardwright.cost.tables.optimizer_update_bytes import (
     frozen_shard_bytes,
     gradients_leave,
     narrow_copies,
     own_gradient_bytes,
     shard_bytes,
 )
-from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows, grid_choices
-from shardwright.cost.time_parts import EP
+from shardwright.cost.time_part_keys import EP
+from shardwright.kernel_compilation import python_form
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
-from shardwright.strategy.grid.grid import Grid
+from shardwright.program.training_problem import Problem
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 Items = tuple[tuple[str, IntArray], ...]
 

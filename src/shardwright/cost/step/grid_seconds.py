@@ -11,27 +11,27 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import python_form
 from shardwright.cost.buffers.activation_offload import waited_for_layers
-from shardwright.cost.step.grid_bytes import Cuts, StepBytes, bytes_of, rank_cuts
-from shardwright.cost.step.scalar_terms import (
+from shardwright.cost.step.compiled_cost_terms import (
     backward_layer,
     forward_layer,
     gathers_again,
     optimizer_seconds,
 )
-from shardwright.cost.tables.bytes_per_parameter import (
+from shardwright.cost.step.grid_bytes import Cuts, StepBytes, bytes_of, rank_cuts
+from shardwright.cost.tables.grid_memory_choices import MemoryChoices, TableRows, grid_choices
+from shardwright.cost.tables.optimizer_update_bytes import (
     gradients_leave,
     host_update_rate,
     update_bytes,
 )
-from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows, grid_choices
-from shardwright.cost.tables.layers_by_chunk import ChunkLayout
-from shardwright.cost.time_parts import PARTS
+from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout
+from shardwright.cost.time_part_keys import PARTS
+from shardwright.kernel_compilation import python_form
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
-from shardwright.program.stages.chunk_contents import Content
-from shardwright.strategy.grid.grid import Grid
+from shardwright.program.stages.blocks_of_pipeline_chunks import Content
+from shardwright.program.training_problem import Problem
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 _BYTES_FIELDS: Final = tuple([field.name for field in fields(StepBytes)])
 MAX_PIECES = 4

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from shardwright.cost.kernels.kernel_seconds import attention_flops
-from shardwright.model.backward_reach import computes_input_gradient, without_gradient
 from shardwright.model.ir.block import MEMORY
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem
+from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.training_problem import Problem
 
 LONGEST_STEP_S: Final = 1e4
 """At the devices' peak: a thousandth of what the simulated clock counts to (2^63 ps = 107 days), as

@@ -10,7 +10,7 @@ from shardwright.arrays import FloatArray
 from shardwright.cost.kernels.launch_overhead import DISPATCH_SHARE
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 
 Spent: TypeAlias = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
 """Seconds of actions, of them tokens on their way to experts or back, and of them products and

@@ -14,31 +14,31 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.cost.buffers.activation_offload import (
     checkpoint_seconds,
     host_bytes,
     waited_for_host,
 )
 from shardwright.cost.buffers.dispatcher_buffers import dispatch_buffers
-from shardwright.cost.degree_columns import Rows
+from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
-from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.network.exposed_communication import (
     gemms_yield_multiprocessors,
     least_move_seconds,
     move_cost,
     on_own_kernels,
 )
-from shardwright.cost.network.grid_groups import Network
-from shardwright.cost.tables.block_compute import BlockSums, Variant, block_sums
-from shardwright.cost.tables.selective_recompute import repeats_move
+from shardwright.cost.network.grid_process_groups import Network
+from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.tables.block_kernel_sums import BlockSums, Variant, block_sums
+from shardwright.cost.tables.selective_recompute_share import repeats_move
 from shardwright.cost.tables.table_columns import BlockTable, BlockVariantTable
-from shardwright.cost.time_parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
+from shardwright.cost.time_part_keys import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_sizes import is_hybrid
 from shardwright.program.block.symbolic_sizes import Degrees
-from shardwright.runtime.runtime import Runtime, TpOverlap
+from shardwright.runtime.framework_description import Runtime, TpOverlap
 
 
 def block_table(

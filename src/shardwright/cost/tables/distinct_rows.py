@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.degree_columns import Rows
-from shardwright.cost.network.grid_groups import all_alike, network_of, spans_along
-from shardwright.program.problem import Problem
+from shardwright.cost.network.grid_process_groups import all_alike, network_of, spans_along
+from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.program.training_problem import Problem
 
 _DEGREES = ("tp", "sp", "cp", "ulysses", "gather", "ep", "etp", "mbs", "s_tp")
 _AXES = ("tp", "ulysses", "ring", "ep", "etp", "coset")

@@ -12,14 +12,14 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.tier_counts import span_of
+from shardwright.collectives.groups.members_by_network_tier import span_of
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
-from shardwright.cost.degree_columns import Rows
 from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table
 from shardwright.cost.gradients.reduction_seconds import SumSpans
 from shardwright.cost.gradients.synchronisation_table import SYNCS, SyncTable
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.cost.network.grid_groups import (
+from shardwright.cost.network.fp8_scale_reductions import scale_seconds
+from shardwright.cost.network.grid_process_groups import (
     Network,
     axes_of,
     least_seconds,
@@ -27,20 +27,20 @@ from shardwright.cost.network.grid_groups import (
     spans_along,
     tokens_copied,
 )
-from shardwright.cost.network.scale_reductions import scale_seconds
-from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.tables.sharding_overhead import (
+from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
+from shardwright.cost.tables.table_columns import MeshTable
+from shardwright.cost.tables.zero_copies_and_slowdown import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
-from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import TABLES
-from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import ScaleGroup
+from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import ScaleGroup
 
 
 def shared_parameters(model: Model) -> frozenset[str]:

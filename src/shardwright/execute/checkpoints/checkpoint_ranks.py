@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 import torch.distributed as dist
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint import (
+from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.save_and_resume import (
     DeviceFiles,
     SavedCheckpoint,
     begin_checkpoint,
@@ -18,8 +19,7 @@ from shardwright.execute.checkpoints.checkpoint import (
     resume_device,
     write_device,
 )
-from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
-from shardwright.execute.device_state.device_parameters import Source
+from shardwright.execute.device_state.parameter_store import Source
 from shardwright.execute.training.training_loop import (
     DeviceState,
     PreparedTraining,

@@ -11,7 +11,7 @@ from math import log, pi, prod
 import numpy as np
 import torch
 
-from shardwright.execute.device_state.device_parameters import Key, whole_shape
+from shardwright.execute.device_state.parameter_store import Key, whole_shape
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

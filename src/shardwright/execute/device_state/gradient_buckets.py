@@ -8,14 +8,14 @@ from typing import cast
 
 from shardwright.cost.gradients.plan_synchronisation import bucket_of
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.device_state.gradient_reduction import Groups, in_own_order
-from shardwright.execute.device_state.optimizer_shards import Bucket, ShardGroup
-from shardwright.hardware.device_list import DeviceList
+from shardwright.execute.device_state.parameter_store import Key
+from shardwright.execute.device_state.zero_shards import Bucket, ShardGroup
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import runs_backward, without_gradient
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
+from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
 from shardwright.program.layout.tensor_layout import Box
 from shardwright.program.stages.gradient_sum_groups import SumGroup
 from shardwright.program.stages.held_parameters import ParameterPlace, parameter_places

@@ -9,9 +9,9 @@ from operator import add
 
 import torch
 
-from shardwright.execute.device_state.device_parameters import Key, ParameterStore, StoredParameter
 from shardwright.execute.device_state.flat_buckets import rows_within
-from shardwright.execute.transport.requests import Post, Reduce, Take, Task
+from shardwright.execute.device_state.parameter_store import Key, ParameterStore, StoredParameter
+from shardwright.execute.transport.communication_requests import Post, Reduce, Take, Task
 from shardwright.hardware.device_topology import Units
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.layout.tensor_layout import Box, count

@@ -6,15 +6,15 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.gathered_positions import is_gathered
-from shardwright.execute.transport.torch_device import OperatorShare, RoutedTokens
+from shardwright.execute.device_state.operators_across_positions import is_gathered
+from shardwright.execute.transport.operator_share import OperatorShare, RoutedTokens
 from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.block.operator_placement import is_routed
-from shardwright.program.block.plan_structure import CellStructure
-from shardwright.program.layout.device_cells import (
+from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.plan_operator_cuts import CellStructure
+from shardwright.program.layout.device_parts_of_dims import (
     Cell,
     StageCells,
     covered_runs,

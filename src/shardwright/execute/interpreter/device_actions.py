@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
+from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import TaskKind
 

@@ -25,15 +25,19 @@ from typing import cast
 import torch
 
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.expert_loads import Routed, first_holders
-from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
+from shardwright.execute.interpreter.expert_token_counts import Routed, first_holders
+from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
-from shardwright.execute.transport.requests import Post, Take, Task
+from shardwright.execute.transport.communication_requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import computes_input_gradient, has_backward, without_gradient
+from shardwright.model.balanced_routers import balanced_routers, router_shapes
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
-from shardwright.model.router_balancing import balanced_routers, router_shapes
+from shardwright.model.tensors_without_gradient import (
+    computes_input_gradient,
+    has_backward,
+    without_gradient,
+)
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.strategy.plan.lane import Lane
 

@@ -7,22 +7,22 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.device_state.device_parameters import ParameterStore
-from shardwright.execute.device_state.layer_state import (
+from shardwright.execute.device_state.operator_shares import operator_share
+from shardwright.execute.device_state.parameter_store import ParameterStore
+from shardwright.execute.device_state.saved_layer_state import (
     BlockRun,
     Inputs,
     LayerState,
     kept_state,
     with_tensors,
 )
-from shardwright.execute.device_state.operator_shares import operator_share
-from shardwright.execute.interpreter.earlier_slices import EarlierSlices
-from shardwright.execute.interpreter.expert_loads import Routed
+from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
+from shardwright.execute.interpreter.expert_token_counts import Routed
 from shardwright.execute.interpreter.load_balancing_counts import Balance
 from shardwright.execute.numerics.attention.image_token_mask import image_run_numbers
-from shardwright.execute.numerics.base.cut_operator import is_expert_choice, is_stand_in
-from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
+from shardwright.execute.numerics.base.single_operator_block import is_expert_choice, is_stand_in
+from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_grad
 from shardwright.execute.numerics.images.insert_image_tokens import image_token_numbers
 from shardwright.execute.numerics.images.text_and_image_positions import text_image_positions
@@ -35,17 +35,17 @@ from shardwright.execute.redistribution.edge_layouts import (
     layer_exits,
     stays_on_device,
 )
-from shardwright.execute.redistribution.move_tensor import move_tensor, with_key_prefix
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
-from shardwright.model.backward_reach import computes_input_gradient, without_gradient
+from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor, with_key_prefix
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.model.balanced_routers import balanced_routers
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT
+from shardwright.model.ir.numerical_constants import TextRotary
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
-from shardwright.model.ir.operator_constants import TextRotary
-from shardwright.model.router_balancing import balanced_routers
-from shardwright.program.block.operator_placement import is_routed
-from shardwright.program.block.shared_key_cotangents import CotangentRoute
+from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
+from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.shared_key_gradients import CotangentRoute
 from shardwright.program.layout.tensor_layout import Indices, Layout
 
 

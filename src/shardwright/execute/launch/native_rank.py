@@ -7,18 +7,18 @@ from pathlib import Path
 
 import torch
 
-from shardwright.execute.checkpoints.kept_checkpoints import is_due
-from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.interpreter.recorder import Recorder
+from shardwright.execute.checkpoints.checkpoint_retention import is_due
+from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.interpreter.step_recorder import Recorder
 from shardwright.execute.launch.run_rank import PeriodicEvaluation, require_finite
-from shardwright.execute.native.checkpoint import newest_checkpoint_of
-from shardwright.execute.native.engine import NativeEngine
 from shardwright.execute.native.evaluation import evaluate
+from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
+from shardwright.execute.native.rank_engine import NativeEngine
 from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.training_loop import Batches, PreparedTraining, StepReport
 from shardwright.job.training_job import TrainingJob
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.plan.order import Table
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.pipeline_order import Table
 
 
 def run_native_rank(

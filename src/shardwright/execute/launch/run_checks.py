@@ -25,8 +25,8 @@ from shardwright.execute.training.router_checks import require_biases, require_t
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.execute.weights.stored_settings import stored_settings
-from shardwright.model.ir.operator_constants import Settings
-from shardwright.program.problem import Problem
+from shardwright.model.ir.numerical_constants import Settings
+from shardwright.program.training_problem import Problem
 
 
 def run_settings(problem: Problem, options: RunOptions) -> Settings:

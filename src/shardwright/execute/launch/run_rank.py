@@ -7,9 +7,9 @@ from math import isfinite
 from pathlib import Path
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.checkpoints.kept_checkpoints import is_due, keep_last
-from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.interpreter.recorder import Recorder
+from shardwright.execute.checkpoints.checkpoint_retention import is_due, keep_last
+from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.interpreter.step_recorder import Recorder
 from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.training_loop import (

@@ -11,8 +11,8 @@ from statistics import median
 
 from shardwright.execute.training.learning_rate import RateCurve
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.operator_constants import Settings
-from shardwright.program.step_trace import StepTrace
+from shardwright.model.ir.numerical_constants import Settings
+from shardwright.program.step_timeline import StepTrace
 
 TEXT = "text"
 OWN = "shardwright"

@@ -18,11 +18,11 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.checkpoints.folder_lock import locked_folder
 from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.interpreter.recorder import Recorder, gather_trace
-from shardwright.execute.launch.accelerator import backend_of, own_device
+from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.interpreter.step_recorder import Recorder, gather_trace
 from shardwright.execute.launch.end_with_launcher import end_signals
 from shardwright.execute.launch.peak_memory import watch_memory
+from shardwright.execute.launch.rank_device import backend_of, own_device
 from shardwright.execute.launch.run_checks import run_settings
 from shardwright.execute.launch.run_rank import PeriodicEvaluation, rank_by_device, run_rank
 from shardwright.execute.launch.run_report import (
@@ -51,13 +51,13 @@ from shardwright.execute.training.training_loop import StepReport, prepare_train
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.hardware.device_topology import network_units
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import Settings
-from shardwright.program.orders.action_rows import action_rows
-from shardwright.program.problem import Problem
+from shardwright.model.ir.numerical_constants import Settings
+from shardwright.program.orders.plan_action_rows import action_rows
+from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_table import KINDS
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.pytorch_form import grid_form
-from shardwright.strategy.plan.order import Table
+from shardwright.strategy.grid.grid_with_order_table import grid_form
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
 
 Watch = Callable[[RunStep | RunEvaluation], None]

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.device_state.device_parameters import Key, origin
-from shardwright.execute.interpreter.stage_nodes import StageNode, stage_nodes
+from shardwright.execute.device_state.parameter_store import Key, origin
+from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.native.attention_modules import NativeAttention, NativeRotary
 from shardwright.execute.native.context_parallel_tokens import WHOLE, ContextParallelism
 from shardwright.execute.native.expert_modules import (
@@ -29,10 +29,10 @@ from shardwright.execute.numerics.layers.activation_functions import (
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.stages.stage_segments import StageParts
-from shardwright.strategy.plan.stages import ActivationPolicy
+from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from shardwright.execute.native.token_dispatch import ExpertOwners
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.expert_mesh import dense_axes, fold
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import expert_shard
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 RankAxes = tuple[tuple[int, int], ...]
 """(size, stride) of the rank axes that form a mesh dim, innermost first."""

@@ -10,9 +10,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from shardwright.execute.interpreter.device_walk import Batch
-from shardwright.execute.native.engine import NativeEngine
-from shardwright.execute.native.torch_private import drop_output, keep_forward_actions, wrap_actions
+from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.native.private_torch_api import (
+    drop_output,
+    keep_forward_actions,
+    wrap_actions,
+)
+from shardwright.execute.native.rank_engine import NativeEngine
 
 
 def evaluate(engine: NativeEngine, batches: Iterable[Batch]) -> float:

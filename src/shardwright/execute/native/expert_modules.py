@@ -14,16 +14,16 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+from shardwright.execute.native.private_torch_api import local_shard
 from shardwright.execute.native.token_dispatch import (
     ExpertOwners,
     TokenRoute,
     return_rows,
     send_rows,
 )
-from shardwright.execute.native.torch_private import local_shard
-from shardwright.execute.numerics.base.top_k_choice import chosen_experts
+from shardwright.execute.numerics.base.top_k_experts import chosen_experts
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.operator_constants import Settings
 from shardwright.model.ir.tensor_dims import Dim
 
 

@@ -12,14 +12,14 @@ import torch.distributed as dist
 
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.native.expert_modules import NativeRouter
-from shardwright.execute.numerics.base.local_tensors import at_least_float32
+from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
 from shardwright.execute.numerics.experts.load_balancing_loss import (
     balance_loss,
     router_counts,
     token_share_of_loss,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

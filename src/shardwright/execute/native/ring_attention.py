@@ -14,9 +14,9 @@ from shardwright.execute.numerics.attention.attention_by_key_block import (
     merge_heads,
     split_heads,
 )
-from shardwright.execute.numerics.attention.key_exchange import KeyBlock
-from shardwright.execute.numerics.base.local_tensors import at_least_float32
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
+from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Indices, count
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.execute.interpreter.recorder import Recorder, Tell, ignore_event
-from shardwright.execute.native.torch_private import (
+from shardwright.execute.interpreter.step_recorder import Recorder, Tell, ignore_event
+from shardwright.execute.native.private_torch_api import (
     is_sharded,
     message_size,
     wrap_actions,
@@ -21,7 +21,7 @@ from shardwright.execute.native.torch_private import (
     wrap_shard_waits,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.step_trace import ACTIONS, Track
+from shardwright.program.step_timeline import ACTIONS, Track
 from shardwright.program.task_arrays import TaskKind
 from shardwright.units import MILLI
 

@@ -11,10 +11,10 @@ from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.grid.grid import Grid, Recompute
-from shardwright.strategy.grid.grid_schedules import grid_schedule
 from shardwright.strategy.grid.grid_to_plan import expert_shard
-from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.strategy.grid.schedule_placement import grid_schedule
 from shardwright.strategy.rule_violations import Violation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.native.torch_private import all_to_all_rows
+from shardwright.execute.native.private_torch_api import all_to_all_rows
 from shardwright.lazy_dataclass import dataclass
 
 

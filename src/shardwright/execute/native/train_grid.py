@@ -10,28 +10,28 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.execute.device_state.device_parameters import Source
-from shardwright.execute.interpreter.device_walk import Batch
-from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
-from shardwright.execute.native.engine import NativeEngine, create_engine
+from shardwright.execute.device_state.parameter_store import Source
+from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder
+from shardwright.execute.native.private_torch_api import local_shard
+from shardwright.execute.native.rank_engine import NativeEngine, create_engine
 from shardwright.execute.native.step_events import (
     Listener,
     listener_of_step,
     record_actions,
     record_shard_collectives,
 )
-from shardwright.execute.native.tied_parameters import sum_tied_gradients
-from shardwright.execute.native.torch_private import local_shard
+from shardwright.execute.native.tied_parameter_gradients import sum_tied_gradients
 from shardwright.execute.training.optimizer import AdamW, clip_factor
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.training_loop import Batches, StepReport
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import Settings
-from shardwright.program.step_trace import Track
+from shardwright.model.ir.numerical_constants import Settings
+from shardwright.program.step_timeline import Track
 from shardwright.program.task_arrays import TaskKind
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.plan.order import Table
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.pipeline_order import Table
 
 
 def _forward_and_backward(

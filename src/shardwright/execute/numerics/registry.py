@@ -6,10 +6,10 @@ from typing import Final
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.attention_operator import Attention
-from shardwright.execute.numerics.attention.selected_key_blocks import select_key_blocks
-from shardwright.execute.numerics.base.cut_operator import GATHER, SCATTER
-from shardwright.execute.numerics.base.local_operators import AutogradOperator
+from shardwright.execute.numerics.attention.indexer_key_selection import select_key_blocks
+from shardwright.execute.numerics.base.autograd_operator import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Numerics
+from shardwright.execute.numerics.base.single_operator_block import GATHER, SCATTER
 from shardwright.execute.numerics.experts.expert_layer import (
     GroupedLinear,
     Permute,
@@ -26,7 +26,7 @@ from shardwright.execute.numerics.images.insert_image_tokens import InsertImageT
 from shardwright.execute.numerics.images.merged_tokens import OverMergedTokens, neighbour_count
 from shardwright.execute.numerics.images.patch_embedding import PatchEmbedding
 from shardwright.execute.numerics.images.patch_pooling import pool_patches
-from shardwright.execute.numerics.layers.gated_activations import PointwiseActivation
+from shardwright.execute.numerics.layers.activation_operator import PointwiseActivation
 from shardwright.execute.numerics.layers.linear import Linear
 from shardwright.execute.numerics.layers.residual_sum import Residual
 from shardwright.execute.numerics.layers.token_embedding import Embedding

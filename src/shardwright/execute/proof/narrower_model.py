@@ -8,10 +8,10 @@ from math import gcd, prod
 
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import LongRotary, Settings
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.operator_constants import LongRotary, Settings
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
-from shardwright.program.layout.device_cells import cut_dims, reference_runs
+from shardwright.program.layout.device_parts_of_dims import cut_dims, reference_runs
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.plan.plan import Plan
 

@@ -9,13 +9,13 @@ from math import isqrt, lcm
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import Key, seeded
+from shardwright.execute.device_state.parameter_store import Key, seeded
 from shardwright.execute.proof.narrower_model import narrowest_model
 from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
 from shardwright.execute.proof.shorter_step import num_operators, shorter_step
 from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
-from shardwright.execute.training.training_step import (
+from shardwright.execute.training.step_on_virtual_devices import (
     StepResult,
     reference_plan,
     run_step,
@@ -26,9 +26,9 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import ImageInput, TextRotary
+from shardwright.model.ir.numerical_constants import ImageInput, TextRotary
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_cells import indices, largest_remainder
+from shardwright.program.layout.device_parts_of_dims import indices, largest_remainder
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_plan import require_valid

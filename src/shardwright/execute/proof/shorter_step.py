@@ -11,14 +11,14 @@ from dataclasses import replace
 from shardwright.errors import ShardwrightError
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.orders.action_rows import action_rows
-from shardwright.program.orders.deadlocks import action_violations
+from shardwright.program.orders.deadlock_check import action_violations
+from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.plan.pipeline_order import NamedOrder
+from shardwright.strategy.plan.pipeline_stages import Item, Stage
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import Item, Stage
 from shardwright.strategy.verify.check_plan import require_valid
 
 LAYERS = (4, 2, 1)

@@ -8,19 +8,22 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.device_state.gathered_positions import is_gathered, reads_other_positions
-from shardwright.execute.numerics.base.cut_operator import is_expert_choice, is_stand_in
+from shardwright.execute.device_state.operators_across_positions import (
+    is_gathered,
+    reads_other_positions,
+)
+from shardwright.execute.numerics.base.single_operator_block import is_expert_choice, is_stand_in
 from shardwright.execute.redistribution.box_overlaps import overlap
-from shardwright.execute.redistribution.move_tensor import move_tensor
-from shardwright.execute.transport.requests import Task
+from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
+from shardwright.execute.transport.communication_requests import Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.program.block.operator_placement import is_routed
-from shardwright.program.block.shared_key_cotangents import CotangentRoute, shared_cotangent_routes
-from shardwright.program.layout.device_cells import StageCells, indices
-from shardwright.program.layout.stage_layouts import (
+from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.block.shared_key_gradients import CotangentRoute, shared_cotangent_routes
+from shardwright.program.layout.device_parts_of_dims import StageCells, indices
+from shardwright.program.layout.operator_tensor_layouts import (
     cotangent_layout,
     made_layout,
     stream_operator,

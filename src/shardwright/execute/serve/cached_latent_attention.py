@@ -24,7 +24,6 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.numerics.layers.linear import Linear, weight_and_bias_names
 from shardwright.execute.numerics.positions.rotary_operator import Rotary, join_rotary_keys
-from shardwright.execute.serve.cache_blocks import key_reach
 from shardwright.execute.serve.cached_operators import (
     ByPart,
     LatentReads,
@@ -34,9 +33,10 @@ from shardwright.execute.serve.cached_operators import (
     local_parts,
     require_stable_rotary,
 )
-from shardwright.execute.serve.device_cache import CacheKey
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.serve.device_kv_cache import CacheKey
+from shardwright.execute.serve.kv_cache_blocks import key_reach
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.ir.block import Block

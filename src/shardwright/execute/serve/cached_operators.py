@@ -17,7 +17,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.attention_operator import Attention
-from shardwright.execute.numerics.base.group_calls import all_reduce
+from shardwright.execute.numerics.base.operator_collectives import all_reduce
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
     SavedTensors,
@@ -32,11 +32,11 @@ from shardwright.execute.numerics.state_space.state_space_mixers import (
     causal_convolution,
     scan_from_state,
 )
-from shardwright.execute.serve.cache_blocks import key_reach
-from shardwright.execute.serve.device_cache import CacheKey, DeviceCache
+from shardwright.execute.serve.device_kv_cache import CacheKey, DeviceCache
 from shardwright.execute.serve.iteration_batch import IterationRows, RequestPart
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.serve.kv_cache_blocks import key_reach
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 

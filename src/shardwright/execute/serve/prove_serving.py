@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.device_parameters import Source, seeded
+from shardwright.execute.device_state.parameter_store import Source, seeded
+from shardwright.execute.serve.reference_logits import unsplit_logits
 from shardwright.execute.serve.scheduled_serving import (
     ScheduledWorker,
     serve_prefill_and_decode,
     serve_requests,
 )
-from shardwright.execute.serve.server import Server, create_server
 from shardwright.execute.serve.serving_proof import Log, ServedProof
-from shardwright.execute.serve.unsplit_logits import unsplit_logits
-from shardwright.execute.serve.worker import CacheSize
+from shardwright.execute.serve.serving_worker import CacheSize
+from shardwright.execute.serve.tiny_server import Server, create_server
 from shardwright.model.ir.model_graph import Model
 from shardwright.serving.policy.scheduler_state import (
     BLOCK_TOKENS,

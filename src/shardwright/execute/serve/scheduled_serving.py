@@ -17,7 +17,7 @@ from typing import Protocol
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.iteration_batch import RequestPart
 from shardwright.lazy_dataclass import dataclass
-from shardwright.serving.policy.next_iteration import (
+from shardwright.serving.policy.policy_interface import (
     arrive,
     give_tokens,
     never_fits,

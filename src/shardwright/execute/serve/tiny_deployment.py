@@ -9,8 +9,8 @@ from shardwright.execute.proof.narrower_model import narrower_model, narrowest_m
 from shardwright.execute.proof.short_windows import ShortReach, with_short_windows
 from shardwright.execute.serve.served_model import require_served, served_model
 from shardwright.model.ir.model_graph import Model, Run
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 
 

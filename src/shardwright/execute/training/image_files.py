@@ -15,8 +15,8 @@ from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import ImageInput, PositionAxes, TextRotary
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.operator_constants import ImageInput, PositionAxes, TextRotary
 
 FLOATS = ("float16", "float32", "float64")
 HINT = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.attention.selected_key_blocks import RULE
+from shardwright.execute.numerics.attention.indexer_key_selection import RULE
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.program.layout.device_cells import StageCells, token_box
+from shardwright.program.layout.device_parts_of_dims import StageCells, token_box
 from shardwright.program.stages.stage_segments import StageParts
 
 

@@ -16,8 +16,8 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.device_state.device_parameters import Key, ParameterStore
-from shardwright.execute.transport.requests import Reduce, Task
+from shardwright.execute.device_state.parameter_store import Key, ParameterStore
+from shardwright.execute.transport.communication_requests import Reduce, Task
 
 
 def updated_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch.Tensor:

@@ -6,9 +6,9 @@ Needs no PyTorch.
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
+from shardwright.model.balanced_routers import router_shapes, selection_biases
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import Settings
-from shardwright.model.router_balancing import router_shapes, selection_biases
+from shardwright.model.ir.numerical_constants import Settings
 
 
 def require_trainable(model: Model, settings: Settings) -> None:

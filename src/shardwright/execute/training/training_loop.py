@@ -10,37 +10,37 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.activation_offload import WHOLE_PERCENT
-from shardwright.execute.device_state.device_parameters import (
+from shardwright.execute.device_state.flat_buckets import FlatBucket
+from shardwright.execute.device_state.gradient_buckets import plan_buckets
+from shardwright.execute.device_state.gradient_reduction import gradient_groups
+from shardwright.execute.device_state.optimizer_owner_exchange import (
+    new_values,
+    owned_gradient,
+    owned_gradient_of_sums,
+)
+from shardwright.execute.device_state.parameter_store import (
     Key,
     ParameterStore,
     Source,
     parameter_of,
     whole_shape,
 )
-from shardwright.execute.device_state.flat_buckets import FlatBucket
-from shardwright.execute.device_state.gradient_buckets import plan_buckets
-from shardwright.execute.device_state.gradient_reduction import gradient_groups
-from shardwright.execute.device_state.optimizer_shards import (
+from shardwright.execute.device_state.zero_shards import (
     Bucket,
     Places,
     bucket_views,
     create_parameter_parts,
 )
-from shardwright.execute.device_state.state_owner_exchange import (
-    new_values,
-    owned_gradient,
-    owned_gradient_of_sums,
-)
 from shardwright.execute.interpreter.device_actions import weight_passes
-from shardwright.execute.interpreter.device_walk import Batch, PreparedStep, device_task
-from shardwright.execute.interpreter.expert_loads import ExpertLoads, first_holders
-from shardwright.execute.interpreter.layer_hooks import (
+from shardwright.execute.interpreter.device_step import Batch, PreparedStep, device_task
+from shardwright.execute.interpreter.expert_token_counts import ExpertLoads, first_holders
+from shardwright.execute.interpreter.gather_and_reduce_hooks import (
     BucketHooks,
     bucket_gradients,
     drop_values,
     gather_sharded,
 )
-from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, ignore_event
+from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder, ignore_event
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.training.optimizer import (
     AdamW,
@@ -53,10 +53,10 @@ from shardwright.execute.training.optimizer import (
 )
 from shardwright.execute.training.router_bias_updates import update_router_biases
 from shardwright.execute.training.router_checks import require_biases, require_trainable
-from shardwright.execute.training.training_step import prepare_step
+from shardwright.execute.training.step_on_virtual_devices import prepare_step
 from shardwright.execute.training.weight_decay_exemptions import is_exempt
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.requests import (
+from shardwright.execute.transport.communication_requests import (
     Reduce,
     SideTask,
     Task,
@@ -67,10 +67,10 @@ from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.hardware.device_topology import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
+from shardwright.model.balanced_routers import selection_biases
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.operator_constants import Settings
-from shardwright.model.router_balancing import selection_biases
 from shardwright.program.stages.held_parameters import parameter_places
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules

@@ -6,7 +6,12 @@ from collections.abc import Hashable
 from dataclasses import field
 from math import prod
 
-from shardwright.execute.transport.requests import GroupExchange, Post, Reduce, TransferRequest
+from shardwright.execute.transport.communication_requests import (
+    GroupExchange,
+    Post,
+    Reduce,
+    TransferRequest,
+)
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.communication_record import CommunicationRecord
-from shardwright.execute.transport.requests import (
+from shardwright.execute.transport.communication_requests import (
     Answer,
     Begin,
     End,
@@ -38,8 +38,12 @@ from shardwright.execute.transport.requests import (
     TransferRequest,
     answer_requests,
 )
-from shardwright.execute.transport.side_tasks import SideTasks, StreamSideTasks, ThreadSideTasks
-from shardwright.execute.transport.torch_private import named_group
+from shardwright.execute.transport.concurrent_side_tasks import (
+    SideTasks,
+    StreamSideTasks,
+    ThreadSideTasks,
+)
+from shardwright.execute.transport.private_torch_api import named_group
 
 T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"

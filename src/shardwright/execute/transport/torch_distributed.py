@@ -26,10 +26,10 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.collectives_as_messages import as_messages
 from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.communication_requests import Answer, Post, Take, Task
 from shardwright.execute.transport.group_collectives import Communicators, error_on_one_line
-from shardwright.execute.transport.group_messages import as_messages
-from shardwright.execute.transport.requests import Answer, Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 
 T = TypeVar("T")

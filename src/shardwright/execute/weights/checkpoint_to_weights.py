@@ -7,16 +7,16 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint import (
+from shardwright.execute.checkpoints.save_and_resume import (
     SavedSource,
     has_block,
     read_checkpoint,
     tensor_name,
 )
-from shardwright.execute.device_state.device_parameters import Key, parameter_of
-from shardwright.execute.weights.parameter_layout import stored_parameters
+from shardwright.execute.device_state.parameter_store import Key, parameter_of
 from shardwright.execute.weights.read_weights import FLOATS, open_weights
 from shardwright.execute.weights.stored_settings import stored_settings
+from shardwright.execute.weights.stored_tensor_layout import stored_parameters
 from shardwright.execute.weights.write_weights import DTYPE_NAMES, save_weights
 from shardwright.model.blocks.multi_token_prediction import MODULE, without_predictors
 from shardwright.model.ir.model_graph import Model

@@ -12,9 +12,10 @@ import torch
 
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.device_state.device_parameters import Key, origin, whole_shape
+from shardwright.execute.device_state.parameter_store import Key, origin, whole_shape
+from shardwright.execute.weights.family_parameter_names import CONFIG, naming_rules_of
 from shardwright.execute.weights.naming_rules import FamilyNames
-from shardwright.execute.weights.parameter_layout import (
+from shardwright.execute.weights.stored_tensor_layout import (
     StoredTensor,
     TensorSlice,
     adapter_keys,
@@ -22,7 +23,6 @@ from shardwright.execute.weights.parameter_layout import (
     stored_tensor_of,
     tensor_slices,
 )
-from shardwright.execute.weights.parameter_names import CONFIG, naming_rules_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import num_predictors_of, without_predictors
 from shardwright.model.families.huggingface_config import load_config

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.weights.parameter_names import CONFIG, naming_rules_of
+from shardwright.execute.weights.family_parameter_names import CONFIG, naming_rules_of
 from shardwright.model.families.huggingface_config import language_config, parse_config
-from shardwright.model.families.model_settings import differences, settings_of_fields
+from shardwright.model.families.numerical_settings import differences, settings_of_fields
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.ir.numerical_constants import Settings
 
 
 def stored_settings(folder: Path, *, model: Model, strict: bool = True) -> Settings:

@@ -12,21 +12,21 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.accelerate.settings import IGNORED, SETTINGS
 from shardwright.frameworks.deepspeed.read import DEEPSPEED
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import OF_TRANSFORMERS, launch_of, replicas
+from shardwright.frameworks.launch.framework_detection import (
     CONFIGURATIONS,
     FileKind,
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS, launch_of, replicas
-from shardwright.frameworks.pytorch_fsdp.read import Sharding, sharding
+from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.pytorch_fsdp.sharding_strategies import Sharding, sharding
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import values_of
-from shardwright.frameworks.settings.verdicts import Verdict
+from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 _DEGREES: Final = "parallelism-config.parallelism-config-"
 _LAUNCH: Final = "accelerate."

@@ -18,8 +18,8 @@ from shardwright.frameworks.settings.setting_table import (
     of_section,
     setting_table,
 )
-from shardwright.frameworks.settings.value_forms import SWITCH, TEXT, WHOLE, ValueForm, choice
-from shardwright.frameworks.settings.verdicts import Verdict
+from shardwright.frameworks.settings.setting_verdicts import Verdict
+from shardwright.frameworks.settings.value_conversion import SWITCH, TEXT, WHOLE, ValueForm, choice
 
 _ALWAYS, _NEVER = WhenWritten.ALWAYS, WhenWritten.NEVER
 _STARTS, _SHARDS, _UNIT, _SAVES = (

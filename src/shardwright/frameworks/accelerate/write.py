@@ -15,7 +15,17 @@ from typing import Any, Final
 from shardwright.dtype import Dtype
 from shardwright.frameworks.accelerate.settings import SETTINGS
 from shardwright.frameworks.deepspeed import write
-from shardwright.frameworks.export.common_shortfalls import (
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+    title,
+)
+from shardwright.frameworks.export.nested_settings import nested_sections
+from shardwright.frameworks.export.node_counts import nodes_of, unlike_nodes
+from shardwright.frameworks.export.start_script import MASTER, NODE, PORT, start_script
+from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
     other_framework_shortfalls,
     partial_recompute_shortfalls,
@@ -25,22 +35,12 @@ from shardwright.frameworks.export.common_shortfalls import (
     sequence_parallel_shortfalls,
     universal_shortfalls,
 )
-from shardwright.frameworks.export.exporter import (
-    Exporter,
-    ExportFile,
-    PlanToExport,
-    Shortfall,
-    title,
-)
-from shardwright.frameworks.export.nested_settings import nested_sections
-from shardwright.frameworks.export.nodes_of_plan import nodes_of, unlike_nodes
-from shardwright.frameworks.export.start_script import MASTER, NODE, PORT, start_script
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls
+from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import fsdp2_degrees, fsdp2_shortfalls
 from shardwright.frameworks.settings.setting_table import written_settings
-from shardwright.runtime.runtime import ElementKernels
+from shardwright.runtime.framework_description import ElementKernels
 from shardwright.runtime.runtime_options import runtime_with_options
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 FILE, SCRIPT = "accelerate.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")

@@ -6,18 +6,18 @@ from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.deepspeed.settings import SETTINGS
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import launch_of, replicas
+from shardwright.frameworks.launch.framework_detection import (
     CONFIGURATIONS,
     FileKind,
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
+from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 _SIGNATURE: Final = Signature(
     kinds=CONFIGURATIONS | {FileKind.COMMAND},

@@ -11,7 +11,17 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.deepspeed.settings import AXES, DATA_FIRST, SETTINGS
-from shardwright.frameworks.export.common_shortfalls import (
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    PlanToExport,
+    Shortfall,
+    one_line,
+)
+from shardwright.frameworks.export.nested_settings import Settings, nested_sections, settings_of
+from shardwright.frameworks.export.runtime_option_flags import flags_set
+from shardwright.frameworks.export.start_script import start_script, torchrun
+from shardwright.frameworks.export.unsupported_plan_features import (
     OF_THE_PROGRAM,
     job_shortfalls,
     other_framework_shortfalls,
@@ -23,20 +33,10 @@ from shardwright.frameworks.export.common_shortfalls import (
     single_replica_shortfalls,
     universal_shortfalls,
 )
-from shardwright.frameworks.export.exporter import (
-    Exporter,
-    ExportFile,
-    PlanToExport,
-    Shortfall,
-    one_line,
-)
-from shardwright.frameworks.export.nested_settings import Settings, nested_sections, settings_of
-from shardwright.frameworks.export.option_flags import flags_set
-from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.settings.setting_table import Pair, grid_values, written_settings
-from shardwright.runtime.runtime import ElementKernels
+from shardwright.runtime.framework_description import ElementKernels
 from shardwright.runtime.runtime_options import runtime_with_options
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 CONFIG, SCRIPT = "ds_config.json", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.grid_by_stage import Mesh
-from shardwright.strategy.plan.order import Table
+from shardwright.program.training_problem import Problem
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.grid.stage_grids import Mesh
+from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.printable import MAX_STRATEGY, printable
+from shardwright.strategy.text.printable_text import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from shardwright.frameworks.export.option_flags import flag_pairs
+from shardwright.frameworks.export.runtime_option_flags import flag_pairs
 from shardwright.frameworks.settings.setting_table import Pair
 
 Settings = dict[str, Any]

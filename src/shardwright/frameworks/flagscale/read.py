@@ -6,12 +6,12 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.flagscale.settings import SETTINGS
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import variables_that_set
+from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch_degrees import variables_that_set
-from shardwright.frameworks.megatron.field_names import (
+from shardwright.frameworks.megatron.megatron_core_fields import (
     without_section,
 )
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, dialect_reader

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from shardwright.frameworks.export.common_shortfalls import other_framework_shortfalls
 from shardwright.frameworks.export.exporter import (
     Exporter,
     ExportFile,
@@ -17,6 +16,7 @@ from shardwright.frameworks.export.exporter import (
     title,
 )
 from shardwright.frameworks.export.nested_settings import Settings
+from shardwright.frameworks.export.unsupported_plan_features import other_framework_shortfalls
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.flagscale.settings import SETTINGS
 from shardwright.frameworks.megatron.plan_arguments import (
@@ -28,7 +28,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
 )
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster
-from shardwright.strategy.grid.grid_by_stage import Mesh, joined_mesh, stages_of
+from shardwright.strategy.grid.stage_grids import Mesh, joined_mesh, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"
 FRAMEWORKS: Final = ("FlagScale", "Megatron-Core")

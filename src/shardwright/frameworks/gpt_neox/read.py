@@ -12,17 +12,23 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import replicas
+from shardwright.frameworks.launch.framework_detection import (
     CONFIGURATIONS,
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader, default_notes
-from shardwright.frameworks.launch.launch_degrees import replicas
-from shardwright.frameworks.launch.model_sizes import compared_sizes
+from shardwright.frameworks.launch.model_size_check import compared_sizes
+from shardwright.frameworks.launch.training_launch import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+    default_notes,
+)
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
 from shardwright.frameworks.settings.name_lists import by_name, name_set
+from shardwright.frameworks.settings.setting_verdicts import setting_verdicts
 from shardwright.frameworks.settings.unpriced_settings import (
     OFF,
     OPTIMIZER,
@@ -30,8 +36,7 @@ from shardwright.frameworks.settings.unpriced_settings import (
     refuse,
     refused,
 )
-from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import setting_verdicts
+from shardwright.frameworks.settings.value_conversion import count
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
 

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
-from shardwright.strategy.grid.grid import Grid
+from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 _ON: Final = name_set("1 true yes on y")
 _SLOWS: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(

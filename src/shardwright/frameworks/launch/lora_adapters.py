@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.settings.value_forms import whole_number
+from shardwright.frameworks.settings.value_conversion import whole_number
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import LINEAR

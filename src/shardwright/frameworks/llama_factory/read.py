@@ -12,14 +12,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.launch.framework_claims import FileKind, Signature
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import replicas
+from shardwright.frameworks.launch.build_launch import replicas
+from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.launch.lora_adapters import adapters_of
+from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, entry_of, name_set
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
-from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.settings import IGNORED
 from shardwright.frameworks.transformers.trainer_reader import (

@@ -7,21 +7,21 @@ from math import prod
 from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import launch_of
+from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import launch_of
-from shardwright.frameworks.launch.model_sizes import MAXTEXT as SIZES
-from shardwright.frameworks.launch.model_sizes import compared_name, compared_sizes
+from shardwright.frameworks.launch.model_size_check import MAXTEXT as SIZES
+from shardwright.frameworks.launch.model_size_check import compared_name, compared_sizes
+from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.maxtext.settings import AXES, MODELS, PLACES, SCHEDULES, SETTINGS
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 _STRATEGIES: Final = ("ring", "ulysses", "all_gather")
 MAX_SAMPLES: Final = 10**9

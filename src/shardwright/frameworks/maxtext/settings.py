@@ -17,8 +17,9 @@ from shardwright.frameworks.settings.setting_table import (
     WhenWritten,
     setting_table,
 )
+from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
-from shardwright.frameworks.settings.value_forms import (
+from shardwright.frameworks.settings.value_conversion import (
     SWITCH,
     TEXT,
     ValueForm,
@@ -27,7 +28,6 @@ from shardwright.frameworks.settings.value_forms import (
     switch,
     whole_number,
 )
-from shardwright.frameworks.settings.verdicts import Verdict
 
 AXES: Final[Mapping[str, str]] = {
     "expert": "expert",

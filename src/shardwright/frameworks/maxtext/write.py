@@ -12,13 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.common_shortfalls import (
-    job_shortfalls,
-    other_framework_shortfalls,
-    partial_recompute_shortfalls,
-    single_replica_shortfalls,
-    universal_shortfalls,
-)
 from shardwright.frameworks.export.exporter import (
     Exporter,
     ExportFile,
@@ -27,14 +20,24 @@ from shardwright.frameworks.export.exporter import (
     title,
 )
 from shardwright.frameworks.export.nested_settings import nested_sections, settings_of
-from shardwright.frameworks.export.option_flags import flags_set
-from shardwright.frameworks.export.published_models import hyperparameter_shortfalls, published_name
+from shardwright.frameworks.export.runtime_option_flags import flags_set
 from shardwright.frameworks.export.start_script import GPUS, MASTER, NODE, NODES, PORT, start_script
+from shardwright.frameworks.export.target_model_names import (
+    hyperparameter_shortfalls,
+    published_name,
+)
+from shardwright.frameworks.export.unsupported_plan_features import (
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    single_replica_shortfalls,
+    universal_shortfalls,
+)
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.frameworks.maxtext.mesh import degrees, mesh_shortfalls
+from shardwright.frameworks.maxtext.mesh_axes import degrees, mesh_shortfalls
 from shardwright.frameworks.maxtext.settings import MODELS, PLACES, SCHEDULES, SETTINGS
 from shardwright.frameworks.settings.setting_table import Pair, written_settings
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 FILE, SCRIPT = "maxtext.yml", "train.sh"
 KEPT: Final = "minimal_with_context"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardwright.frameworks.export.decoder import (
+from shardwright.frameworks.export.decoder_layers import (
     Decoder,
     decoder_of,
     unsupported_attention_shortfalls,
@@ -14,8 +14,8 @@ from shardwright.frameworks.export.decoder import (
 from shardwright.frameworks.export.exporter import Shortfall
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import LongerRotary
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.operator_constants import LongerRotary
 
 Flags = list[tuple[str, str]]
 """(flag without dashes, value); an empty value is a switch."""

@@ -6,15 +6,18 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.common_shortfalls import job_shortfalls, universal_shortfalls
 from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
-from shardwright.frameworks.export.option_flags import flag_pairs, flags_set, values_set
+from shardwright.frameworks.export.runtime_option_flags import flag_pairs, flags_set, values_set
+from shardwright.frameworks.export.unsupported_plan_features import (
+    job_shortfalls,
+    universal_shortfalls,
+)
 from shardwright.frameworks.megatron.model_arguments import Flags, model_flags, model_shortfalls
 from shardwright.frameworks.megatron.settings import ORDERS, SETTINGS
 from shardwright.frameworks.settings.setting_table import grid_values, written_settings
 from shardwright.runtime.megatron_arguments import MODULES
-from shardwright.strategy.grid.grid import Grid, Recompute
-from shardwright.strategy.grid.model_counts import num_layers
+from shardwright.strategy.grid.model_size_facts import num_layers
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.rank_coordinates import same_ranks
 
 MAPPED: Final = "use-tp-pp-dp-mapping"

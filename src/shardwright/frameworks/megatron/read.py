@@ -9,31 +9,36 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import effective_options, option_notes
+from shardwright.frameworks.launch.framework_detection import (
     Claim,
     Document,
     FileKind,
     Signature,
     claim_of,
 )
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import effective_options, option_notes
-from shardwright.frameworks.launch.model_sizes import compared_sizes
+from shardwright.frameworks.launch.model_size_check import compared_sizes
+from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.megatron.arguments_by_release import current_arguments, runtime_of
 from shardwright.frameworks.megatron.model_arguments import model_flags, model_shortfalls
 from shardwright.frameworks.megatron.refused_arguments import (
     REFUSED_LAYERS,
     idle_arguments,
     refused_arguments,
 )
-from shardwright.frameworks.megatron.releases import current_arguments, runtime_of
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
+from shardwright.frameworks.settings.setting_verdicts import (
+    LaunchSetting,
+    Verdict,
+    setting_verdicts,
+)
 from shardwright.frameworks.settings.unpriced_settings import priced_notes, refuse
-from shardwright.frameworks.settings.value_forms import count, require_value, whole_number
-from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict, setting_verdicts
+from shardwright.frameworks.settings.value_conversion import count, require_value, whole_number
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.framework_description import Options, Runtime
 from shardwright.runtime.launch_arguments import OFF, Arguments, options_from_arguments
 from shardwright.runtime.megatron_arguments import (
     DEFAULTS,
@@ -44,12 +49,11 @@ from shardwright.runtime.megatron_arguments import (
     recompute_setting,
     sharding_stage,
 )
-from shardwright.runtime.runtime import Options, Runtime
 from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import canonical
-from shardwright.strategy.grid.model_counts import grid_facts, has_experts, num_layers
+from shardwright.strategy.grid.model_size_facts import grid_facts, has_experts, num_layers
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 MEGATRON_NAME: Final = "megatron"
 USUAL_RUNTIME: Final = "megatron-core-0.12"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.value_conversion import count
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.rule_violations import Violation
 
 _LAYOUT = "pipeline-model-parallel-layout"

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.frameworks.export.common_shortfalls import other_framework_shortfalls
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
 from shardwright.frameworks.export.start_script import start_script, torchrun
+from shardwright.frameworks.export.unsupported_plan_features import other_framework_shortfalls
 from shardwright.frameworks.megatron.plan_arguments import (
     SHARDED,
     WITHOUT_ARGUMENT,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.megatron.field_names import (
+from shardwright.frameworks.megatron.megatron_core_fields import (
     FIELD_NAMES,
     OF_RECIPES,
     attention_backend,

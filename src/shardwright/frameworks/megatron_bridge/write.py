@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.frameworks.export.common_shortfalls import other_framework_shortfalls
 from shardwright.frameworks.export.exporter import (
     Exporter,
     ExportFile,
@@ -18,7 +17,8 @@ from shardwright.frameworks.export.exporter import (
     in_quotes,
     title,
 )
-from shardwright.frameworks.export.option_flags import flag_pairs, values_set
+from shardwright.frameworks.export.runtime_option_flags import flag_pairs, values_set
+from shardwright.frameworks.export.unsupported_plan_features import other_framework_shortfalls
 from shardwright.frameworks.megatron.plan_arguments import (
     ASYNC,
     arguments,
@@ -31,7 +31,7 @@ from shardwright.frameworks.megatron_bridge.settings import (
     Field,
     fields_of,
 )
-from shardwright.runtime.runtime import TpOverlap
+from shardwright.runtime.framework_description import TpOverlap
 from shardwright.runtime.runtime_options import runtime_with_options
 
 MODULE, FUNCTION = "shardwright_plan", "plan"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.framework_detection import (
     NO_CLAIM,
     Claim,
     Document,
@@ -17,13 +17,13 @@ from shardwright.frameworks.launch.framework_claims import (
     claim_of,
     joined_claims,
 )
+from shardwright.frameworks.megatron.arguments_by_release import current_arguments
 from shardwright.frameworks.megatron.read import (
     MEGATRON,
     MEGATRON_SIGNATURE,
     Dialect,
     dialect_reader,
 )
-from shardwright.frameworks.megatron.releases import current_arguments
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.runtime.launch_arguments import Arguments
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import ShardwrightError
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import launch_of, replicas
+from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
-from shardwright.frameworks.launch.model_sizes import TRANSFORMERS, compared_sizes
+from shardwright.frameworks.launch.model_size_check import TRANSFORMERS, compared_sizes
+from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.nanotron.settings import SETTINGS
 from shardwright.frameworks.nanotron.write import own_stages
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 _SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),

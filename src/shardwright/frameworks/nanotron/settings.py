@@ -19,8 +19,8 @@ from shardwright.frameworks.settings.setting_table import (
     setting_table,
 )
 from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
-from shardwright.frameworks.settings.value_forms import SWITCH, choice, switch
-from shardwright.strategy.grid.grid import Recompute
+from shardwright.frameworks.settings.value_conversion import SWITCH, choice, switch
+from shardwright.strategy.grid.parallelism_grid import Recompute
 
 _ALWAYS: Final = WhenWritten.ALWAYS
 SETTINGS: Final[SettingTable] = setting_table(

@@ -11,15 +11,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.common_shortfalls import (
-    job_shortfalls,
-    other_framework_shortfalls,
-    partial_recompute_shortfalls,
-    rank_order_shortfalls,
-    selective_recompute_shortfalls,
-    universal_shortfalls,
-)
-from shardwright.frameworks.export.decoder import (
+from shardwright.frameworks.export.decoder_layers import (
     decoder_of,
     unsupported_attention_shortfalls,
     unsupported_factor_shortfalls,
@@ -33,8 +25,16 @@ from shardwright.frameworks.export.exporter import (
     title,
 )
 from shardwright.frameworks.export.nested_settings import nested_sections, settings_of
-from shardwright.frameworks.export.option_flags import flags_set
+from shardwright.frameworks.export.runtime_option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
+from shardwright.frameworks.export.unsupported_plan_features import (
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    rank_order_shortfalls,
+    selective_recompute_shortfalls,
+    universal_shortfalls,
+)
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.nanotron.settings import SETTINGS
 from shardwright.frameworks.settings.name_lists import name_set
@@ -45,7 +45,7 @@ from shardwright.frameworks.settings.setting_table import (
     written_settings,
 )
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 FILE, SCRIPT = "nanotron.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")

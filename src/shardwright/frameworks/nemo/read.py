@@ -9,11 +9,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.megatron.field_names import (
+from shardwright.frameworks.megatron.megatron_core_fields import (
     FIELD_NAMES,
     OF_RECIPES,
     without_section,
@@ -21,7 +21,7 @@ from shardwright.frameworks.megatron.field_names import (
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
 from shardwright.frameworks.settings.name_lists import name_set, names
 from shardwright.frameworks.settings.setting_table import KnownSetting, setting_table
-from shardwright.frameworks.settings.value_forms import choice
+from shardwright.frameworks.settings.value_conversion import choice
 
 _NEMO_SECTIONS: Final = names(
     "model. model.optim. trainer. trainer.strategy. strategy. data. optim. megatron-cfg."

@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shardwright.frameworks.settings.name_lists import by_name
+from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.frameworks.settings.unpriced_settings import Refusal
-from shardwright.frameworks.settings.value_forms import WHOLE, ValueForm
-from shardwright.frameworks.settings.verdicts import Verdict
+from shardwright.frameworks.settings.value_conversion import WHOLE, ValueForm
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 Pair = tuple[str, object]
 """(dotted name of a setting, value)."""

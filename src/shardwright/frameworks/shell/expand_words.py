@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.shell.arithmetic import arithmetic
-from shardwright.frameworks.shell.parameters import parameter_of
+from shardwright.frameworks.shell.parameter_expansion import parameter_of
 from shardwright.frameworks.shell.variables import (
     MAX_VALUE,
     Value,

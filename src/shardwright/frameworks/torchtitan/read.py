@@ -9,26 +9,26 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import launch_of, replicas
+from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     NamedFile,
     Signature,
 )
-from shardwright.frameworks.launch.launch import ORDER, FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
-from shardwright.frameworks.launch.model_sizes import compared_name
+from shardwright.frameworks.launch.model_size_check import compared_name
+from shardwright.frameworks.launch.training_launch import ORDER, FileSettings, Launch, LaunchReader
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
-from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_counts import num_layers
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.grid.model_size_facts import num_layers
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
+from shardwright.strategy.plan.pipeline_order import NamedOrder
 
 _SECTIONS: Final = MappingProxyType(
     {

@@ -6,13 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.common_shortfalls import (
-    job_shortfalls,
-    other_framework_shortfalls,
-    partial_recompute_shortfalls,
-    rank_order_shortfalls,
-    universal_shortfalls,
-)
 from shardwright.frameworks.export.exporter import (
     Exporter,
     ExportFile,
@@ -22,9 +15,19 @@ from shardwright.frameworks.export.exporter import (
     one_line,
     title,
 )
-from shardwright.frameworks.export.published_models import hyperparameter_shortfalls, published_name
 from shardwright.frameworks.export.start_script import start_script, torchrun
-from shardwright.frameworks.pytorch_fsdp.write import (
+from shardwright.frameworks.export.target_model_names import (
+    hyperparameter_shortfalls,
+    published_name,
+)
+from shardwright.frameworks.export.unsupported_plan_features import (
+    job_shortfalls,
+    other_framework_shortfalls,
+    partial_recompute_shortfalls,
+    rank_order_shortfalls,
+    universal_shortfalls,
+)
+from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import (
     fsdp2_degrees,
     fsdp2_shortfalls,
     sharding_ranks,
@@ -33,10 +36,10 @@ from shardwright.frameworks.settings.setting_table import in_section, written_se
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.runtime.runtime import ElementKernels, LinearLoss, TpOverlap
+from shardwright.runtime.framework_description import ElementKernels, LinearLoss, TpOverlap
 from shardwright.runtime.runtime_options import runtime_with_options
-from shardwright.strategy.grid.grid import Grid, Recompute
-from shardwright.strategy.grid.grid_schedules import WAVE, grid_schedule
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.strategy.grid.schedule_placement import WAVE, grid_schedule
 
 MODULE, FUNCTION, ORDER, SCRIPT = "shardwright_plan", "plan", "order.csv", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "ep", "dp", "pp")

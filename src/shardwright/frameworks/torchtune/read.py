@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_claims import FileKind, NamedFile, Signature
+from shardwright.frameworks.launch.build_launch import NO_PIPELINE
+from shardwright.frameworks.launch.framework_detection import FileKind, NamedFile, Signature
 from shardwright.frameworks.launch.fused_losses import OF_LOSS
-from shardwright.frameworks.launch.launch_degrees import NO_PIPELINE
 from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normalize_dtypes

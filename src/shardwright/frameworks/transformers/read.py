@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_claims import CONFIGURATIONS, FileKind, Signature
+from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,

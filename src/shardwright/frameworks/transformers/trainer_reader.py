@@ -14,7 +14,9 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.accelerate.read import with_launch_flags
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import OF_TRANSFORMERS as AXES
+from shardwright.frameworks.launch.build_launch import launch_of
+from shardwright.frameworks.launch.framework_detection import (
     Claim,
     Document,
     FileKind,
@@ -23,15 +25,22 @@ from shardwright.frameworks.launch.framework_claims import (
     claim_of,
 )
 from shardwright.frameworks.launch.fused_losses import liger_notes
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader, default_notes
-from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS as AXES
-from shardwright.frameworks.launch.launch_degrees import launch_of
 from shardwright.frameworks.launch.lora_adapters import adapters_of
+from shardwright.frameworks.launch.training_launch import (
+    FileSettings,
+    Launch,
+    LaunchReader,
+    default_notes,
+)
 from shardwright.frameworks.settings.name_lists import entry_of
 from shardwright.frameworks.settings.setting_table import SettingTable
+from shardwright.frameworks.settings.setting_verdicts import (
+    LaunchSetting,
+    Verdict,
+    setting_verdicts,
+)
 from shardwright.frameworks.settings.unpriced_settings import OFF, Refusal, priced_notes, refuse
-from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict, setting_verdicts
+from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.settings import (
     CANONICAL,
     IGNORED,
@@ -51,7 +60,7 @@ from shardwright.frameworks.transformers.trainer_strategy import (
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 Settled = Callable[[dict[str, str], int], tuple[str, ...]]
 """Function that completes a launch's canonical settings in place, for a number of devices, and

@@ -12,16 +12,16 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.deepspeed.read import DEEPSPEED
+from shardwright.frameworks.launch.build_launch import replicas
 from shardwright.frameworks.launch.fused_losses import linear_loss
-from shardwright.frameworks.launch.launch import FileSettings
-from shardwright.frameworks.launch.launch_degrees import replicas
-from shardwright.frameworks.pytorch_fsdp.read import STRATEGIES, sharding
+from shardwright.frameworks.launch.training_launch import FileSettings
+from shardwright.frameworks.pytorch_fsdp.sharding_strategies import STRATEGIES, sharding
 from shardwright.frameworks.settings.name_lists import names
-from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.value_conversion import count
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 FSDP: Final = "torchtitan-0.2"
 """Runtime that prices FSDP: torchtitan's, which is PyTorch's FSDP."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.launch.framework_claims import FileKind, Signature
+from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normalize_dtypes, peft_targets

@@ -17,18 +17,18 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_claims import (
+from shardwright.frameworks.launch.build_launch import replicas
+from shardwright.frameworks.launch.framework_detection import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import FileSettings, Launch, LaunchReader
-from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.megatron.field_names import attention_backend
+from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.megatron.megatron_core_fields import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, name_set, prefixed
 from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
-from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
-from shardwright.hardware.catalog.node_rows import (
+from shardwright.hardware.catalog.default_node_table import (
     DEFAULT_ROW,
     ROWS,
     NodeRow,

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.compiled import allocation_free, inner
 from shardwright.dtype import Dtype
 from shardwright.hardware import tables
 from shardwright.hardware.accelerator import Evidence, GemmRates, Origin
 from shardwright.hardware.cluster import NodeKind
+from shardwright.kernel_compilation import allocation_free, inner
 from shardwright.lazy_dataclass import dataclass
 
 Arrays = dict[str, npt.NDArray[np.generic]]

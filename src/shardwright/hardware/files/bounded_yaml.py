@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.files.alias_expansion_limit import limited_events
+from shardwright.hardware.files.yaml_alias_limit import limited_events
 from shardwright.units import MAX_INTEGER_BITS
 
 MAX_BYTES: Final = 262_144

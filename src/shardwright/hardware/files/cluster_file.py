@@ -41,6 +41,7 @@ from shardwright.hardware.accelerator import (
     GemmRates,
     Origin,
 )
+from shardwright.hardware.catalog.accelerator_from_data_sheet import accelerator_from_sheet
 from shardwright.hardware.catalog.accelerators_by_name import (
     accelerator,
     accelerator_names,
@@ -48,7 +49,6 @@ from shardwright.hardware.catalog.accelerators_by_name import (
     name_key,
 )
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
-from shardwright.hardware.catalog.data_sheet_rows import accelerator_from_sheet
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import (
     ONE_SWITCH,

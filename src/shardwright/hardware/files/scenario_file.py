@@ -20,7 +20,6 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationError
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.cluster_states import MOST_STATES, LinkState, NodeState, State
 from shardwright.hardware.files.bounded_yaml import read_text_file, read_yaml
 from shardwright.hardware.files.cluster_schema import (
     Fraction,
@@ -30,6 +29,7 @@ from shardwright.hardware.files.cluster_schema import (
     YamlRecord,
 )
 from shardwright.hardware.files.schema_errors import Place, first_schema_error
+from shardwright.hardware.slowdown_scenarios import MOST_STATES, LinkState, NodeState, State
 from shardwright.units import scale_decimal
 
 WHAT: Final = "scenario file"

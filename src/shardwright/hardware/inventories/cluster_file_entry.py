@@ -16,7 +16,10 @@ from shardwright.hardware.catalog.default_nodes import (
 )
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.accelerator_names import nvlink_fact, nvlink_of
-from shardwright.hardware.inventories.matching_node import choose_catalog_node, device_link_count
+from shardwright.hardware.inventories.catalog_node_match import (
+    choose_catalog_node,
+    device_link_count,
+)
 from shardwright.hardware.inventories.merge_inventories import NodeSet
 from shardwright.hardware.inventories.node_facts import (
     Assumption,

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from shardwright.hardware.inventories.documents.lines_and_numbers import (
+from shardwright.hardware.inventories.documents.size_limited_text import (
     read_text_up_to_limit,
     require_text,
 )
 from shardwright.hardware.inventories.node_facts import Inventory
-from shardwright.hardware.inventories.outputs.insufficient_outputs import unknown_format_error
 from shardwright.hardware.inventories.outputs.kubernetes_nodes import (
     is_kubernetes,
     read_kubernetes_nodes,
@@ -32,6 +31,7 @@ from shardwright.hardware.inventories.outputs.slurm_topology_conf import (
     is_slurm_topology,
     read_slurm_topology,
 )
+from shardwright.hardware.inventories.outputs.unsupported_outputs import unknown_format_error
 from shardwright.lazy_dataclass import dataclass
 
 

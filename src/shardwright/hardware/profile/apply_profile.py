@@ -14,13 +14,13 @@ from shardwright.hardware.accelerator import (
     GemmRates,
     Origin,
 )
+from shardwright.hardware.catalog.accelerator_from_data_sheet import accelerator_from_sheet
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator, name_key
-from shardwright.hardware.catalog.data_sheet_rows import accelerator_from_sheet
 from shardwright.hardware.catalog.default_nodes import NIC_ORIGIN, network_card
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind
 from shardwright.hardware.cluster_expression import fill_nodes, parse_cluster
 from shardwright.hardware.link import Link
-from shardwright.hardware.profile.profile import (
+from shardwright.hardware.profile.measured_rates import (
     AttentionProfile,
     CollectiveFit,
     GemmProfile,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.decoder_model import configured_model
+from shardwright.model.blocks.assemble_decoder_model import configured_model
 from shardwright.model.blocks.dense_blocks import (
     hidden_extent,
     linear,

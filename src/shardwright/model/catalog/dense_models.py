@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.catalog.catalog_entry import CARD, CatalogEntry, decoder, entry
+from shardwright.model.catalog.published_model_record import CARD, CatalogEntry, decoder, entry
 
 _SAME_FORM: Final = (
     f"{CARD}; modelling code of its own, of Llama's form (its fused projections are the same"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.catalog.catalog_entry import CatalogEntry, decoder, entry
+from shardwright.model.catalog.published_model_record import CatalogEntry, decoder, entry
 
 _SC21: Final = (
     "Narayanan et al. 2021 (arXiv:2104.04473), table 1: vocabulary 51,200, sequence 2,048, learned"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.catalog.catalog_entry import CARD, CatalogEntry, decoder, entry
+from shardwright.model.catalog.published_model_record import CARD, CatalogEntry, decoder, entry
 
 _AIC: Final = (
     "config.json of the model's repository, as carried by aiconfigurator-core 0.12.0; count of the"

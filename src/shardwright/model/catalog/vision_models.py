@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.catalog.catalog_entry import CARD, CatalogEntry, entry, sizes
+from shardwright.model.catalog.published_model_record import CARD, CatalogEntry, entry, sizes
 
 _COUNTED: Final = (
     "config.json as carried by aiconfigurator-core 0.12.0; parameters with the tower as"

@@ -20,12 +20,12 @@ _BUILDERS: Final[dict[str, str]] = {
     "families.decoders.gemma:build_gemma3": "Gemma3ForCausalLM gemma3_text",
     "families.decoders.llama:build_glm": "GlmForCausalLM glm",
     "families.decoders.llama:build_glm4": "Glm4ForCausalLM glm4",
-    "families.decoders.gpt:build_gpt2": "GPT2LMHeadModel gpt2",
-    "families.decoders.gpt:build_gpt_neox": "GPTNeoXForCausalLM gpt_neox",
-    "families.decoders.gpt:build_opt": "OPTForCausalLM opt",
-    "families.decoders.gpt:build_bloom": "BloomForCausalLM bloom",
-    "families.decoders.gpt:build_mpt": "MptForCausalLM mpt MPTForCausalLM",
-    "families.decoders.gpt:build_nemotron": "NemotronForCausalLM nemotron",
+    "families.decoders.gpt_opt_bloom_falcon:build_gpt2": "GPT2LMHeadModel gpt2",
+    "families.decoders.gpt_opt_bloom_falcon:build_gpt_neox": "GPTNeoXForCausalLM gpt_neox",
+    "families.decoders.gpt_opt_bloom_falcon:build_opt": "OPTForCausalLM opt",
+    "families.decoders.gpt_opt_bloom_falcon:build_bloom": "BloomForCausalLM bloom",
+    "families.decoders.gpt_opt_bloom_falcon:build_mpt": "MptForCausalLM mpt MPTForCausalLM",
+    "families.decoders.gpt_opt_bloom_falcon:build_nemotron": "NemotronForCausalLM nemotron",
     "families.decoders.llama:build_olmo2": "Olmo2ForCausalLM olmo2",
     "families.decoders.llama:build_olmo3": "Olmo3ForCausalLM olmo3",
     "families.decoders.llama:build_exaone4": "Exaone4ForCausalLM exaone4",
@@ -35,16 +35,16 @@ _BUILDERS: Final[dict[str, str]] = {
     "families.decoders.llama:build_helium": "HeliumForCausalLM helium",
     "families.decoders.llama:build_ernie4_5": ("Ernie4_5ForCausalLM ernie4_5 Ernie4_5_ForCausalLM"),
     "families.decoders.llama:build_granite": "GraniteForCausalLM granite",
-    "families.decoders.parallel_blocks:build_stablelm": (
+    "families.decoders.stablelm_phi_gptj_cohere:build_stablelm": (
         "StableLmForCausalLM stablelm StableLMEpochForCausalLM"
     ),
-    "families.decoders.parallel_blocks:build_cohere": "CohereForCausalLM cohere",
-    "families.decoders.parallel_blocks:build_cohere2": "Cohere2ForCausalLM cohere2",
-    "families.decoders.parallel_blocks:build_phi": "PhiForCausalLM phi",
-    "families.decoders.parallel_blocks:build_gptj": "GPTJForCausalLM gptj",
-    "families.decoders.gpt:build_falcon": "FalconForCausalLM falcon",
-    "families.decoders.gpt:build_starcoder2": "Starcoder2ForCausalLM starcoder2",
-    "families.decoders.gpt:build_gpt_bigcode": "GPTBigCodeForCausalLM gpt_bigcode",
+    "families.decoders.stablelm_phi_gptj_cohere:build_cohere": "CohereForCausalLM cohere",
+    "families.decoders.stablelm_phi_gptj_cohere:build_cohere2": "Cohere2ForCausalLM cohere2",
+    "families.decoders.stablelm_phi_gptj_cohere:build_phi": "PhiForCausalLM phi",
+    "families.decoders.stablelm_phi_gptj_cohere:build_gptj": "GPTJForCausalLM gptj",
+    "families.decoders.gpt_opt_bloom_falcon:build_falcon": "FalconForCausalLM falcon",
+    "families.decoders.gpt_opt_bloom_falcon:build_starcoder2": "Starcoder2ForCausalLM starcoder2",
+    "families.decoders.gpt_opt_bloom_falcon:build_gpt_bigcode": "GPTBigCodeForCausalLM gpt_bigcode",
     "families.decoders.mixture_of_experts:build_mixtral": "MixtralForCausalLM mixtral",
     "families.decoders.mixture_of_experts:build_qwen2_moe": "Qwen2MoeForCausalLM qwen2_moe",
     "families.decoders.mixture_of_experts:build_qwen3_moe": "Qwen3MoeForCausalLM qwen3_moe",
@@ -75,11 +75,19 @@ _BUILDERS: Final[dict[str, str]] = {
         "MiniMaxM3ForCausalLM MiniMaxM3SparseForCausalLM minimax_m3 "
         "MiniMaxM3VLForCausalLM minimax_m3_vl_text"
     ),
-    "families.decoders.minimax:build_minimax_m2": "MiniMaxM2ForCausalLM minimax_m2",
-    "families.decoders.minimax:build_mimo": "MiMoForCausalLM mimo",
-    "families.decoders.minimax:build_mimo_v2": "MiMoV2FlashForCausalLM mimo_v2_flash",
-    "families.decoders.minimax:build_step3p7": "Step3p7FlashForCausalLM step3p7_text",
-    "families.decoders.minimax:build_nemotron_nas": "DeciLMForCausalLM nemotron-nas",
+    "families.decoders.minimax_mimo_step_nemotron:build_minimax_m2": (
+        "MiniMaxM2ForCausalLM minimax_m2"
+    ),
+    "families.decoders.minimax_mimo_step_nemotron:build_mimo": "MiMoForCausalLM mimo",
+    "families.decoders.minimax_mimo_step_nemotron:build_mimo_v2": (
+        "MiMoV2FlashForCausalLM mimo_v2_flash"
+    ),
+    "families.decoders.minimax_mimo_step_nemotron:build_step3p7": (
+        "Step3p7FlashForCausalLM step3p7_text"
+    ),
+    "families.decoders.minimax_mimo_step_nemotron:build_nemotron_nas": (
+        "DeciLMForCausalLM nemotron-nas"
+    ),
     "families.decoders.gemma4:build_gemma4": "Gemma4ForCausalLM gemma4_text",
     "families.refused_architectures:refuse_deepseek_v4": "DeepseekV4ForCausalLM deepseek_v4",
     "families.refused_architectures:refuse_kimi_k3": "KimiK3ForConditionalGeneration kimi_k3",

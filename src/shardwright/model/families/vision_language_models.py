@@ -22,10 +22,10 @@ from shardwright.model.blocks.vision_language import (
 )
 from shardwright.model.families.decoders.gemma4 import with_image_attention
 from shardwright.model.families.huggingface_config import build_architecture
+from shardwright.model.families.images.image_tower_interface import MAX_PATCH
 from shardwright.model.families.images.kimi_tower import merged_patch_sides, position_table_shape
 from shardwright.model.families.images.llava_tower import STRATEGIES
 from shardwright.model.families.images.minimax_tower import merge_sizes
-from shardwright.model.families.images.tower_fields import MAX_PATCH
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.config_fields import (
     MAX_FFN,

@@ -6,8 +6,8 @@ from dataclasses import field
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.operator_constants import Settings
-from shardwright.model.ir.stored_format import StoredFormat
+from shardwright.model.ir.checkpoint_number_format import StoredFormat
+from shardwright.model.ir.numerical_constants import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

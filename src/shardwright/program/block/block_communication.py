@@ -13,14 +13,14 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.local_sizes import LoweringContext, local_tokens, part
-from shardwright.program.block.operator_placement import LayoutChange, Placing, is_routed
+from shardwright.program.block.operator_cut_protocol import LayoutChange, Placing, is_routed
 from shardwright.program.block.quantised_operators import (
     is_scaled_by_block,
     scaled_width,
     stays_wide,
 )
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.runtime import ExpertDispatch, TpOverlap
+from shardwright.runtime.framework_description import ExpertDispatch, TpOverlap
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 

@@ -12,9 +12,9 @@ from enum import StrEnum
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import runs_backward
 from shardwright.model.ir.operator import AttentionShape, Operator, ScanShape
 from shardwright.model.ir.tensor_dims import ParameterClass
+from shardwright.model.tensors_without_gradient import runs_backward
 from shardwright.program.block.symbolic_sizes import Size
 
 

@@ -8,9 +8,9 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.program.block.operator_placement import Placing, is_routed
+from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+from shardwright.runtime.framework_description import Capture, ExpertDispatch, Runtime
 
 DEEPEP_PEERS: Final = 8
 """Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""

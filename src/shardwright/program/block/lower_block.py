@@ -14,14 +14,14 @@ from functools import lru_cache
 from typing import Final
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.model.backward_reach import (
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
+from shardwright.model.tensors_without_gradient import (
     computes_input_gradient,
     runs_backward,
     without_gradient,
 )
-from shardwright.model.ir.block import Block
-from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.block_communication import edge_moves, exit_moves, operator_moves
 from shardwright.program.block.block_program import (
     BlockProgram,
@@ -38,17 +38,22 @@ from shardwright.program.block.local_sizes import (
     per_token,
     router_kernels,
 )
+from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.operator_kernels import (
     KERNELS_OF,
     Local,
     adapter_works,
     chunk_sort_works,
 )
-from shardwright.program.block.operator_placement import Placing, is_routed
 from shardwright.program.block.quantised_operators import is_narrow
 from shardwright.program.block.saved_tensors import output_volume, saved_tensors
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, LinearLoss
+from shardwright.runtime.framework_description import (
+    AttentionKernel,
+    ElementKernels,
+    ExpertDispatch,
+    LinearLoss,
+)
 
 LINEAR_LOSS_TRAFFIC: Final = {LinearLoss.LIGER: 6, LinearLoss.CUT: 2}
 """Bytes a logit of a loss that takes the head's product with it: two reads and a write in 16 bits;

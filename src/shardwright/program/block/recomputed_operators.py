@@ -14,9 +14,9 @@ from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.program.block.operator_placement import is_routed
-from shardwright.program.identity_keys import Same
-from shardwright.runtime.runtime import FullRecompute, LinearLoss, Runtime
+from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.identity_cache_keys import Same
+from shardwright.runtime.framework_description import FullRecompute, LinearLoss, Runtime
 
 _ENDS: Final = (OperatorClass.EMBED, OperatorClass.HEAD)
 

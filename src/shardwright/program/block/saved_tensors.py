@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.model.backward_reach import has_backward, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
+from shardwright.model.tensors_without_gradient import has_backward, without_gradient
 from shardwright.program.block.block_program import Recomputable, SavedTensor
 from shardwright.program.block.local_sizes import (
     LoweringContext,
@@ -21,11 +21,19 @@ from shardwright.program.block.local_sizes import (
     part,
     per_token,
 )
-from shardwright.program.block.operator_placement import Placing, is_routed
+from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.recomputed_operators import is_dropped, recomputed_operators
-from shardwright.program.block.selective_recompute import NamedPolicy, named_policy, saved_products
+from shardwright.program.block.selective_recompute_policy import (
+    NamedPolicy,
+    named_policy,
+    saved_products,
+)
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
+from shardwright.runtime.framework_description import (
+    AttentionKernel,
+    ElementKernels,
+    SelectiveRecompute,
+)
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 _FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS)

@@ -14,11 +14,11 @@ from typing import cast
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_cells import (
+from shardwright.program.layout.device_parts_of_dims import (
     AxisStep,
     Cell,
     CellRow,

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct_rows
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.schedules.action_table import B, F, I, R, W
 from shardwright.strategy.plan.plan import Plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
-from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.csv_tables import format_csv
 from shardwright.strategy.plan.plan import Plan

@@ -16,14 +16,14 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct, is_increasing, numbered_rows
-from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import Units
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.identity_keys import Same
-from shardwright.program.layout.device_cells import (
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.layout.device_parts_of_dims import (
     CellRow,
     StageCells,
     devices_of,
@@ -39,7 +39,7 @@ from shardwright.program.layout.devices_by_part import (
     tokens,
 )
 from shardwright.program.layout.tensor_layout import Interval
-from shardwright.program.stages.parameter_reductions import Sums, numbered_values
+from shardwright.program.stages.parameter_gradient_groups import Sums, numbered_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from itertools import product
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.partner_groups import Group, representatives, transversals
+from shardwright.program.layout.same_island_groups import Group, representatives, transversals
 from shardwright.program.layout.tensor_layout import Box, Ticks, ticks, volume
 
 Work = tuple[tuple[Hashable, Box], ...]

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import Units
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import runs_backward, without_gradient
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
+from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
 from shardwright.program.block.quantised_operators import is_narrow
-from shardwright.program.layout.device_cells import row_of
+from shardwright.program.layout.device_parts_of_dims import row_of
 from shardwright.program.stages.gradient_sum_groups import GradientShare
-from shardwright.program.stages.parameter_reductions import (
+from shardwright.program.stages.parameter_gradient_groups import (
     ParameterUse,
     Sums,
     device_shares,

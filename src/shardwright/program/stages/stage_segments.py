@@ -7,17 +7,22 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_list import DeviceList, union
+from shardwright.hardware.strided_device_list import DeviceList, union
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import computes_input_gradient, without_gradient
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.identity_keys import Same
-from shardwright.program.layout.device_cells import StageCells, class_trees, leaves, stage_cells
+from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.layout.device_parts_of_dims import (
+    StageCells,
+    class_trees,
+    leaves,
+    stage_cells,
+)
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.pipeline_stages import Keep, Placement, Stage
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_tree import num_leaves
-from shardwright.strategy.plan.stages import Keep, Placement, Stage
 from shardwright.strategy.verify.block_coverage import BlockPiece, stage_pieces
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardwright.report.pictures.cluster_picture import Branch, ClusterPicture
+from shardwright.report.pictures.cluster_tree import Branch, ClusterPicture
 from shardwright.report.pictures.palette import PALETTE
-from shardwright.report.pictures.svg_sheet import (
+from shardwright.report.pictures.svg_drawing import (
     FAINT,
     FONT,
     LETTER,
@@ -20,7 +20,7 @@ from shardwright.report.pictures.svg_sheet import (
     SvgSheet,
     coordinate,
 )
-from shardwright.strategy.text.printable import printable
+from shardwright.strategy.text.printable_text import printable
 
 GAP: Final = 8
 MAX_WORDS: Final = 200

@@ -9,9 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.line_breaking import WrappedText
-from shardwright.report.pictures.cluster_picture import Branch, ClusterPicture
-from shardwright.strategy.text.printable import printable
+from shardwright.report.pictures.cluster_tree import Branch, ClusterPicture
+from shardwright.report.terminal_line_wrapping import WrappedText
+from shardwright.strategy.text.printable_text import printable
 
 MAX_WORDS: Final = 200
 

@@ -20,15 +20,15 @@ from shardwright.arrays import IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.report.pictures.device_classes import device_classes, device_text, split_paths
-from shardwright.report.pictures.layer_columns import ColumnBlocks, block_ranges
+from shardwright.report.pictures.model_block_columns import ColumnBlocks, block_ranges
 from shardwright.report.pictures.schedule_text import OrderPicture, order_pictures
-from shardwright.report.pictures.split_tree import TreeNode, split_tree
+from shardwright.report.pictures.split_tree_picture import TreeNode, split_tree
 from shardwright.report.pictures.step_picture import StepPicture
 from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.pipeline_stages import Placement, Stage
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import Placement, Stage
-from shardwright.strategy.text.base_notation import print_bases
-from shardwright.strategy.text.printable import MAX_STRATEGY, printable
+from shardwright.strategy.text.device_notation import print_bases
+from shardwright.strategy.text.printable_text import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.program.step_trace import Span
+from shardwright.program.step_timeline import Span
 from shardwright.report.pictures.plan_picture import PlanPicture
-from shardwright.report.pictures.split_tree import TreeNode
+from shardwright.report.pictures.split_tree_picture import TreeNode
 from shardwright.report.pictures.step_picture import StepPicture, capacity_bytes
 
 SCHEMA: Final = "shardwright.picture"

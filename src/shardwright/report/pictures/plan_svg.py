@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from shardwright.report.pictures.fold_plan_picture import (
+from shardwright.report.pictures.fold_repeated_columns import (
     Band,
     View,
     cell_text,
@@ -15,9 +15,9 @@ from shardwright.report.pictures.fold_plan_picture import (
 )
 from shardwright.report.pictures.palette import PALETTE
 from shardwright.report.pictures.plan_picture import PictureCell, PlanPicture, StageTrees
-from shardwright.report.pictures.split_tree import TreeNode
+from shardwright.report.pictures.split_tree_picture import TreeNode
 from shardwright.report.pictures.step_svg import step_parts
-from shardwright.report.pictures.svg_sheet import (
+from shardwright.report.pictures.svg_drawing import (
     FAINT,
     FONT,
     INK,
@@ -28,7 +28,7 @@ from shardwright.report.pictures.svg_sheet import (
     SvgSheet,
     coordinate,
 )
-from shardwright.strategy.text.printable import printable
+from shardwright.strategy.text.printable_text import printable
 
 MAX_COLUMNS: Final = 40
 MAX_ROWS: Final = 48

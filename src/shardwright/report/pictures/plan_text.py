@@ -9,8 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.line_breaking import WrappedText
-from shardwright.report.pictures.fold_plan_picture import (
+from shardwright.report.pictures.fold_repeated_columns import (
     Band,
     View,
     cell_text,
@@ -21,8 +20,9 @@ from shardwright.report.pictures.fold_plan_picture import (
 )
 from shardwright.report.pictures.palette import PALETTE
 from shardwright.report.pictures.plan_picture import PictureCell, PlanPicture, StageTrees
-from shardwright.report.pictures.split_tree import tree_lines
+from shardwright.report.pictures.split_tree_picture import tree_lines
 from shardwright.report.pictures.step_text import render_step
+from shardwright.report.terminal_line_wrapping import WrappedText
 
 MAX_ROWS = 40
 MAX_TREES = 8

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.link import Tier
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.step_trace import Span, StepTrace, Track
+from shardwright.program.step_timeline import Span, StepTrace, Track
 from shardwright.report.pictures.device_classes import device_text
 from shardwright.simulator.network_traffic import Traffic
 from shardwright.simulator.prediction import Prediction, StageMemory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
-from shardwright.program.step_trace import Span
+from shardwright.program.step_timeline import Span
 from shardwright.report.pictures.palette import PALETTE
 from shardwright.report.pictures.step_picture import (
     BUBBLE,
@@ -17,7 +17,7 @@ from shardwright.report.pictures.step_picture import (
     nodes_label,
     row_label,
 )
-from shardwright.report.pictures.svg_sheet import FAINT, LETTER, LINE, MARGIN, PAD, SvgSheet
+from shardwright.report.pictures.svg_drawing import FAINT, LETTER, LINE, MARGIN, PAD, SvgSheet
 from shardwright.units import format_bytes, format_percent, format_seconds
 
 TIMELINE: Final = 1000

@@ -19,7 +19,7 @@ from shardwright.report.pictures.step_picture import (
     nodes_label,
     row_label,
 )
-from shardwright.report.table_style import plain_table
+from shardwright.report.terminal_table import plain_table
 from shardwright.units import format_bytes, format_percent, format_seconds
 
 MAX_ROWS: Final = 24

@@ -6,7 +6,7 @@ import re
 from itertools import groupby
 from typing import Final
 
-from shardwright.report.table_style import PlainTable, plain_table
+from shardwright.report.terminal_table import PlainTable, plain_table
 from shardwright.simulator.prediction import HostMemory, Prediction, StageMemory
 from shardwright.units import GIB, format_percent
 

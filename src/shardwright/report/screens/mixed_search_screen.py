@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import Indented
-from shardwright.report.pictures.time_cost_front import front_picture
+from shardwright.report.pictures.time_cost_pareto_plot import front_picture
 from shardwright.report.screens.plan_screen import bound_lines, claim_text, section
-from shardwright.report.table_style import plain_table
-from shardwright.search.certificate import Certificate
-from shardwright.search.mixed_certificate import FrontPoint, MixedPart, ValuedPart
+from shardwright.report.terminal_line_wrapping import Indented
+from shardwright.report.terminal_table import plain_table
+from shardwright.search.mixed_cluster_certificate import FrontPoint, MixedPart, ValuedPart
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.units import format_count, format_dollars, format_percent, format_seconds
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import Indented, WrappedText
 from shardwright.report.pictures.plan_picture import PlanPicture
 from shardwright.report.pictures.plan_text import PlanText
-from shardwright.report.screens.device_kinds_table import kinds_table
+from shardwright.report.screens.device_kind_waiting_table import kinds_table
 from shardwright.report.screens.memory_table import host_table, memory_table
-from shardwright.report.table_style import plain_table
+from shardwright.report.terminal_line_wrapping import Indented, WrappedText
+from shardwright.report.terminal_table import plain_table
 from shardwright.search.answer_summary import LABEL, NO_FIT, WARNING, Line
-from shardwright.search.certificate import Certificate, claim
+from shardwright.search.optimality_certificate import Certificate, claim
 from shardwright.search.search_answer import (
     Alternative,
     Answer,
@@ -26,7 +26,7 @@ from shardwright.search.search_answer import (
 )
 from shardwright.search.simulated_strategy import Simulation, simulation_lines
 from shardwright.simulator.prediction import HostMemory, Prediction
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes, format_percent, format_seconds
 

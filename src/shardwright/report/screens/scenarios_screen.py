@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.report.screens.plan_screen import bound_lines, claim_text, section
-from shardwright.report.table_style import plain_table
-from shardwright.search.certificate import Certificate
+from shardwright.report.terminal_table import plain_table
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.scenario_certificate import ScenariosPart, judged_by
 from shardwright.units import format_percent
 

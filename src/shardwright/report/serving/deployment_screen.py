@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import WrappedText
-from shardwright.report.table_style import plain_table
+from shardwright.report.terminal_line_wrapping import WrappedText
+from shardwright.report.terminal_table import plain_table
 from shardwright.serving.deployments.deployment_notation import print_deployment
+from shardwright.serving.simulation.latency_and_throughput_metrics import Metrics, MetricSpread
 from shardwright.serving.simulation.mean_estimate import MeanEstimate
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
-from shardwright.serving.simulation.user_metrics import Metrics, MetricSpread
 from shardwright.serving.step_times.iteration_seconds import PARTS
 from shardwright.units import (
     format_bytes,

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from shardwright.execute.serve.serving_proof import ServedProof
-from shardwright.report.line_breaking import WrappedText
+from shardwright.report.terminal_line_wrapping import WrappedText
 
 
 def served_document(proof: ServedProof) -> dict[str, Any]:

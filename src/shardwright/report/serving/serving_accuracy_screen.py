@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import WrappedText
-from shardwright.report.screens.accuracy_screen import skipped_lines
-from shardwright.report.table_style import plain_table
+from shardwright.report.screens.training_accuracy_screen import skipped_lines
+from shardwright.report.terminal_line_wrapping import WrappedText
+from shardwright.report.terminal_table import plain_table
 from shardwright.units import format_percent
-from shardwright.validation.errors.judged_rows import grouped
+from shardwright.validation.errors.prediction_errors import grouped
 from shardwright.validation.serving.measured_deployment import Category
-from shardwright.validation.serving.measured_rows import ServingMetric
 from shardwright.validation.serving.serving_errors import (
     ServingRow,
     ServingValidation,
@@ -21,6 +20,7 @@ from shardwright.validation.serving.serving_errors import (
     engine_and_device,
     errors_of,
 )
+from shardwright.validation.serving.serving_table_columns import ServingMetric
 
 
 def render_serving(validation: ServingValidation) -> RenderableType:

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.hardware.catalog.serving_constants import ServingConstants
-from shardwright.hardware.catalog.serving_kernel_tables import serving_tables
+from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
+from shardwright.hardware.catalog.measured_serving_kernels import serving_tables
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision
-from shardwright.report.table_style import plain_table
-from shardwright.runtime.engines.engine import Engine
+from shardwright.report.terminal_table import plain_table
 from shardwright.runtime.engines.engine_options import flag_of
+from shardwright.runtime.engines.serving_engine import Engine
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 
 MAX_VALUE = 60

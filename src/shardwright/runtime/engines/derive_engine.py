@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.runtime.engines.engine import Engine, EngineSetting
-from shardwright.runtime.statements import FactSchema, Statement
+from shardwright.runtime.engines.serving_engine import Engine, EngineSetting
+from shardwright.runtime.sourced_facts import FactSchema, Statement
 
 IDENTITY: Final = (
     "name",

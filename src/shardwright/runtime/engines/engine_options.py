@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.engine import Engine, EngineSetting, SettingWord
-from shardwright.runtime.runtime import Fact, Options
+from shardwright.runtime.engines.serving_engine import Engine, EngineSetting, SettingWord
+from shardwright.runtime.framework_description import Fact, Options
 
 MAX_SHOWN: Final = 60
 MAX_SIZES: Final = 4096

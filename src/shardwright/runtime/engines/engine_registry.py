@@ -9,8 +9,8 @@ from typing import Final
 
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.registry import Registry
-from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.engine_options import engine_with_options
+from shardwright.runtime.engines.serving_engine import Engine
 
 _VERSIONS: Final = Registry[tuple[Engine, ...]](
     "serving engine",

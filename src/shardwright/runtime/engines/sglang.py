@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.runtime.engines.automatic_settings import (
+from shardwright.runtime.engines.default_setting_rules import (
     BackendChoice,
     Captures,
     Estimate,
@@ -13,15 +13,15 @@ from shardwright.runtime.engines.automatic_settings import (
     SizeRow,
 )
 from shardwright.runtime.engines.derive_engine import derive, engine, identity_fields, read, stated
-from shardwright.runtime.engines.engine import (
+from shardwright.runtime.engines.engine_options import option_setting
+from shardwright.runtime.engines.serving_engine import (
     Admission,
     Batching,
     Eviction,
     ExpertExchange,
     MemoryRule,
 )
-from shardwright.runtime.engines.engine_options import option_setting
-from shardwright.runtime.engines.sglang_tables import (
+from shardwright.runtime.engines.sglang_default_tables import (
     ATTENTION,
     CAPTURES,
     EARLY_ATTENTION,

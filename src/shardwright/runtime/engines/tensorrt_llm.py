@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.engines.automatic_settings import (
+from shardwright.runtime.engines.default_setting_rules import (
     AllReduceKind,
     AllReduceRange,
     BackendChoice,
     Captures,
 )
 from shardwright.runtime.engines.derive_engine import derive, engine, identity_fields, read, stated
-from shardwright.runtime.engines.engine import (
-    Admission,
-    Batching,
-    Eviction,
-    ExpertExchange,
-    MemoryRule,
-)
 from shardwright.runtime.engines.engine_options import (
     kv_format_setting,
     option_setting,
     option_settings,
     word_setting,
+)
+from shardwright.runtime.engines.serving_engine import (
+    Admission,
+    Batching,
+    Eviction,
+    ExpertExchange,
+    MemoryRule,
 )
 from shardwright.units import MEGA, MIB
 

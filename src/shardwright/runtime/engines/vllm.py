@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.engines.automatic_settings import (
+from shardwright.runtime.engines.default_setting_rules import (
     AllReduceKind,
     AllReduceRange,
     BackendChoice,
@@ -12,18 +12,18 @@ from shardwright.runtime.engines.automatic_settings import (
     SizeRow,
 )
 from shardwright.runtime.engines.derive_engine import derive, engine, identity_fields, read, stated
-from shardwright.runtime.engines.engine import (
-    Admission,
-    Batching,
-    Eviction,
-    ExpertExchange,
-    MemoryRule,
-)
 from shardwright.runtime.engines.engine_options import (
     kv_format_setting,
     option_setting,
     option_settings,
     word_setting,
+)
+from shardwright.runtime.engines.serving_engine import (
+    Admission,
+    Batching,
+    Eviction,
+    ExpertExchange,
+    MemoryRule,
 )
 from shardwright.units import MIB
 

@@ -17,8 +17,9 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
-from shardwright.runtime.releases import megatron_core, megatron_core_memory
-from shardwright.runtime.runtime import ExpertDispatch
+from shardwright.runtime.framework_description import ExpertDispatch
+from shardwright.runtime.releases import megatron_core
+from shardwright.runtime.releases import megatron_core_memory_options as megatron_core_memory
 from shardwright.runtime.runtime_options import option_offer
 
 _REPORT: Final = "https://arxiv.org/html/2412.19437v2"

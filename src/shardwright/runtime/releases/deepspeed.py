@@ -6,15 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.releases import megatron_lm
-from shardwright.runtime.releases.pytorch import (
-    ALLOCATOR,
-    CUBLAS,
-    LAUNCH_BLOCKING,
-    LINEAR_LOSSES,
-    MOMENTS,
-)
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -23,6 +15,14 @@ from shardwright.runtime.runtime import (
     Scaling,
     SelectiveRecompute,
     TpOverlap,
+)
+from shardwright.runtime.releases import megatron_lm
+from shardwright.runtime.releases.pytorch_shared_facts import (
+    ALLOCATOR,
+    CUBLAS,
+    LAUNCH_BLOCKING,
+    LINEAR_LOSSES,
+    MOMENTS,
 )
 from shardwright.runtime.runtime_options import option_offer
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
+from shardwright.runtime.framework_description import AttentionKernel, ElementKernels, TpOverlap
 from shardwright.runtime.releases import deepspeed
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, TpOverlap
 from shardwright.units import MIB
 
 _EVO: Final = "https://github.com/InternLM/InternEvo/blob"

@@ -6,8 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
-from shardwright.runtime.releases import torchtitan
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     ElementKernels,
     FullRecompute,
@@ -15,6 +14,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.releases import torchtitan
 
 _FOUNDRY: Final = "https://github.com/mosaicml/llm-foundry/blob"
 _BENCHMARK: Final = (

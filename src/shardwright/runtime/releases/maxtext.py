@@ -16,7 +16,7 @@ from shardwright.runtime.derive_runtime import (
     runtime,
     stated,
 )
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,

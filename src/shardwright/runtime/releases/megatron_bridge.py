@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
+from shardwright.runtime.framework_description import Capture, Scaling
 from shardwright.runtime.releases import megatron_core, nemo
-from shardwright.runtime.runtime import Capture, Scaling
 from shardwright.runtime.runtime_options import option_offer
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"

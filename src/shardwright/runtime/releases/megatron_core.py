@@ -6,14 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.releases.megatron_core_memory import (
-    KEPT,
-    LOSS_NOTE,
-    RECOMPUTE,
-    loss_offers,
-)
-from shardwright.runtime.releases.pytorch import ALLOCATOR, COLLECTIVES, NCCL
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -23,6 +16,13 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.releases.megatron_core_memory_options import (
+    KEPT,
+    LOSS_NOTE,
+    RECOMPUTE,
+    loss_offers,
+)
+from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, COLLECTIVES, NCCL
 from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 

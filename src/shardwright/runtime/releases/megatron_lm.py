@@ -6,8 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.releases.pytorch import ALLOCATOR, CUBLAS
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -16,6 +15,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, CUBLAS
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 

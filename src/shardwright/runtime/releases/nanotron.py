@@ -9,8 +9,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import identity_fields, read, runtime, stated
-from shardwright.runtime.releases.pytorch import ALLOCATOR, CUBLAS, NCCL
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -19,6 +18,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, CUBLAS, NCCL
 from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 

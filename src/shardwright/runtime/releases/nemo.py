@@ -6,8 +6,14 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
-from shardwright.runtime.releases import megatron_core, megatron_core_memory
-from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, Offer, TpOverlap
+from shardwright.runtime.framework_description import (
+    AttentionKernel,
+    ExpertDispatch,
+    Offer,
+    TpOverlap,
+)
+from shardwright.runtime.releases import megatron_core
+from shardwright.runtime.releases import megatron_core_memory_options as megatron_core_memory
 from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 

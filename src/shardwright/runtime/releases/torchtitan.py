@@ -6,16 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.releases.pytorch import (
-    ALLOCATOR,
-    COLLECTIVES,
-    CUBLAS,
-    FILLED,
-    LINEAR_LOSSES,
-    MOMENTS,
-    NCCL,
-)
-from shardwright.runtime.runtime import (
+from shardwright.runtime.framework_description import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -23,6 +14,15 @@ from shardwright.runtime.runtime import (
     Scaling,
     SelectiveRecompute,
     TpOverlap,
+)
+from shardwright.runtime.releases.pytorch_shared_facts import (
+    ALLOCATOR,
+    COLLECTIVES,
+    CUBLAS,
+    FILLED,
+    LINEAR_LOSSES,
+    MOMENTS,
+    NCCL,
 )
 from shardwright.runtime.runtime_options import option_offer
 

@@ -16,7 +16,7 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import network_units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.search.exact.stage_split_trees import CutNode, TreeSpace, labelled_trees
 from shardwright.strategy.plan.plan import Shards
 

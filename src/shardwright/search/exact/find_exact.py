@@ -20,15 +20,18 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
-from shardwright.progress import Progress
-from shardwright.search.certificate import Certificate, Counts, assert_sound
-from shardwright.search.exact.best_first_shapes import Best, best_first, run_orders
+from shardwright.program.training_problem import Problem
+from shardwright.progress_callback import Progress
+from shardwright.search.exact.best_first_search import Best, best_first, run_orders
 from shardwright.search.exact.exact_space import ExactSpace, Partition, partitions, stage_trees
-from shardwright.search.exact.find_exact_lanes import search_lanes
-from shardwright.search.exact.plan_shapes import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.stage_options import StageOption, chain_blocks, options_in_one_plan
-from shardwright.search.exact.stage_prices import (
+from shardwright.search.exact.find_exact_multi_lane import search_lanes
+from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
+from shardwright.search.exact.priced_stage_options import (
+    StageOption,
+    chain_blocks,
+    options_in_one_plan,
+)
+from shardwright.search.exact.stage_choices_and_bounds import (
     NEVER,
     StageChoices,
     StagePrices,
@@ -37,9 +40,10 @@ from shardwright.search.exact.stage_prices import (
 )
 from shardwright.search.exact.static_orders import num_orders, pipeline_orders
 from shardwright.search.grid.find_best_grid import problem_text
+from shardwright.search.optimality_certificate import Certificate, Counts, assert_sound
 from shardwright.search.search_answer import GeneralAnswer
-from shardwright.search.search_limit import Limit, Stops, limit_of, progress_text
-from shardwright.search.universal_bound import universal_seconds
+from shardwright.search.search_time_limit import Limit, Stops, limit_of, progress_text
+from shardwright.search.universal_time_bound import universal_seconds
 from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND

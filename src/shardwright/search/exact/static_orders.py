@@ -17,8 +17,8 @@ from itertools import accumulate, product
 import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray
-from shardwright.compiled import compiled
 from shardwright.errors import StrategyError
+from shardwright.kernel_compilation import compiled
 from shardwright.simulator.kernel.event_kernel import run_events
 from shardwright.simulator.kernel.longest_path import longest_path
 

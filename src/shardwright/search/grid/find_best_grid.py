@@ -9,22 +9,22 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem
-from shardwright.progress import Progress
-from shardwright.search.certificate import Certificate, assert_sound
-from shardwright.search.grid.best_first import Simulated
-from shardwright.search.grid.bounds.bounded_space import ExpandedMembers
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.training_problem import Problem
+from shardwright.progress_callback import Progress
+from shardwright.search.grid.best_first_search import Simulated
+from shardwright.search.grid.bounds.bounded_members import ExpandedMembers
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import NO_ROOM
 from shardwright.search.grid.infeasible_hints import nothing_fits
-from shardwright.search.grid.members.declared_space import Space
-from shardwright.search.grid.overlapped_schedules import PairedSearch
+from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.search_by_mesh import Searched, search
+from shardwright.search.grid.search_overlapped_schedules import PairedSearch
+from shardwright.search.optimality_certificate import Certificate, assert_sound
 from shardwright.search.search_answer import Alternative, Answer
-from shardwright.search.search_limit import Limit, limit_of, out_of_time
 from shardwright.search.search_request import SEARCH_MEMORY
-from shardwright.search.universal_bound import universal_bound
+from shardwright.search.search_time_limit import Limit, limit_of, out_of_time
+from shardwright.search.universal_time_bound import universal_bound
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.simulator.step_breakdown import breakdown

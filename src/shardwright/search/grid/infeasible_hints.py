@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.changed_cluster import limit_devices, smallest_memory_bytes
-from shardwright.program.problem import Problem, under
-from shardwright.program.rule_violations import facts_of
-from shardwright.progress import Progress
-from shardwright.search.grid.bounds.bounded_space import ExpandedMembers, least_offloaded, smallest
-from shardwright.search.grid.feasible_changes import (
+from shardwright.hardware.limit_or_scale_cluster import limit_devices, smallest_memory_bytes
+from shardwright.program.strategy_rule_violations import facts_of
+from shardwright.program.training_problem import Problem, under
+from shardwright.progress_callback import Progress
+from shardwright.search.grid.bounds.bounded_members import (
+    ExpandedMembers,
+    least_offloaded,
+    smallest,
+)
+from shardwright.search.grid.changes_of_infeasible_request import (
     ChangedRequest,
     InfeasibleRequest,
     changed_to,
@@ -23,12 +27,12 @@ from shardwright.search.grid.feasible_changes import (
     series_of,
     unpinned_changes,
 )
-from shardwright.search.grid.members.declared_space import Space, parts_of
-from shardwright.search.grid.members.member_arrays import enumerate_members
+from shardwright.search.grid.members.enumerate_members import enumerate_members
+from shardwright.search.grid.members.grid_search_space import Space, parts_of
 from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import host_lack
-from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 

@@ -14,30 +14,30 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.program.problem import Problem, under
-from shardwright.progress import Progress
+from shardwright.program.training_problem import Problem, under
+from shardwright.progress_callback import Progress
 from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
-from shardwright.search.grid.best_first import Refinement, SearchOutcome, merged
-from shardwright.search.grid.bounds.bounded_space import (
+from shardwright.search.grid.best_first_search import Refinement, SearchOutcome, merged
+from shardwright.search.grid.bounds.bounded_members import (
     ExpandedMembers,
     bound_space,
     record_of_members,
 )
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
-from shardwright.search.grid.bounds.nearest_group_prices import near_layers
+from shardwright.search.grid.bounds.nearest_group_layer_times import near_layers
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import relaxed_bounds
-from shardwright.search.grid.members.declared_space import Space, parts_of
+from shardwright.search.grid.members.default_searched_options import LADDER
 from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes, idle_meshes
-from shardwright.search.grid.members.searched_options import LADDER
-from shardwright.search.grid.members.strategy_counts import count_members
-from shardwright.search.grid.overlapped_schedules import PairedSearch, search_paired
-from shardwright.search.search_limit import Limit, progress_text
+from shardwright.search.grid.members.grid_search_space import Space, parts_of
+from shardwright.search.grid.members.member_counts_by_mesh import count_members
+from shardwright.search.grid.search_overlapped_schedules import PairedSearch, search_paired
 from shardwright.search.search_request import SEARCH_MEMORY
-from shardwright.search.universal_bound import universal_bound
+from shardwright.search.search_time_limit import Limit, progress_text
+from shardwright.search.universal_time_bound import universal_bound
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
-from shardwright.strategy.grid.model_counts import has_experts, lone_stages
+from shardwright.strategy.grid.model_size_facts import has_experts, lone_stages
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most

@@ -9,24 +9,24 @@ import numpy as np
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem, under
-from shardwright.progress import Progress
-from shardwright.search.certificate import Certificate
-from shardwright.search.grid.bounds.bounded_space import (
+from shardwright.program.training_problem import Problem, under
+from shardwright.progress_callback import Progress
+from shardwright.search.grid.bounds.bounded_members import (
     Bounded,
     ExpandedMembers,
     bound_space,
     record_of_members,
 )
-from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.find_best_grid import certify, problem_text
-from shardwright.search.grid.members.declared_space import Space
-from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.grid.members.enumerate_members import member_grid
+from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.search_by_mesh import Searched, search
+from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import Answer
-from shardwright.search.search_limit import Limit
 from shardwright.search.search_request import SEARCH_MEMORY
-from shardwright.search.universal_bound import universal_bound
+from shardwright.search.search_time_limit import Limit
+from shardwright.search.universal_time_bound import universal_bound
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import host_lack
 from shardwright.strategy.grid.grid_rules import GridFacts, canonical, violations

@@ -10,15 +10,15 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import python_form
 from shardwright.cost.bounds.longest_path import picoseconds, rank_end_picoseconds
 from shardwright.cost.bounds.rank_memory_bound import in_flight_microbatches as in_flight_rows
+from shardwright.cost.step.compiled_cost_terms import reserved_bytes, temporary_bytes
 from shardwright.cost.step.grid_seconds import MAX_PIECES
-from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
+from shardwright.kernel_compilation import python_form
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.action_table import ActionTable, B, F
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.search.joint.label_options import (
+from shardwright.search.joint.rank_options_for_labels import (
     BACKWARD,
     BORDER,
     COPIED,

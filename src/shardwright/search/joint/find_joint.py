@@ -11,39 +11,39 @@ from math import comb, inf
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem, under
-from shardwright.progress import Progress
+from shardwright.program.training_problem import Problem, under
+from shardwright.progress_callback import Progress
 from shardwright.runtime.runtime_options import in_vocabulary_order
-from shardwright.search.certificate import Certificate, JointPart, assert_sound
-from shardwright.search.grid.bounds.bound_arrays import facts_of
+from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of
 from shardwright.search.grid.find_best_grid import find, problem_text
-from shardwright.search.grid.members.declared_space import Space, parts_of
+from shardwright.search.grid.members.grid_search_space import Space, parts_of
 from shardwright.search.grid.search_by_mesh import fastest_first
 from shardwright.search.joint.chunk_layer_counts import layer_counts
-from shardwright.search.joint.named_order_pipelines import search_named_orders
-from shardwright.search.joint.pipeline_shapes import (
+from shardwright.search.joint.joint_plan_to_general_plan import general_plan
+from shardwright.search.joint.joint_search_state import OPEN_LIMIT, JointInputs, JointSearchState
+from shardwright.search.joint.joint_space import (
     JointSpace,
     PipelineShape,
     joint_space,
     shaped_space,
 )
-from shardwright.search.joint.score_member import ScoredPlan
-from shardwright.search.joint.search_progress import OPEN_LIMIT, JointInputs, JointSearchState
-from shardwright.search.joint.searched_order_pipelines import (
+from shardwright.search.joint.pipeline_label_bound import load_label_kernels
+from shardwright.search.joint.score_joint_plan import ScoredPlan
+from shardwright.search.joint.search_any_order import (
     CHUNKS,
     any_order_pipelines,
     search_any_orders,
 )
-from shardwright.search.joint.solve_pipeline import load_label_kernels
-from shardwright.search.joint.write_plan import general_plan
+from shardwright.search.joint.search_named_schedules import search_named_orders
+from shardwright.search.optimality_certificate import Certificate, JointPart, assert_sound
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import Answer, GeneralAnswer
-from shardwright.search.search_limit import Limit, Stops, limit_of, out_of_time
 from shardwright.search.search_request import SEARCH_MEMORY
-from shardwright.search.universal_bound import universal_bound
-from shardwright.strategy.grid.grid import Grid
+from shardwright.search.search_time_limit import Limit, Stops, limit_of, out_of_time
+from shardwright.search.universal_time_bound import universal_bound
 from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 
 NAMED_ORDERS, FOUND_ORDERS = "named", "found"

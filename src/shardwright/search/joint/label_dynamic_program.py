@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import compiled, inner
-from shardwright.cost.step.pipeline_round_trips import round_trips
-from shardwright.search.joint.label_options import (
+from shardwright.cost.step.pipeline_round_trip_bound import round_trips
+from shardwright.kernel_compilation import compiled, inner
+from shardwright.search.joint.rank_options_for_labels import (
     ALONE,
     BEGIN,
     CHAIN,

@@ -7,11 +7,11 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.tables.layers_by_chunk import block_facts
+from shardwright.cost.tables.pipeline_chunk_layout import block_facts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.stages.chunk_contents import Content, run_lengths
-from shardwright.strategy.grid.model_counts import layer_runs
+from shardwright.program.stages.blocks_of_pipeline_chunks import Content, run_lengths
+from shardwright.strategy.grid.model_size_facts import layer_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,25 +9,25 @@ import numpy as np
 from shardwright.cost.step.grid_bytes import again_bytes
 from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.errors import InfeasibleError
-from shardwright.program.problem import Problem
-from shardwright.search.joint.action_order import (
-    UNITS_PER_SECOND,
-    OrderedPlan,
-    activation_room_of_ranks,
-    order_problem,
-    with_order,
-)
-from shardwright.search.joint.joint_member import (
+from shardwright.program.training_problem import Problem
+from shardwright.search.joint.joint_plan_costs import (
     ChunkChoice,
     JointPlan,
     joint_step_costs,
     layout_of_plan,
     with_recompute_temporaries,
 )
+from shardwright.search.joint.joint_plan_orders import (
+    UNITS_PER_SECOND,
+    OrderedPlan,
+    activation_room_of_ranks,
+    order_problem,
+    with_order,
+)
+from shardwright.search.joint.joint_space import ShapedSpace
 from shardwright.search.joint.layer_chain import chain_of
-from shardwright.search.joint.pipeline_shapes import ShapedSpace
+from shardwright.search.orders.chunk_memory_options import MemoryOption
 from shardwright.search.orders.find_order_and_memory import find_order_with_memory
-from shardwright.search.orders.memory_option import MemoryOption
 
 MOST_OPTIONS = 16
 """Most recomputation options of one chunk in a search."""

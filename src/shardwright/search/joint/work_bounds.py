@@ -6,10 +6,10 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray
 from shardwright.cost.bounds.closed_form_arrays import Facts
-from shardwright.program.problem import Problem
-from shardwright.search.joint.label_arrays import border_tier, least_sends
+from shardwright.program.training_problem import Problem
+from shardwright.search.joint.joint_space import ShapedSpace
+from shardwright.search.joint.label_program_inputs import border_tier, least_sends
 from shardwright.search.joint.layer_chain import Chain
-from shardwright.search.joint.pipeline_shapes import ShapedSpace
 
 
 def pipeline_work_bounds(

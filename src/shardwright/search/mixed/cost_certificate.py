@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, isfinite
 
-from shardwright.cost.network.plan_groups import kind_problem
+from shardwright.cost.network.plan_process_groups import kind_problem
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.runtime import Options
-from shardwright.search.certificate import Certificate
+from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_bound import least_value
-from shardwright.search.mixed.pipelines.price_per_second import PARETO, TIME
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.certificate import build_certificate
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.pool_cost_rates import PARETO, TIME
+from shardwright.search.mixed.plans.build_certificate import build_certificate
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import pipelines_text
 from shardwright.search.mixed.plans.pool_grids_by_nodes import PoolGrids
-from shardwright.search.mixed.plans.write_plan import pipelines_text
 from shardwright.search.mixed.searched_space import pipelines_space
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
-from shardwright.search.mixed_certificate import FrontPoint, MixedPart, TimeInterval, ValuedPart
-from shardwright.search.universal_bound import universal_bound
+from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines
+from shardwright.search.mixed_cluster_certificate import (
+    FrontPoint,
+    MixedPart,
+    TimeInterval,
+    ValuedPart,
+)
+from shardwright.search.optimality_certificate import Certificate
+from shardwright.search.universal_time_bound import universal_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

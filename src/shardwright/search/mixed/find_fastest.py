@@ -12,29 +12,33 @@ from math import inf
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
-from shardwright.progress import Progress
-from shardwright.runtime.runtime import Options
+from shardwright.program.training_problem import Problem
+from shardwright.progress_callback import Progress
+from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap, lower_bound
-from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.pipelines.pipeline_subsets import pool_subsets
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.pipelines_by_pool_subset import pool_subsets
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
-from shardwright.search.mixed.plans.certificate import build_certificate
-from shardwright.search.mixed.plans.composition_search import (
+from shardwright.search.mixed.plans.best_grid_of_each_pool import (
+    GridAnswerCache,
+    PoolResult,
+    search_each_pool,
+)
+from shardwright.search.mixed.plans.build_certificate import build_certificate
+from shardwright.search.mixed.plans.compose_at_time_limits import (
     CompositionQueue,
     compose_by_limits,
     compose_undivided,
     in_task_order,
     queues_by_sharding,
 )
-from shardwright.search.mixed.plans.fewer_nodes import search_fewer_nodes
-from shardwright.search.mixed.plans.local_changes import improve_best_plans
+from shardwright.search.mixed.plans.local_search_of_plans import improve_best_plans
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, pipelines_text
 from shardwright.search.mixed.plans.next_best_plans import runners_up, simulate_slower_candidates
-from shardwright.search.mixed.plans.pool_grids import GridAnswerCache, PoolResult, search_each_pool
-from shardwright.search.mixed.plans.simulated_plans import SearchState, simulate_best
-from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
-from shardwright.search.mixed.plans.write_plan import MixedPlan, pipelines_text
+from shardwright.search.mixed.plans.plan_search_state import SearchState, simulate_best
+from shardwright.search.mixed.plans.plans_of_one_shape import compose_one_shape
+from shardwright.search.mixed.plans.search_on_fewer_nodes import search_fewer_nodes
+from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.searched_space import (
     TOLERANCE,
     no_plan_fits,
@@ -44,10 +48,10 @@ from shardwright.search.mixed.searched_space import (
     stage_costs_by_options,
 )
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.stage_tables import why_no_pipelines
-from shardwright.search.mixed_certificate import (
+from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed_cluster_certificate import (
     GIVEN_UP,
     ClosedSubspaces,
     MixedPart,
@@ -56,8 +60,8 @@ from shardwright.search.mixed_certificate import (
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
-from shardwright.search.search_limit import Limit, Stops, limit_of, out_of_time, progress_text
 from shardwright.search.search_request import SEARCH_MEMORY
+from shardwright.search.search_time_limit import Limit, Stops, limit_of, out_of_time, progress_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwright.errors import InfeasibleError
-from shardwright.program.problem import Problem, under
-from shardwright.runtime.runtime import Options
+from shardwright.program.training_problem import Problem, under
+from shardwright.runtime.framework_description import Options
 from shardwright.runtime.runtime_options import in_vocabulary_order
-from shardwright.search.mixed.effort import Effort
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.pool_grids import PoolResult
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolResult
+from shardwright.search.mixed.search_effort_limits import Effort
+from shardwright.search.mixed.stages.allowed_layer_cuts import pattern_of
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
-from shardwright.search.mixed.stages.layer_cuts import pattern_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
-from shardwright.search.mixed.stages.sharded_lanes import PLAIN, zero_stages
+from shardwright.search.mixed.stages.stage_cost_table import MICROBATCHES, why_no_pipelines
 from shardwright.search.mixed.stages.stage_meshes import has_experts
-from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_no_pipelines
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed.stages.zero_sharded_lane_costs import PLAIN, zero_stages
 
 TOLERANCE = 0.03
 """Default relative gap between the plan and its lower bound at which the search stops."""

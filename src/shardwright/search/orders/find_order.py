@@ -20,11 +20,11 @@ from shardwright.search.orders.found_order import (
     table_of_codes,
 )
 from shardwright.search.orders.list_scheduling import climb, deeper_chunk_bytes, list_schedule
+from shardwright.search.orders.makespan_lower_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.named_schedules import named_tables
-from shardwright.search.orders.order_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.order_local_search import shift
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
-from shardwright.search.orders.repetend import repetends, unroll
+from shardwright.search.orders.repeating_blocks import repetends, unroll
 
 PATIENCE = (0, 8, 14, 16, 20, 24)
 """Sixteenths of a weight gradient that must fit into a gap before it is scheduled there."""

@@ -13,6 +13,13 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
+from shardwright.search.orders.chunk_memory_options import (
+    MemoryOptions,
+    check_options,
+    least_option,
+    with_chosen_options,
+    with_options,
+)
 from shardwright.search.orders.find_order import find_order, make_found_order
 from shardwright.search.orders.found_order import (
     FoundOrder,
@@ -21,6 +28,7 @@ from shardwright.search.orders.found_order import (
     one_microbatch_at_a_time,
 )
 from shardwright.search.orders.list_scheduling import NEVER
+from shardwright.search.orders.makespan_lower_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.memory_knapsack import (
     Choice,
     OptionCombinations,
@@ -29,16 +37,8 @@ from shardwright.search.orders.memory_knapsack import (
     option_combinations,
 )
 from shardwright.search.orders.memory_local_search import climb_choices
-from shardwright.search.orders.memory_option import (
-    MemoryOptions,
-    check_options,
-    least_option,
-    with_chosen_options,
-    with_options,
-)
 from shardwright.search.orders.named_schedules import named_tables
 from shardwright.search.orders.order_and_memory_bound import memory_bound
-from shardwright.search.orders.order_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 DEPTHS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 1.75, 2.0, 3.0, 100.0)

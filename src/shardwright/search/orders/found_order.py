@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.arrays import IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.action_table import ActionTable, B, F, I, W
-from shardwright.search.orders.order_longest_path import levels, walk
+from shardwright.search.orders.order_makespan import levels, walk
 from shardwright.search.orders.order_problem import OrderProblem
 
 

@@ -9,8 +9,12 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct_rows
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.orders.memory_option import MemoryOption, MemoryOptions, pareto_options
-from shardwright.search.orders.order_longest_path import HELD, INPUT, STASH, WEIGHT, walk
+from shardwright.search.orders.chunk_memory_options import (
+    MemoryOption,
+    MemoryOptions,
+    pareto_options,
+)
+from shardwright.search.orders.order_makespan import HELD, INPUT, STASH, WEIGHT, walk
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 COMBINATIONS = 512

@@ -10,14 +10,14 @@ import numpy as np
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.orders.list_scheduling import NEVER
-from shardwright.search.orders.memory_option import (
+from shardwright.search.orders.chunk_memory_options import (
     MemoryOption,
     MemoryOptions,
     least_option,
     with_options,
 )
-from shardwright.search.orders.order_bounds import order_bounds
+from shardwright.search.orders.list_scheduling import NEVER
+from shardwright.search.orders.makespan_lower_bounds import order_bounds
 from shardwright.search.orders.order_problem import OrderProblem
 
 BLOCKS = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import compiled, inner
-from shardwright.search.orders.order_longest_path import (
+from shardwright.kernel_compilation import compiled, inner
+from shardwright.search.orders.order_makespan import (
     FIRST,
     FORWARD,
     HELD,

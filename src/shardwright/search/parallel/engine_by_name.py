@@ -8,8 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from shardwright.compiled import available_cores
 from shardwright.errors import UsageError, nearest
+from shardwright.kernel_compilation import available_cores
 from shardwright.lazy_dataclass import dataclass
 from shardwright.registry import load_target
 from shardwright.search.parallel.engine_protocol import LEAST_S, Engine

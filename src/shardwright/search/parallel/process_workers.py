@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Any, Final
 
 from shardwright.errors import ResourceError
-from shardwright.search.search_limit import STOP
+from shardwright.search.search_time_limit import STOP
 
 _RUN, _STOP, _END = range(3)
 """States that workers read from one number in shared memory; a killed worker could hold a lock for

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.progress import Progress
-from shardwright.search.certificate import Certificate, Counts, assert_sound
+from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.optimality_certificate import Certificate, Counts, assert_sound
 from shardwright.search.parallel.engine_protocol import Engine, rounds
-from shardwright.search.robust.plans_in_one_state import (
+from shardwright.search.robust.best_plans_in_one_state import (
     Contender,
     Ranking,
     RankTask,
@@ -39,7 +39,7 @@ from shardwright.search.scenario_certificate import (
     tail_mean,
 )
 from shardwright.search.search_answer import GeneralAnswer
-from shardwright.search.universal_bound import universal_seconds
+from shardwright.search.universal_time_bound import universal_seconds
 
 RANKED: Final = (4, 16, 64, 256)
 """Numbers of plans that each state ranks in turn, while a plan outside the rankings may be

@@ -6,8 +6,8 @@ from shardwright.errors import ModelError
 from shardwright.job.checkpoint_formats import published_checkpoint
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
 from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.checkpoint_number_format import StoredFormat
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.stored_format import StoredFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

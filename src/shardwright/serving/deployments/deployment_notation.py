@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
-from shardwright.serving.deployments.workers import Deployment, Worker, WorkerPool, WorkerRole
+from shardwright.serving.deployments.worker_pools import Deployment, Worker, WorkerPool, WorkerRole
 
 _MAX_TEXT: Final = 1000
 _MAX_NUMBER: Final = 2**20

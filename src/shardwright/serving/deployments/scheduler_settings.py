@@ -8,9 +8,9 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.automatic_settings import Estimate
-from shardwright.runtime.engines.engine import Admission, Batching, Engine, Eviction
-from shardwright.serving.deployments.workers import Worker, WorkerRole
+from shardwright.runtime.engines.default_setting_rules import Estimate
+from shardwright.runtime.engines.serving_engine import Admission, Batching, Engine, Eviction
+from shardwright.serving.deployments.worker_pools import Worker, WorkerRole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
+from shardwright.hardware.catalog.fitted_serving_constants import SERVING, ServingConstants
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving_job import ServingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.engines.engine import Engine
+from shardwright.runtime.engines.serving_engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

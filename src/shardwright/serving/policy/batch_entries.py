@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardwright.compiled import inner
-from shardwright.serving.policy.cache_blocks import (
+from shardwright.kernel_compilation import inner
+from shardwright.serving.policy.kv_cache_blocks import (
     adopt_cached,
     hold_blocks,
     release_blocks,

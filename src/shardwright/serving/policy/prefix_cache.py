@@ -7,7 +7,7 @@ the list short; without shared prefixes it is one run.
 
 from __future__ import annotations
 
-from shardwright.compiled import inner
+from shardwright.kernel_compilation import inner
 from shardwright.serving.policy.scheduler_state import (
     AFTER_NODE,
     BEFORE_NODE,

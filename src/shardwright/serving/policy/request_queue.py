@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.compiled import inner
+from shardwright.kernel_compilation import inner
 from shardwright.serving.policy.scheduler_state import (
     NEXT,
     NONE,

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import by_reference
+from shardwright.kernel_compilation import by_reference
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
-from shardwright.serving.traffic.drawn_requests import Requests
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 
 # Columns of a request. COMPUTED: tokens in the cache after the iterations under way; PLACED: number
 # of those that give it a token. HELD: its blocks, of which the first SHARED keys are nodes of the

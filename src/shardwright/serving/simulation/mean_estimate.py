@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, inner
+from shardwright.kernel_compilation import allocation_free, inner
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.engine import Admission, Batching
+from shardwright.runtime.engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.step_times.iteration_seconds import exposed_host_seconds
 from shardwright.serving.step_times.step_table import StepTable

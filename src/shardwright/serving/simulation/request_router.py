@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from shardwright.compiled import allocation_free
-from shardwright.serving.policy.cache_blocks import cached_tokens
+from shardwright.kernel_compilation import allocation_free
+from shardwright.serving.policy.kv_cache_blocks import cached_tokens
 from shardwright.serving.policy.scheduler_state import (
     INPUTS,
     NUM_RUNNING,

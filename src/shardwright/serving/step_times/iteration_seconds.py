@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, by_reference, inner
+from shardwright.kernel_compilation import allocation_free, by_reference, inner
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.policy.scheduler_state import (
     BEFORE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.cost.inference.block_forward import forward_program
-from shardwright.cost.inference.gemm_formats import formats_of
+from shardwright.cost.inference.gemm_number_formats import formats_of
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
@@ -13,11 +13,11 @@ from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.program.block.local_sizes import per_token
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
+from shardwright.runtime.engines.serving_engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.scheduler_settings import running_at_once
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.workers import Worker
-from shardwright.serving.step_times.block_prices import STATE_BYTES, block_uses, worker_rows
+from shardwright.serving.deployments.worker_pools import Worker
+from shardwright.serving.step_times.build_step_table import STATE_BYTES, block_uses, worker_rows
 from shardwright.units import GIB, format_bytes
 
 CONTEXT_BYTES = 2 * GIB

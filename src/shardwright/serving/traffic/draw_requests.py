@@ -17,7 +17,7 @@ from shardwright.job.serving_job import (
     TokenRange,
     Trace,
 )
-from shardwright.serving.traffic.drawn_requests import Requests
+from shardwright.serving.traffic.requests_and_outcomes import Requests
 
 CANDIDATES_AT_ONCE: Final = 4096
 """Candidate arrivals that are thinned at once."""

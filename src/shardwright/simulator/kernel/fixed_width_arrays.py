@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.compiled import inner
+from shardwright.kernel_compilation import inner
 
 
 def fixed64(array: npt.ArrayLike) -> IntArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.compiled import compiled
+from shardwright.kernel_compilation import compiled
 from shardwright.simulator.kernel.fixed_width_arrays import mark_stuck
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.compiled import inlined
+from shardwright.kernel_compilation import inlined
 
 PLACE = 4
 """Column of a running task's slot that holds its place in the heap of finishes."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias, cast
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.chunk_layers import chunk_layers
 from shardwright.strategy.grid.expert_mesh import fold
-from shardwright.strategy.grid.grid import AXES, FIELD_RULES, Grid
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES, WAVE, grid_schedule
+from shardwright.strategy.grid.layers_per_chunk import chunk_layers
+from shardwright.strategy.grid.parallelism_grid import AXES, FIELD_RULES, Grid
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES, WAVE, grid_schedule
 from shardwright.strategy.rule_violations import GridRule, Violation, raise_first
 
 SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.strategy.grid.expert_mesh import fold
-from shardwright.strategy.grid.grid import AXES, Grid
+from shardwright.strategy.grid.parallelism_grid import AXES, Grid
 
 
 def coordinates(grid: Grid) -> dict[str, list[int]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.runtime import Options
+from shardwright.runtime.framework_description import Options
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import NamedOrder, Table
+from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 
 
 class Cadence(StrEnum):

@@ -13,15 +13,13 @@ from typing import Any, Final, TypeVar
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.runtime import Options
+from shardwright.runtime.framework_description import Options
 from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
-from shardwright.strategy.grid.grid import MAX_DEGREE
 from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.parallelism_grid import MAX_DEGREE
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, Entry, Kind, NamedOrder, Table
-from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange
-from shardwright.strategy.plan.stages import (
+from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, NamedOrder, Table
+from shardwright.strategy.plan.pipeline_stages import (
     ActivationPolicy,
     Item,
     Keep,
@@ -29,10 +27,12 @@ from shardwright.strategy.plan.stages import (
     Selector,
     Stage,
 )
-from shardwright.strategy.text.base_notation import MAX_STAGES, read_bases
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split_tree import Exchange
+from shardwright.strategy.text.device_notation import MAX_STAGES, read_bases
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.print_plan import DOTTED, NAME, keeps_of_chunk, num_blocks
-from shardwright.strategy.text.split_notation import Cursor, read_split
+from shardwright.strategy.text.split_tree_notation import Cursor, read_split
 
 MAX_TEXT: Final = 16 * 2**20
 _Enum = TypeVar("_Enum", bound=StrEnum)

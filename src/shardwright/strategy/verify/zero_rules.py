@@ -10,7 +10,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.plan import ALL, Plan, Shards
-from shardwright.strategy.plan.zero_lookup import last_rule
+from shardwright.strategy.plan.zero_rule_lookup import last_rule
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.verify.order_rules import stage_devices
 

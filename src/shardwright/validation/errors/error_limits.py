@@ -7,13 +7,13 @@ from math import inf
 from typing import Any
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.errors.judged_rows import (
+from shardwright.validation.errors.measured_run_protocol import MeasuredRun, PredictionT, RunT
+from shardwright.validation.errors.prediction_errors import (
     ErrorStatistics,
     JudgedRow,
     error_statistics,
     mean_of_all,
 )
-from shardwright.validation.errors.measured_run import MeasuredRun, PredictionT, RunT
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.table_facts import ErrorLimit
 

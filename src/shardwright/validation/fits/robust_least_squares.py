@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.hardware.catalog.fitted_constants import DeclaredConstant
+from shardwright.hardware.catalog.fitted_training_constants import DeclaredConstant
 
 
 def fitted_values(

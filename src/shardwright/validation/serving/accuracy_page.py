@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from shardwright.hardware.catalog.serving_constants import (
+from shardwright.hardware.catalog.fitted_serving_constants import (
     DECLARED_SERVING,
     SERVING,
     ServingConstants,
 )
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.validation.errors.error_limits import BarResult
-from shardwright.validation.errors.judged_rows import ErrorStatistics, grouped
-from shardwright.validation.errors.markdown_tables import (
+from shardwright.validation.errors.accuracy_page_tables import (
     Line,
     error_cell,
     far_section,
@@ -22,10 +20,10 @@ from shardwright.validation.errors.markdown_tables import (
     section,
     skipped_section,
 )
-from shardwright.validation.reader import Study
+from shardwright.validation.errors.error_limits import BarResult
+from shardwright.validation.errors.prediction_errors import ErrorStatistics, grouped
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.measured_rows import ServingMetric
-from shardwright.validation.serving.serving_bars import WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_error_limits import WaitingResult, judge_serving_bars
 from shardwright.validation.serving.serving_errors import (
     ServingRow,
     ServingValidation,
@@ -33,6 +31,8 @@ from shardwright.validation.serving.serving_errors import (
     engine_and_device,
     errors_of,
 )
+from shardwright.validation.serving.serving_table_columns import ServingMetric
+from shardwright.validation.table_reader import Study
 from shardwright.validation.tables.table_facts import TableFacts
 
 FAR: Final = 0.5

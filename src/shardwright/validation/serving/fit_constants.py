@@ -17,21 +17,21 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.hardware.catalog.serving_constants import (
+from shardwright.hardware.catalog.fitted_serving_constants import (
     DECLARED_SERVING,
     SERVING,
     ServingConstants,
     serving_constant_names,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.errors.measured_run import Fold, Progress
-from shardwright.validation.fits.predictions import predictor
+from shardwright.validation.errors.measured_run_protocol import Fold, Progress
+from shardwright.validation.fits.cached_parallel_predictions import predictor
 from shardwright.validation.fits.robust_least_squares import fitted_values
-from shardwright.validation.reader import Fitted
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.measured_rows import ServingMetric
 from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.serving_errors import FOLDS, is_near_capacity
+from shardwright.validation.serving.serving_table_columns import ServingMetric
+from shardwright.validation.table_reader import Fitted
 from shardwright.validation.tables.table_facts import TableFacts
 
 NOISE: Final = {ServingMetric.TPOT: 0.05, ServingMetric.TTFT: 0.2, ServingMetric.THROUGHPUT: 0.15}

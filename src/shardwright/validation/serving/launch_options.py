@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.engine_options import engine_with_options
-from shardwright.serving.deployments.workers import Deployment, WorkerPool, WorkerRole
-from shardwright.validation.tables.facts_of_row import options_of_text, text_of_options
+from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.serving.deployments.worker_pools import Deployment, WorkerPool, WorkerRole
+from shardwright.validation.tables.apply_facts_to_row import options_of_text, text_of_options
 
 _PREFIXES = tuple(f"{role.value}." for role in WorkerRole)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.catalog.serving_constants import ServingConstants
+from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
 from shardwright.job.serving_job import ClosedLoop, Lengths
-from shardwright.runtime.engines.engine import Admission
-from shardwright.serving.deployments.engine_on_worker import problem_on_worker
+from shardwright.runtime.engines.serving_engine import Admission
+from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.simulation.run_deployment import simulate_job
-from shardwright.serving.simulation.user_metrics import metrics
+from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
+from shardwright.serving.simulation.simulate_deployment import simulate_job
 from shardwright.serving.step_times.worker_memory import require_cache_for, worker_memory
 from shardwright.serving.traffic.draw_requests import longest_request
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.validation.errors.judged_rows import (
+from shardwright.validation.errors.measured_run_protocol import SHIPPED_FOLD, Fold, by_name
+from shardwright.validation.errors.prediction_errors import (
     ErrorStatistics,
     JudgedRow,
     Validation,
@@ -16,13 +17,12 @@ from shardwright.validation.errors.judged_rows import (
     grouped,
     median_of_all,
 )
-from shardwright.validation.errors.measured_run import SHIPPED_FOLD, Fold, by_name
 from shardwright.validation.serving.measured_deployment import (
     Category,
     ServingRun,
     ServingValues,
 )
-from shardwright.validation.serving.measured_rows import ServingMetric
+from shardwright.validation.serving.serving_table_columns import ServingMetric
 
 ServingRow = JudgedRow[ServingRun, ServingValues]
 ServingValidation = Validation[ServingRun, ServingValues]

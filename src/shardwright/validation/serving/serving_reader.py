@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
-from shardwright.validation.reader import TableReader
+from shardwright.hardware.catalog.fitted_serving_constants import SERVING, ServingConstants
 from shardwright.validation.serving.accuracy_page import serving_page
-from shardwright.validation.serving.empty_table import COLUMNS
 from shardwright.validation.serving.fit_constants import fit_folds, read_slopes, slopes_text
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
-from shardwright.validation.serving.measured_rows import SERVING_TABLE
 from shardwright.validation.serving.predict_deployment import predict_serving
-from shardwright.validation.serving.row_to_deployment import to_serving_run
+from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_errors import FOLDS, serving_json
+from shardwright.validation.serving.serving_table_columns import SERVING_TABLE
+from shardwright.validation.serving.serving_table_template import COLUMNS
+from shardwright.validation.table_reader import TableReader
 
 SERVED: Final[TableReader[ServingRun, ServingValues, ServingConstants]] = TableReader(
     form=SERVING_TABLE,

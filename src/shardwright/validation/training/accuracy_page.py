@@ -7,12 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.hardware.catalog.fitted_constants import DECLARED, SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_training_constants import DECLARED, SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.errors.error_limits import BarResult, judge_bar
-from shardwright.validation.errors.judged_rows import error_statistics, grouped, source_of
-from shardwright.validation.errors.markdown_tables import (
+from shardwright.validation.errors.accuracy_page_tables import (
     Line,
     error_cell,
     far_section,
@@ -21,12 +19,13 @@ from shardwright.validation.errors.markdown_tables import (
     section,
     skipped_section,
 )
-from shardwright.validation.reader import Study
+from shardwright.validation.errors.error_limits import BarResult, judge_bar
+from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
+from shardwright.validation.table_reader import Study
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.table_facts import ErrorLimit, Remark, TableFacts
-from shardwright.validation.training.measured_rows import TrainingMetric
-from shardwright.validation.training.measured_run import TrainingRun
-from shardwright.validation.training.order_and_scaling import (
+from shardwright.validation.training.measured_training_run import TrainingRun
+from shardwright.validation.training.sweep_and_scaling_checks import (
     TrainingRow,
     TrainingValidation,
     coverage,
@@ -35,6 +34,7 @@ from shardwright.validation.training.order_and_scaling import (
     sweeps,
     weak_scaling,
 )
+from shardwright.validation.training.training_table_columns import TrainingMetric
 
 FAR: Final = 0.15
 """Relative error above which the page lists a row."""

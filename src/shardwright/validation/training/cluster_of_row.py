@@ -16,7 +16,7 @@ from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.validation.tables.csv_rows import CLUSTER_FILES
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
 from shardwright.validation.tables.table_facts import NetworkCards, TableFacts
-from shardwright.validation.training.measured_rows import TrainingMeasurement
+from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 _TERM: Final = re.compile(
     r"([0-9]{1,6})(?: nodes?)? ?[xX] ?(?:([0-9]{1,3}) ?[xX]? )?([A-Za-z0-9][^(),]{0,60}?)"

@@ -23,21 +23,21 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.hardware.catalog.fitted_constants import (
+from shardwright.hardware.catalog.fitted_training_constants import (
     DECLARED,
     SHIPPED,
     Constants,
     constant_names,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.errors.measured_run import Fold, Progress
-from shardwright.validation.fits.predictions import Predictor, predictor
+from shardwright.validation.errors.measured_run_protocol import Fold, Progress
+from shardwright.validation.fits.cached_parallel_predictions import Predictor, predictor
 from shardwright.validation.fits.robust_least_squares import fitted_values, row_curvature
-from shardwright.validation.reader import Fitted
+from shardwright.validation.table_reader import Fitted
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.table_facts import TableFacts
-from shardwright.validation.training.folds import FOLDS
-from shardwright.validation.training.measured_run import TrainingRun, identity_of
+from shardwright.validation.training.cross_validation_folds import FOLDS
+from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import step_seconds
 
 NOISE: Final = 0.03

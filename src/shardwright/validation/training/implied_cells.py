@@ -11,8 +11,8 @@ from math import prod
 from typing import Any, Final
 
 from shardwright.runtime.megatron_arguments import MODULES
-from shardwright.validation.training.measured_rows import TrainingMeasurement
-from shardwright.validation.training.model_names import implied_model
+from shardwright.validation.training.model_of_row_name import implied_model
+from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 QUANTUM: Final = 128
 """Megatron pads the vocabulary to a multiple of this times the tensor parallel degree."""

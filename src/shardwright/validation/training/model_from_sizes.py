@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import ModelError
-from shardwright.model.blocks.decoder_model import decoder_model
+from shardwright.model.blocks.assemble_decoder_model import decoder_model
 from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     embedding_block,
@@ -16,7 +16,7 @@ from shardwright.model.blocks.dense_blocks import (
     mlp_operators,
 )
 from shardwright.model.blocks.expert_blocks import moe_operators
-from shardwright.model.catalog.models_by_name import catalog_entry
+from shardwright.model.catalog.load_model_by_name import catalog_entry
 from shardwright.model.families.huggingface_config import (
     load_config,
     model_from_config,
@@ -26,7 +26,7 @@ from shardwright.model.ir.config_fields import MAX_LAYERS
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.training.measured_rows import TrainingMeasurement
+from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 GPT: Final = "gpt"
 LLAMA: Final = "llama"

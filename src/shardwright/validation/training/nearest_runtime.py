@@ -9,11 +9,11 @@ from typing import Final
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.derive_runtime import IDENTITY
-from shardwright.runtime.releases.own_engine import RUNTIME as OWN_ENGINE
-from shardwright.runtime.runtime import Options, Runtime
+from shardwright.runtime.framework_description import Options, Runtime
+from shardwright.runtime.releases.shardwright_interpreter import RUNTIME as OWN_ENGINE
 from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
-from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.measured_training_run import TrainingRun
 
 _CAPABILITIES: Final = frozenset(
     re.findall(

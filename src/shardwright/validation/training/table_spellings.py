@@ -9,8 +9,8 @@ import re
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.strategy.grid.grid import Recompute
-from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.parallelism_grid import Recompute
+from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 
 EMPTY_CELLS: Final = ("", "-", "--", "?", "n/a", "na", "unknown")
 _UNSHARDED: Final = ("none", "no", "off", "0", "ddp", "no_shard", "false", "replicated")

@@ -5,29 +5,29 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from shardwright.hardware.catalog.fitted_constants import SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, Constants
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.errors.judged_rows import error_statistics, grouped, source_of
-from shardwright.validation.reader import TableReader
+from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
+from shardwright.validation.table_reader import TableReader
 from shardwright.validation.training.accuracy_page import accuracy_page
-from shardwright.validation.training.empty_table import COLUMNS
+from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.fit_constants import fit_folds, folds_text, read_folds
-from shardwright.validation.training.folds import FOLDS
-from shardwright.validation.training.measured_rows import (
-    TRAINING_TABLE,
-    MemoryKind,
-    TrainingMetric,
-)
-from shardwright.validation.training.measured_run import (
+from shardwright.validation.training.measured_training_run import (
     MeasuredKind,
     TrainingRun,
     identity_of,
 )
-from shardwright.validation.training.order_and_scaling import TrainingRow, TrainingValidation
 from shardwright.validation.training.predict_run import predict_fitting_run
-from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.row_to_training_run import to_training_run
+from shardwright.validation.training.sweep_and_scaling_checks import TrainingRow, TrainingValidation
+from shardwright.validation.training.training_table_columns import (
+    TRAINING_TABLE,
+    MemoryKind,
+    TrainingMetric,
+)
+from shardwright.validation.training.training_table_template import COLUMNS
 
 
 def validation_json(validation: TrainingValidation) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from shardwright.api.export_plan import Export, export_plan, write_export
-from shardwright.api.stored_answers import PlanOfProblem
-from shardwright.frameworks.export.hosts import HostEntry
-from shardwright.frameworks.export.launchers.pods import MOUNT
+from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.frameworks.export.host_file import HostEntry
+from shardwright.frameworks.export.launchers.kubernetes_pods import MOUNT
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import stored

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.stored_answers import PlanOfProblem
+from shardwright.api.problem_of_plan_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
 from shardwright.frameworks.export.exporter import Exporter, ExportFile
-from shardwright.frameworks.export.hosts import HostEntry
+from shardwright.frameworks.export.host_file import HostEntry
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
-from shardwright.frameworks.export.placement import RANKS
+from shardwright.frameworks.export.rank_placement import RANKS
 from shardwright.frameworks.registry import TARGETS
 from shardwright.registry import Registry
 from shardwright.runtime.runtime_registry import runtime_names

@@ -13,17 +13,14 @@ import pytest
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.search.mixed.bounds.time_bound import covers_space
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut, most_above
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan, subspace_of
-from shardwright.search.mixed.stages.frame_terms import (
-    MixedStageCosts,
-    Terms,
-    layers_that_fit,
-    root_subspaces,
-    split_subspace,
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
+    MixedPlan,
+    general_plan,
+    subspace_of,
 )
-from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER
+from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.stages.recompute_choices import (
     FIRST,
     LAST,
@@ -32,9 +29,16 @@ from shardwright.search.mixed.stages.recompute_choices import (
     static_bytes,
 )
 from shardwright.search.mixed.stages.recompute_choices import _activation_room_bytes as room_of
+from shardwright.search.mixed.stages.stage_cost_table import MODES
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
-from shardwright.search.mixed.stages.stage_tables import MODES
-from shardwright.search.mixed_certificate import Subspace
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import (
+    MixedStageCosts,
+    Terms,
+    layers_that_fit,
+    root_subspaces,
+    split_subspace,
+)
+from shardwright.search.mixed_cluster_certificate import Subspace
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (
     CLUSTERS,

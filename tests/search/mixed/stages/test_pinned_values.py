@@ -11,24 +11,24 @@ import pytest
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.mixed_problem import choices_for
 from shardwright.errors import UsageError
-from shardwright.program.problem import Problem
-from shardwright.search.certificate import stops_of
+from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.plans import pool_grids
-from shardwright.search.mixed.plans.pool_grids import PoolGridSearch, pool_grid_space
+from shardwright.search.mixed.plans import best_grid_of_each_pool as pool_grids
+from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, pool_grid_space
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues, pinned_values_of
-from shardwright.search.mixed.stages.stage_tables import stage_table
-from shardwright.search.mixed_certificate import (
+from shardwright.search.mixed.stages.stage_cost_table import stage_table
+from shardwright.search.mixed_cluster_certificate import (
     GIVEN_UP,
     ClosedSubspaces,
     Dual,
     Subspace,
     device_worth_seconds,
 )
+from shardwright.search.optimality_certificate import stops_of
 from shardwright.search.search_answer import Answer
-from shardwright.search.search_limit import STOP, out_of_time
 from shardwright.search.search_request import SEARCH_MEMORY, Request
+from shardwright.search.search_time_limit import STOP, out_of_time
 from tests.search.mixed.test_find_fastest import part_of, tiny
 from tests.tiers import cases
 

@@ -10,16 +10,16 @@ from shardwright.execute.numerics.attention.fused_attention import (
     is_fused,
 )
 from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
-from shardwright.execute.numerics.attention.key_exchange import KeyBlock
+from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.attention.unfused_attention import (
     ScoreInputs,
     shape_of,
     unfused_attention,
     unfused_attention_backward,
 )
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.model.ir.operator_constants import Settings
 
 NO_SCORE_INPUTS = ScoreInputs()
 

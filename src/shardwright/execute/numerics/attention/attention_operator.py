@@ -11,31 +11,31 @@ from shardwright.execute.numerics.attention.attention_by_key_block import (
     split_heads,
 )
 from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
-from shardwright.execute.numerics.attention.key_exchange import (
+from shardwright.execute.numerics.attention.indexer_key_selection import split_off_selection
+from shardwright.execute.numerics.attention.key_value_exchange import (
     KeyBlock,
     gather_keys,
     local_key_positions,
     reduce_scatter_key_grads,
     ring_step,
 )
-from shardwright.execute.numerics.attention.selected_key_blocks import split_off_selection
 from shardwright.execute.numerics.attention.unfused_attention import ScoreInputs, shape_of
-from shardwright.execute.numerics.base.group_calls import group_members
-from shardwright.execute.numerics.base.local_tensors import (
-    at_least_float32,
-    index_tensor,
-    input_gradients,
-    require_gradient,
-    shape_placeholder,
-)
+from shardwright.execute.numerics.base.operator_collectives import group_members
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
 )
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.numerics.base.tensor_helpers import (
+    at_least_float32,
+    index_tensor,
+    input_gradients,
+    require_gradient,
+    shape_placeholder,
+)
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 

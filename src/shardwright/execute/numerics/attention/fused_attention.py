@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from shardwright.execute.numerics.attention.causal_mask_rectangles import KernelCall, kernel_calls
 from shardwright.execute.numerics.attention.fused_kernel_calls import (
     PartialAttention,
     key_block_gradients,
     merge_key_block,
 )
-from shardwright.execute.numerics.attention.key_exchange import KeyBlock
-from shardwright.execute.numerics.attention.mask_rectangles import KernelCall, kernel_calls
-from shardwright.execute.numerics.attention.torch_kernels import (
+from shardwright.execute.numerics.attention.fused_torch_kernels import (
     FusedAttentionKernel,
     Heads,
     kernel_of,
 )
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
 
 QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

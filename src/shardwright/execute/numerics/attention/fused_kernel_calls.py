@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from shardwright.execute.numerics.attention.mask_rectangles import KernelCall
-from shardwright.execute.numerics.attention.torch_kernels import FusedAttentionKernel, Heads
-from shardwright.execute.numerics.base.local_tensors import at_least_float32
+from shardwright.execute.numerics.attention.causal_mask_rectangles import KernelCall
+from shardwright.execute.numerics.attention.fused_torch_kernels import FusedAttentionKernel, Heads
+from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
 
 PartialAttention = tuple[torch.Tensor, torch.Tensor]
 """The output over the keys so far, (samples, heads, queries, width), and the logarithms of its

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import index_tensor
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.transport.operator_share import OperatorShare
 
 
 def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:

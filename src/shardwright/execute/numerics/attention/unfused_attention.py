@@ -11,14 +11,14 @@ import torch
 from shardwright.execute.numerics.attention.distance_bias import distance_biases
 from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
 from shardwright.execute.numerics.attention.image_token_mask import same_image_mask
-from shardwright.execute.numerics.attention.key_exchange import KeyBlock
+from shardwright.execute.numerics.attention.indexer_key_selection import selected_mask
+from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.attention.position_masks import visibility_mask
 from shardwright.execute.numerics.attention.score_tiles import TileRows, score_tiles
-from shardwright.execute.numerics.attention.selected_key_blocks import selected_mask
-from shardwright.execute.numerics.base.local_operators import autograd_gradients, detached_leaf
-from shardwright.execute.numerics.base.local_tensors import at_least_float32, index_tensor
+from shardwright.execute.numerics.base.autograd_operator import autograd_gradients, detached_leaf
 from shardwright.execute.numerics.base.operator_protocol import Values
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.numerics.base.tensor_helpers import at_least_float32, index_tensor
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
 

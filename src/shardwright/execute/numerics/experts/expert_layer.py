@@ -11,13 +11,6 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.local_tensors import (
-    at_least_float32,
-    input_gradients,
-    parameters_by_role,
-    require_gradient,
-    shape_placeholder,
-)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -25,7 +18,14 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
-from shardwright.execute.numerics.base.top_k_choice import chosen_experts
+from shardwright.execute.numerics.base.tensor_helpers import (
+    at_least_float32,
+    input_gradients,
+    parameters_by_role,
+    require_gradient,
+    shape_placeholder,
+)
+from shardwright.execute.numerics.base.top_k_experts import chosen_experts
 from shardwright.execute.numerics.experts.grouped_gemm import (
     group_ends,
     grouped_matmul,
@@ -40,8 +40,8 @@ from shardwright.execute.numerics.layers.linear import (
     sum_tensors,
     weight_and_bias_names,
 )
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 

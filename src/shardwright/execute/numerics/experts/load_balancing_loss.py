@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import at_least_float32
-from shardwright.execute.numerics.base.top_k_choice import stable_top_k
+from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
+from shardwright.execute.numerics.base.top_k_experts import stable_top_k
 from shardwright.model.ir.operator import ExpertShape
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 
-from shardwright.execute.numerics.base.group_calls import exchange_tensors
-from shardwright.execute.numerics.base.local_tensors import index_tensor
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare, RoutedTokens
+from shardwright.execute.numerics.base.operator_collectives import exchange_tensors
+from shardwright.execute.numerics.base.tensor_helpers import index_tensor
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare, RoutedTokens
 from shardwright.program.layout.tensor_layout import Box
 
 TokenChoices = tuple[torch.Tensor, torch.Tensor]

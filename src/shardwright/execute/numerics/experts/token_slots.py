@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from shardwright.execute.numerics.base.local_tensors import shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -13,12 +12,13 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.tensor_helpers import shape_placeholder
 from shardwright.execute.numerics.experts.token_exchange import (
     collect_from_experts,
     send_to_experts,
 )
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Extent
 

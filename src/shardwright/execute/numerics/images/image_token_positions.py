@@ -11,7 +11,7 @@ from shardwright.errors import DataError
 from shardwright.execute.numerics.images.patch_grid import image_grid
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.block import TEXT
-from shardwright.model.ir.operator_constants import ImageInput, Settings, TextRotary
+from shardwright.model.ir.numerical_constants import ImageInput, Settings, TextRotary
 
 
 def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:

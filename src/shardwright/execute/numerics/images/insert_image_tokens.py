@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.local_tensors import require_gradient, shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -13,11 +12,12 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.tensor_helpers import require_gradient, shape_placeholder
 from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.operator_constants import ImageInput
+from shardwright.model.ir.numerical_constants import ImageInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.tensor_layout import Indices, count

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import index_tensor, require_gradient
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.tensor_helpers import index_tensor, require_gradient
 from shardwright.execute.numerics.images.patch_grid import (
     image_grid,
     interpolated_rows,
@@ -20,10 +20,10 @@ from shardwright.execute.numerics.images.patch_grid import (
     rows_by_axis,
 )
 from shardwright.execute.numerics.layers.linear import Linear, has_first_part
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.operator_constants import PositionAxes
+from shardwright.model.ir.numerical_constants import PositionAxes
 
 LINEAR = Linear()
 

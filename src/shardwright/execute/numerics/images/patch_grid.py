@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import DataError
-from shardwright.model.ir.operator_constants import ImageInput, PositionAxes, PositionGrid
+from shardwright.model.ir.numerical_constants import ImageInput, PositionAxes, PositionGrid
 
 CUBIC_SLOPE = -0.75
 """Slope of the cubic interpolation kernel at distance 1."""

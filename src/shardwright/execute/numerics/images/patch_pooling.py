@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardwright.execute.numerics.base.local_tensors import at_least_float32, parameters_by_role
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.numerics.base.tensor_helpers import at_least_float32, parameters_by_role
+from shardwright.execute.transport.operator_share import OperatorShare
 
 
 def pool_patches(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

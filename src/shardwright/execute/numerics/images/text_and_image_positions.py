@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.execute.numerics.images.patch_grid import image_grid
-from shardwright.model.ir.operator_constants import ImageInput
+from shardwright.model.ir.numerical_constants import ImageInput
 
 
 def text_image_positions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from shardwright.model.ir.operator_constants import QUICK, USUAL, Settings
+from shardwright.model.ir.numerical_constants import QUICK, USUAL, Settings
 
 
 def activation_name(settings: Settings, *, gated: bool) -> str:

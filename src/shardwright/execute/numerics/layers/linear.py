@@ -5,19 +5,19 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.local_tensors import (
-    input_gradients,
-    keep_extents,
-    require_gradient,
-)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
 )
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.numerics.base.tensor_helpers import (
+    input_gradients,
+    keep_extents,
+    require_gradient,
+)
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -7,11 +7,6 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import (
-    input_gradients,
-    keep_extents,
-    require_gradient,
-)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -19,9 +14,14 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.tensor_helpers import (
+    input_gradients,
+    keep_extents,
+    require_gradient,
+)
 from shardwright.execute.numerics.layers.linear import sum_tensors
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 

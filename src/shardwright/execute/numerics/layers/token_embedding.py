@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import (
-    at_least_float32,
-    index_tensor,
-    require_gradient,
-    with_last_dim,
-)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
 )
+from shardwright.execute.numerics.base.tensor_helpers import (
+    at_least_float32,
+    index_tensor,
+    require_gradient,
+    with_last_dim,
+)
 from shardwright.execute.numerics.layers.linear import has_first_part
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 

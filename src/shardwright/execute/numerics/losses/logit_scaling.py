@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.ir.numerical_constants import Settings
 
 
 def scaled_logits(products: torch.Tensor, settings: Settings) -> torch.Tensor:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.group_calls import all_reduce
-from shardwright.execute.numerics.base.local_tensors import (
-    at_least_float32,
-    require_gradient,
-    with_last_dim,
-)
+from shardwright.execute.numerics.base.operator_collectives import all_reduce
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -17,13 +12,18 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.tensor_helpers import (
+    at_least_float32,
+    require_gradient,
+    with_last_dim,
+)
 from shardwright.execute.numerics.losses.logit_scaling import (
     largest_logits,
     scaled_logits,
     scaled_logits_grad,
 )
-from shardwright.execute.transport.requests import Reduction, Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Reduction, Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 

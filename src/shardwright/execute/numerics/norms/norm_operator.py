@@ -8,18 +8,18 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.group_calls import all_reduce, group_members
-from shardwright.execute.numerics.base.local_tensors import (
-    at_least_float32,
-    input_gradients,
-    keep_extents,
-    require_gradient,
-)
+from shardwright.execute.numerics.base.operator_collectives import all_reduce, group_members
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
+)
+from shardwright.execute.numerics.base.tensor_helpers import (
+    at_least_float32,
+    input_gradients,
+    keep_extents,
+    require_gradient,
 )
 from shardwright.execute.numerics.norms.fused_norms import (
     fused_norm,
@@ -28,8 +28,8 @@ from shardwright.execute.numerics.norms.fused_norms import (
     is_fused_norm,
 )
 from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 

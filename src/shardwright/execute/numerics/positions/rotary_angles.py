@@ -9,7 +9,7 @@ from math import ceil, floor, log, pi
 
 import torch
 
-from shardwright.model.ir.operator_constants import (
+from shardwright.model.ir.numerical_constants import (
     DynamicRotary,
     GridRotary,
     LongerRotary,

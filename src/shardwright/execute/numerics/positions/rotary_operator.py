@@ -9,18 +9,18 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import (
-    index_tensor,
-    input_gradients,
-    keep_extents,
-    require_gradient,
-)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
     WithoutParameters,
+)
+from shardwright.execute.numerics.base.tensor_helpers import (
+    index_tensor,
+    input_gradients,
+    keep_extents,
+    require_gradient,
 )
 from shardwright.execute.numerics.images.patch_grid import image_grid, patch_coordinates
 from shardwright.execute.numerics.positions.rotary_angles import (
@@ -31,10 +31,10 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotate_parts,
     rotated_pair_count,
 )
-from shardwright.execute.transport.requests import Task
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.operator_constants import GridRotary, Settings, TextRotary
+from shardwright.model.ir.numerical_constants import GridRotary, Settings, TextRotary
 from shardwright.program.layout.tensor_layout import Indices
 
 

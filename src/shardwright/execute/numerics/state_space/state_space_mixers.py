@@ -6,14 +6,14 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.attention.key_exchange import local_key_positions
-from shardwright.execute.numerics.base.local_tensors import (
+from shardwright.execute.numerics.attention.key_value_exchange import local_key_positions
+from shardwright.execute.numerics.base.operator_protocol import Values, Weights
+from shardwright.execute.numerics.base.tensor_helpers import (
     at_least_float32,
     index_tensor,
     parameters_by_role,
 )
-from shardwright.execute.numerics.base.operator_protocol import Values, Weights
-from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.model.ir.operator import ScanShape
 
 FIRST_CHANNEL = {2: 0, 5: 1, 6: 0}

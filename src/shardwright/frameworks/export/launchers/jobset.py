@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardwright.frameworks.export.exporter import ExportFile, title
-from shardwright.frameworks.export.launchers import pods
+from shardwright.frameworks.export.launchers import kubernetes_pods as pods
 from shardwright.frameworks.export.launchers.launcher import (
     Launcher,
     PlacedExport,
     job_name,
     node_runs,
 )
-from shardwright.frameworks.export.placement import PlacedNode
+from shardwright.frameworks.export.rank_placement import PlacedNode
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, GPUS, NODES, node_variables
 from shardwright.frameworks.export.yaml_text import yaml_text
 

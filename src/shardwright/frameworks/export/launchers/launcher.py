@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final, TypeVar
 
 from shardwright.frameworks.export.exporter import ExportFile, PlanToExport
-from shardwright.frameworks.export.placement import PlacedNode, RankPlacement
+from shardwright.frameworks.export.rank_placement import PlacedNode, RankPlacement
 from shardwright.frameworks.export.start_script import GPUS, NODE
 from shardwright.lazy_dataclass import dataclass
 

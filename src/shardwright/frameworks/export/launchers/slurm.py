@@ -21,7 +21,7 @@ from shardwright.frameworks.export.launchers.launcher import (
     node_runs,
     ranks_by_node,
 )
-from shardwright.frameworks.export.placement import HOSTS, PlacedNode
+from shardwright.frameworks.export.rank_placement import HOSTS, PlacedNode
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, PORT, node_variables
 
 FILE: Final = "slurm.sh"

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, whole_number
+from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD, whole_number
 from shardwright.hardware.inventories.documents.yaml_tree import parse_yaml
 from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
-from shardwright.hardware.inventories.outputs.schedulable_states import kubernetes_state
+from shardwright.hardware.inventories.outputs.scheduler_node_states import kubernetes_state
 from shardwright.units import GIB, KIB, MIB
 
 MAX_BRACKETS: Final = 1_000_000

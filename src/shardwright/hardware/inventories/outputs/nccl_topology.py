@@ -19,12 +19,12 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.default_nodes import PCIE_GB_PER_S
-from shardwright.hardware.inventories.connected_devices import (
+from shardwright.hardware.inventories.connected_device_groups import (
     connected_parts,
     island_sizes,
     require_all_links,
 )
-from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, whole_number
+from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD, whole_number
 from shardwright.hardware.inventories.documents.xml_tree import Element, parse_xml
 from shardwright.hardware.inventories.node_facts import (
     DeviceLinks,
@@ -34,7 +34,7 @@ from shardwright.hardware.inventories.node_facts import (
     PciePaths,
     SeenNode,
 )
-from shardwright.hardware.inventories.outputs.nccl_topology_elements import unknown_elements
+from shardwright.hardware.inventories.outputs.nccl_topology_schema import unknown_elements
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MEGA
 

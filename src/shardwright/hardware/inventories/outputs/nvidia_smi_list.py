@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, numbered_lines
+from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD, numbered_lines
 from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
 
 MAX_DEVICES: Final = 1024

@@ -15,13 +15,13 @@ from itertools import combinations
 from typing import Final
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.connected_devices import (
+from shardwright.hardware.inventories.connected_device_groups import (
     connected_parts,
     device_order_remark,
     island_sizes,
     require_all_links,
 )
-from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, numbered_lines
+from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD, numbered_lines
 from shardwright.hardware.inventories.node_facts import (
     DeviceLinks,
     FactKind,

@@ -9,7 +9,7 @@ from math import prod
 from typing import Final
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD
+from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD
 
 MAX_NAMES: Final = 65_536
 """Most names of one list, as many as Slurm itself accepts."""

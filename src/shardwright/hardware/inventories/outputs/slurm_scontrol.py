@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.documents.lines_and_numbers import (
+from shardwright.hardware.inventories.documents.size_limited_text import (
     MAX_WORD,
     numbered_lines,
     whole_number,
 )
 from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
-from shardwright.hardware.inventories.outputs.schedulable_states import slurm_state
+from shardwright.hardware.inventories.outputs.scheduler_node_states import slurm_state
 from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
 from shardwright.units import MIB
 

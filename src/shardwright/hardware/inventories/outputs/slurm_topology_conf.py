@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from shardwright.errors import ClusterError, nearest
-from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, numbered_lines
+from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD, numbered_lines
 from shardwright.hardware.inventories.node_facts import Inventory, Switch
 from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.model.blocks.decoder_model import decoder_model
+from shardwright.model.blocks.assemble_decoder_model import decoder_model
 from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     core_operator,

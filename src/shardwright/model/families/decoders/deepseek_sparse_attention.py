@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import layer_block
 from shardwright.model.blocks.latent_attention import latent_shape, mla_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors

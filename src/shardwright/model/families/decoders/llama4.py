@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,

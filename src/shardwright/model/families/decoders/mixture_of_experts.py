@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.attention_windows import refuse_window, windows_of
-from shardwright.model.blocks.decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,

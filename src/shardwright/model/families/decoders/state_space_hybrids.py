@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     grouped_shape,

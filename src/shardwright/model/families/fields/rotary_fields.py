@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shardwright.model.blocks.attention_windows import FULL, SLIDING
 from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields
-from shardwright.model.ir.operator_constants import (
+from shardwright.model.ir.numerical_constants import (
     DynamicRotary,
     Longer,
     LongerRotary,

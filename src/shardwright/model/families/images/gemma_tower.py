@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.images.tower_fields import (
+from shardwright.model.families.images.image_tower_interface import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
@@ -15,7 +15,7 @@ from shardwright.model.families.images.tower_fields import (
     unknown_rotary_kinds,
 )
 from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
-from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionAxes, Settings
+from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionAxes, Settings
 
 AXIAL: Final = ("axial", "default")
 """Kinds of rotary positions; files older than the name ``axial`` have ``default``."""

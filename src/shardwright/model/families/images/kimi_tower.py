@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.images.tower_fields import (
+from shardwright.model.families.images.image_tower_interface import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
@@ -18,7 +18,7 @@ from shardwright.model.families.images.tower_fields import (
     unknown_rotary_kinds,
 )
 from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
-from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid, Settings
+from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-5
 """Epsilon of all norms; `PROJECTOR_EPS` may override that of the projector."""

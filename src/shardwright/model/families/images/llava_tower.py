@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.images.tower_fields import (
+from shardwright.model.families.images.image_tower_interface import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
@@ -13,7 +13,7 @@ from shardwright.model.families.images.tower_fields import (
     unknown_activations,
 )
 from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
-from shardwright.model.ir.operator_constants import ImageInput, Settings
+from shardwright.model.ir.numerical_constants import ImageInput, Settings
 
 STRATEGIES: Final = ("default", "full")
 """Values of ``vision_feature_select_strategy``: without, or with the class token."""

@@ -13,7 +13,7 @@ from shardwright.model.families.fields.rotary_fields import (
     rotary_kind,
     rotary_settings,
 )
-from shardwright.model.families.images.tower_fields import (
+from shardwright.model.families.images.image_tower_interface import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
@@ -21,7 +21,7 @@ from shardwright.model.families.images.tower_fields import (
     unknown_activations,
 )
 from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
-from shardwright.model.ir.operator_constants import GridRotary, ImageInput, Settings
+from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, Settings
 
 EPS: Final = 1e-5
 BASE: Final = 10000.0

@@ -7,7 +7,7 @@ from math import isqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.deepstack import DEEP
-from shardwright.model.families.images.tower_fields import (
+from shardwright.model.families.images.image_tower_interface import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
@@ -17,7 +17,7 @@ from shardwright.model.families.images.tower_fields import (
     unknown_rotary_kinds,
 )
 from shardwright.model.ir.config_fields import MAX_HIDDEN, MAX_VOCAB, Fields
-from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid, Settings
+from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-6
 """Epsilon of all norms of the tower and its mergers."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster
-from shardwright.program.problem import Problem
-from shardwright.search.grid.bounds.bound_arrays import Prepared
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 _ROUNDED = 8.0

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.compiled import compile_in_other_process, compiling, load_numba_runtime
 from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds.closed_form_bounds import bound_members
 from shardwright.cost.bounds.longest_path import load_walk
-from shardwright.cost.kernels.measured_kernels import tile_padding
-from shardwright.cost.step.scalar_terms import backward_layer, forward_layer
+from shardwright.cost.kernels.measured_kernel_factors import tile_padding
+from shardwright.cost.step.compiled_cost_terms import backward_layer, forward_layer
 from shardwright.hardware.catalog.kernel_tables import load_lookups
+from shardwright.kernel_compilation import compile_in_other_process, compiling, load_numba_runtime
 from shardwright.simulator.kernel.event_kernel import simulate
 
 

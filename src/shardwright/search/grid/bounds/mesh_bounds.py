@@ -26,29 +26,29 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.degree_columns import Rows
-from shardwright.cost.tables.layers_by_chunk import ChunkLayout, layout_of
-from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, layout_of
+from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem
-from shardwright.search.grid.bounds.bound_arrays import Prepared, block_repeats, jitters
-from shardwright.search.grid.bounds.nearest_group_prices import KIND, NearLayers, near_layers
-from shardwright.search.grid.members.choice_columns import (
+from shardwright.program.identity_cache_keys import Same
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared, block_repeats, jitters
+from shardwright.search.grid.bounds.nearest_group_layer_times import KIND, NearLayers, near_layers
+from shardwright.search.grid.members.axis_value_columns import (
     Columns,
     distinct,
     extended,
     first_of_each,
     ring_gather,
 )
-from shardwright.search.grid.members.declared_space import Space, Value
 from shardwright.search.grid.members.device_meshes import MeshRows
+from shardwright.search.grid.members.grid_search_space import Space, Value
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
-from shardwright.strategy.grid.model_counts import has_experts
+from shardwright.strategy.grid.model_size_facts import has_experts
 
 _PLACED = ("tp", "cp", "ep", "etp", "s_tp", "s_cp")
 _LOOKED: Final = 8

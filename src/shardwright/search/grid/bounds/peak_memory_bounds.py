@@ -16,10 +16,10 @@ from shardwright.cost.step.grid_bytes import (
     rank_cuts,
     state_bytes,
 )
-from shardwright.cost.tables.grid_rows import grid_choices
-from shardwright.program.problem import Problem
-from shardwright.search.grid.bounds.bound_arrays import Prepared
-from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.cost.tables.grid_memory_choices import grid_choices
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared
+from shardwright.search.grid.members.enumerate_members import member_grid
 
 
 class _StatelessBytes(NamedTuple):

@@ -14,12 +14,12 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
-from shardwright.cost.network.grid_groups import axes_of
+from shardwright.cost.network.grid_process_groups import axes_of
 from shardwright.cost.tables.mesh_table import scale_waits, untimed_table
-from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.program.problem import Problem
-from shardwright.search.grid.bounds.bound_arrays import (
+from shardwright.program.training_problem import Problem
+from shardwright.search.grid.bounds.bound_kernel_inputs import (
     Prepared,
     block_repeats,
     bound_with,
@@ -31,18 +31,18 @@ from shardwright.search.grid.bounds.bound_arrays import (
     rows_of_meshes,
 )
 from shardwright.search.grid.bounds.mesh_bounds import MARGIN
-from shardwright.search.grid.bounds.nearest_group_prices import LAYER, NearLayers, near_rows
-from shardwright.search.grid.members.choice_columns import (
+from shardwright.search.grid.bounds.nearest_group_layer_times import LAYER, NearLayers, near_rows
+from shardwright.search.grid.members.axis_value_columns import (
     Columns,
     extended,
     first_of_each,
     ring_gather,
     select,
 )
-from shardwright.search.grid.members.declared_space import AXES, Space
 from shardwright.search.grid.members.device_meshes import MESH, MeshRows
-from shardwright.search.grid.members.member_arrays import ChoiceRows, Members, pipelined
-from shardwright.search.grid.members.memory_choices import memory_choices
+from shardwright.search.grid.members.enumerate_members import ChoiceRows, Members, pipelined
+from shardwright.search.grid.members.grid_search_space import AXES, Space
+from shardwright.search.grid.members.zero_and_recompute_choices import memory_choices
 from shardwright.strategy.grid.grid_rules import GridFacts
 
 NO_ROOM = 1e30

@@ -10,8 +10,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.grid.members.choice_columns import Columns, select
-from shardwright.search.grid.members.declared_space import AXES, Space
+from shardwright.search.grid.members.axis_value_columns import Columns, select
+from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.strategy.grid.grid_rules import GridFacts, legal_rows
 
 MESH: Final = ("tp", "cp", "pp", "ep", "etp", "dp")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf, isfinite
 
-from shardwright.runtime.runtime import Options
+from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_rate_bound import (
     ValuesCache,
     floor_holds,
@@ -19,11 +19,11 @@ from shardwright.search.mixed.bounds.cost_rate_bound import (
     least_rate,
 )
 from shardwright.search.mixed.bounds.time_bound import covers_space
-from shardwright.search.mixed.effort import Effort
-from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed_certificate import Floors, TimeInterval
-from shardwright.search.search_limit import Limit
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
+from shardwright.search.mixed.search_effort_limits import Effort
+from shardwright.search.mixed_cluster_certificate import Floors, TimeInterval
+from shardwright.search.search_time_limit import Limit
 
 SLIGHT = 1e-7
 """Relative rounding error of numbers in files."""

@@ -21,15 +21,15 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.arrays import FloatArray
-from shardwright.search.mixed.pipelines.device_prices import Prices, ResourceLimits
-from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
-from shardwright.search.mixed.pipelines.priced_pipelines import (
+from shardwright.search.mixed.pipelines.column_generation_pricing import (
     PricedPipelines,
     ShapeMicrobatches,
     prices_of,
 )
-from shardwright.search.mixed.stages.frame_terms import root_subspaces, split_subspace
-from shardwright.search.mixed_certificate import Dual, Floor, Subspace
+from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
+from shardwright.search.mixed.pipelines.resource_dual_prices import Prices, ResourceLimits
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import root_subspaces, split_subspace
+from shardwright.search.mixed_cluster_certificate import Dual, Floor, Subspace
 
 _LEAST_BATCH = 1e-9
 """Least dual price of the batch, as a share of the cost scale.

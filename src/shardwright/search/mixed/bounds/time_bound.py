@@ -10,19 +10,19 @@ from math import exp, floor, log, log1p
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.mixed.pipelines.priced_pipelines import (
+from shardwright.search.mixed.pipelines.column_generation_pricing import (
     PricedPipelines,
     ShapeMicrobatches,
     prices_of,
 )
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
-from shardwright.search.mixed.stages.frame_terms import (
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import (
     MixedStageCosts,
     root_subspaces,
     split_subspace,
 )
-from shardwright.search.mixed_certificate import Dual, Subspace
-from shardwright.search.search_limit import Limit
+from shardwright.search.mixed_cluster_certificate import Dual, Subspace
+from shardwright.search.search_time_limit import Limit
 
 LIMIT_GRID_STEP = 0.0005
 """Relative distance from one limit of the grid to the next."""

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
-from shardwright.search.mixed.stages.stage_tables import StageTable
+from shardwright.search.mixed.stages.stage_cost_table import StageTable
 
 NONE = -1
 """Row of the second run, for a shape with a single run."""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import compiled, inner
-from shardwright.cost.step.pipeline_round_trips import round_trips
+from shardwright.cost.step.pipeline_round_trip_bound import round_trips
+from shardwright.kernel_compilation import compiled, inner
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
-from shardwright.search.mixed.stages.frame_terms import Terms
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import Terms
 
 PIECES = 4.0
 """Largest number of buckets of a gradient reduction that overlap the last backward."""

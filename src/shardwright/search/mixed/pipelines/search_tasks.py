@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
-from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
+from shardwright.program.training_problem import Problem
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.search_effort_limits import USUAL, Effort
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.parallel.engine_protocol import Ask, Engine
 
 Task = TypeVar("Task")

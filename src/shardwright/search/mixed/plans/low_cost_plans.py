@@ -13,24 +13,27 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.runtime import Options
+from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_rate_bound import ValuesCache, floor_of, with_rates
-from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.pipelines.device_prices import Prices
-from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, ShapeMicrobatches
-from shardwright.search.mixed.pipelines.whole_replicas import whole_replicas
-from shardwright.search.mixed.plans.composition_search import split_by_replicas
-from shardwright.search.mixed.plans.replica_counts import (
+from shardwright.search.mixed.pipelines.column_generation_pricing import (
+    PricedPipelines,
+    ShapeMicrobatches,
+)
+from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond
+from shardwright.search.mixed.pipelines.replica_integer_program import whole_replicas
+from shardwright.search.mixed.pipelines.resource_dual_prices import Prices
+from shardwright.search.mixed.plans.compose_at_time_limits import split_by_replicas
+from shardwright.search.mixed.plans.compose_pipeline_replicas import (
     Composition,
     candidate_shapes,
     exact_microbatches,
     most_replicas,
 )
-from shardwright.search.mixed.plans.simulated_plans import MixedCandidate, SearchState
-from shardwright.search.mixed.plans.write_plan import MixedPlan, devices_of
-from shardwright.search.mixed.stages.frame_terms import root_subspaces
-from shardwright.search.mixed_certificate import Floor
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, devices_of
+from shardwright.search.mixed.plans.plan_search_state import MixedCandidate, SearchState
+from shardwright.search.mixed.search_effort_limits import USUAL, Effort
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import root_subspaces
+from shardwright.search.mixed_cluster_certificate import Floor
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.predict_plan import step_spending
 from shardwright.strategy.plan.plan import Plan

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed.plans.simulated_plans import SearchState
-from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan, pipelines_text
-from shardwright.search.mixed.stages.frame_terms import MixedStageCosts
-from shardwright.search.mixed_certificate import RunnerUp
+from shardwright.runtime.framework_description import Options
+from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
+from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
+    MixedPlan,
+    general_plan,
+    pipelines_text,
+)
+from shardwright.search.mixed.plans.plan_search_state import SearchState
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed_cluster_certificate import RunnerUp
 
 
 def runners_up(

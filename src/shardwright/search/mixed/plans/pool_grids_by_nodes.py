@@ -13,19 +13,19 @@ from math import inf, isfinite
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.grid.bounds.load_kernels import load_kernels
-from shardwright.search.mixed.effort import Effort
-from shardwright.search.mixed.plans.low_cost_plans import PlanRecord
-from shardwright.search.mixed.plans.pool_grids import (
+from shardwright.search.mixed.plans.best_grid_of_each_pool import (
     PoolGridSearch,
     PoolResult,
     best_pool_grid,
     simulate_in_cluster,
 )
+from shardwright.search.mixed.plans.low_cost_plans import PlanRecord
+from shardwright.search.mixed.search_effort_limits import Effort
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed_certificate import PoolAlone
+from shardwright.search.mixed_cluster_certificate import PoolAlone
 from shardwright.search.parallel.engine_protocol import Engine
-from shardwright.search.search_limit import Limit, Stops
+from shardwright.search.search_time_limit import Limit, Stops
 from shardwright.strategy.text.grid_notation import print_grid
 
 

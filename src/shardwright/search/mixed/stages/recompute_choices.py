@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, inner, python_form
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
-from shardwright.cost.step.scalar_terms import activation_room, gathered_elements
-from shardwright.program.problem import Problem
-from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER
-from shardwright.search.mixed.stages.stage_tables import MODES, StageTable
+from shardwright.cost.step.compiled_cost_terms import activation_room, gathered_elements
+from shardwright.kernel_compilation import allocation_free, inner, python_form
+from shardwright.program.training_problem import Problem
+from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, LAYER
+from shardwright.search.mixed.stages.stage_cost_table import MODES, StageTable
 from shardwright.strategy.grid.grid_rules import MAX_STAGE
 
 FIRST, LAST = 1, 2

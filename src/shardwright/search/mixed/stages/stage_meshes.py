@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.problem import Problem
+from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import violations
-from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,19 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.cost.network.lane_edges import lane_edges
-from shardwright.cost.network.plan_groups import working_problem
+from shardwright.cost.network.plan_process_groups import working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
-from shardwright.program.identity_keys import Same
-from shardwright.program.problem import Problem
+from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import plan_stages, working_devices
+from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
+from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has_experts
-from shardwright.search.mixed.stages.stage_tables import StageTable
 from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.plan.pipeline_order import NamedOrder
+from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import Stage
 
 
 def send_table(problem: Problem, table: StageTable) -> FloatArray:

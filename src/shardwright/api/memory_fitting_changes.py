@@ -1,0 +1,58 @@
+"""Find changes of one axis that make a strategy fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.api.check_legality import check_grid
+from shardwright.errors import ShardwrightError
+from shardwright.program.training_problem import Problem
+from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.strategy.text.grid_notation import changed_grid
+
+MAX_CHANGES = 3
+"""Largest number of changes in the result."""
+_FACTORS = (2, 4, 8)
+
+
+def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
+    """Changes of one axis of `grid` that make all devices and hosts fit, the fastest first.
+
+    Data parallelism is reduced for a larger tensor, context or pipeline degree, so that as many
+    devices are used. Of an axis only the fastest value is listed: ``recompute=selective``, ``pp8``,
+    ``mbs1``.
+    """
+    best: dict[str, tuple[float, str]] = {}
+    for axis, text in _changes(grid):
+        try:
+            changed = changed_grid(grid, text)
+            check_grid(problem, changed)
+            result = simulate_grid(problem, changed)
+        except ShardwrightError:
+            continue
+        if result.fits:
+            best[axis] = min(best.get(axis, (float("inf"), "")), (result.step_time_s, text))
+    return tuple(text for _, text in sorted(best.values())[:MAX_CHANGES])
+
+
+def _changes(grid: Grid) -> Iterator[tuple[str, str]]:
+    """Yield (axis, change as text) of all changes to try."""
+    levels = tuple(Recompute)
+    for recompute in levels[levels.index(grid.recompute) + 1 :]:
+        yield "recompute", f"recompute={recompute}"
+    for zero in range(grid.zero + 1, 4):
+        yield "zero", f"zero{zero}"
+    for offload in (0, 50, 100):
+        if offload != grid.offload:
+            yield "offload", f"offload={offload}"
+    for factor in _FACTORS:
+        if grid.microbatch % factor == 0:
+            yield "mbs", f"mbs{grid.microbatch // factor}"
+        if grid.dp % factor:
+            continue
+        yield "tp", f"tp{grid.tp * factor}{'' if grid.sp else ' sp'}"
+        yield "cp", f"cp{grid.cp * factor}"
+        if not grid.layers:
+            vpp = max(grid.vpp // factor, 1)
+            yield "pp", f"pp{grid.pp * factor}{'' if vpp == grid.vpp else f' vpp{vpp}'}"

@@ -1,0 +1,24 @@
+"""Screen section of the frameworks that can run a plan.
+
+Every exporter is asked, so this module is imported only for plans that are not grids.
+"""
+
+from __future__ import annotations
+
+from shardwright.api.exportable_frameworks import frameworks_for_plan
+from shardwright.api.problem_of_plan_file import stored_plan
+from shardwright.cli.terminal.additional_sections import ExtraAnswers
+from shardwright.files.stored_plan_and_simulation import StoredSimulation
+from shardwright.report.screens.export_frameworks_screen import (
+    frameworks_document,
+    render_frameworks,
+)
+
+
+def frameworks_of(saved: StoredSimulation) -> ExtraAnswers:
+    """Screen section and JSON of the frameworks that can run a plan."""
+    runners = frameworks_for_plan(stored_plan(saved))
+    return ExtraAnswers(
+        sections=(render_frameworks(runners),),
+        document={"frameworks": frameworks_document(runners)},
+    )

@@ -1,0 +1,301 @@
+"""One step of a plan on virtual devices in this process: loss and gradients for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf, isnan
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.device_state.gradient_reduction import (
+    Groups,
+    gradient_groups,
+    sum_gradients,
+)
+from shardwright.execute.device_state.parameter_store import (
+    Key,
+    ParameterStore,
+    Source,
+    whole_shape,
+)
+from shardwright.execute.interpreter.device_step import (
+    Batch,
+    DeviceOutcome,
+    PreparedStep,
+    device_task,
+)
+from shardwright.execute.interpreter.load_balancing_counts import lane_balances
+from shardwright.execute.training.image_cut_checks import require_images
+from shardwright.execute.training.key_selection_checks import require_selections
+from shardwright.execute.training.router_checks import require_trainable
+from shardwright.execute.transport.communication_record import CommunicationRecord
+from shardwright.execute.transport.communication_requests import Task
+from shardwright.execute.transport.in_process_transport import run_in_process
+from shardwright.hardware.device_topology import Units
+from shardwright.job.training_job import TrainingJob
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.block import TEACHER
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.numerical_constants import Settings
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.program.layout.device_parts_of_dims import largest_remainder
+from shardwright.program.orders.plan_action_rows import action_rows
+from shardwright.program.stages.stage_messages import stage_edges
+from shardwright.program.stages.stage_segments import plan_stages
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.pipeline_order import NamedOrder
+from shardwright.strategy.plan.pipeline_stages import Item, Placement, Selector, Stage
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check_plan import require_valid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """Loss and gradients of one step on virtual devices.
+
+    Args:
+        loss: mean over the step's tokens.
+        stores: by device, its parameters with their gradients.
+    """
+
+    loss: torch.Tensor
+    stores: Mapping[int, ParameterStore]
+
+
+def prepare_step(
+    model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
+) -> tuple[PreparedStep, Groups]:
+    """Prepare a plan's step: the work that devices share, and the groups that sum gradients.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or holds what is not executed.
+    """
+    require_valid(plan, model=model, global_batch=job.global_batch)
+    _require_executable(model)
+    stages = plan_stages(plan, model=model, unfolded=True)
+    require_images(model, job, stages)
+    require_selections(
+        stages, slices=[len(lane.slices) for lane in plan.lanes], length=job.sequence_length
+    )
+    lengths = {s.name: s.tokens for s in job.sequences} | {TEACHER: job.tokens(TEACHER)}
+    first, begins = 0, []
+    for lane in plan.lanes:
+        begins.append(first)
+        first += lane.samples
+    length = job.sequence_length
+    work = PreparedStep(
+        model=model,
+        lanes=plan.lanes,
+        slices=tuple(
+            largest_remainder(length, lane.slices) if lane.slices else (length,)
+            for lane in plan.lanes
+        ),
+        stages=stages,
+        rows=action_rows(plan),
+        edges=tuple(stage_edges(lane, model=model) for lane in stages),
+        lengths=lengths,
+        widths=tuple(_output_width(model, run.block) for run in model.runs),
+        first_sample=tuple(begins),
+        scale=1.0 / (job.global_batch * length),
+        islands=islands,
+        balances=lane_balances(model, plan.lanes, stages, length=length, samples=job.global_batch),
+    )
+    return work, gradient_groups(stages, model=model, length=length, islands=islands)
+
+
+def prepare_forward(model: Model, plan: Plan, *, length: int = 1) -> PreparedStep:
+    """Prepare a plan's forward pass over sequences of `length` positions.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or holds what is not executed.
+    """
+    require_valid(plan, model=model, global_batch=sum(lane.samples for lane in plan.lanes))
+    _require_executable(model)
+    stages = plan_stages(plan, model=model, unfolded=True)
+    return PreparedStep(
+        model=model,
+        lanes=plan.lanes,
+        slices=((length,),) * len(plan.lanes),
+        stages=stages,
+        rows=action_rows(plan),
+        edges=tuple(stage_edges(lane, model=model) for lane in stages),
+        lengths={block.sequence: length for block in model.blocks},
+        widths=tuple(_output_width(model, run.block) for run in model.runs),
+        first_sample=(0,) * len(plan.lanes),
+        scale=1.0,
+        islands=None,
+    )
+
+
+def _require_executable(model: Model) -> None:
+    """Raise for image towers with only sizes known, and blocks that read several streams."""
+    numbers = {run.name: i for i, run in enumerate(model.runs)}
+    for number, run in enumerate(model.runs):
+        block = model.blocks[run.block]
+        first = block.operators[0]
+        streams = [name for name in run.inputs if not model.is_memory(number, numbers[name])]
+        reason = ""
+        if (
+            not run.inputs
+            and first.kind is not OperatorKind.EMBEDDING
+            and model.settings.image is None
+        ):
+            reason = (
+                f"{run.name}.{first.name} reads features of {block.sequence}, and of this tower"
+                " only the sizes are known"
+            )
+        elif len(streams) > 1 or (
+            streams and first.kind is OperatorKind.EMBEDDING and first.inputs
+        ):
+            reason = f"{run.name}.{first.name} merges {' and '.join(streams)}"
+        if reason:
+            raise StrategyError(
+                f"{reason}: that cannot be executed yet",
+                hint=(
+                    "choose a model of text alone, a LLaVA, Kimi-K2.5, MiniMax-M3, Qwen3-VL or"
+                    " Gemma 4, or simulate the plan instead"
+                ),
+                rule="execute.operator",
+                path=run.name,
+            )
+
+
+def _output_width(model: Model, block: int) -> int:
+    """Width of a block's output."""
+    return model.blocks[block].output_width or model.hidden
+
+
+def run_step(
+    model: Model,
+    job: TrainingJob,
+    plan: Plan,
+    *,
+    batch: Batch,
+    source: Source,
+    settings: Settings | None = None,
+    trace: CommunicationRecord | None = None,
+) -> StepResult:
+    """Run one step of `plan` on virtual devices: its loss and gradients.
+
+    Args:
+        batch: token ids of every sequence, (samples, positions), and ``labels`` of the text.
+        trace: receives a record of each request.
+
+    Raises:
+        StrategyError: as `prepare_step`; run.* if devices do not agree on what they exchange.
+    """
+    chosen_settings = settings or model.settings
+    require_trainable(model, chosen_settings)
+    work, groups = prepare_step(model, job, plan)
+    stores = {
+        d: ParameterStore(model=model, source=source, settings=chosen_settings)
+        for devices in work.rows.devices
+        for d in devices
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small: threads would wait for each other
+    try:
+        outcomes = run_in_process(
+            {
+                d: _step_with_summed_gradients(d, work, groups, batch, store)
+                for d, store in stores.items()
+            },
+            trace=trace,
+        )
+    finally:
+        torch.set_num_threads(threads)
+    losses: dict[object, torch.Tensor] = {}
+    for outcome in outcomes.values():
+        losses |= outcome.losses
+    balances = [outcome.balance for outcome in outcomes.values() if outcome.balance is not None]
+    return StepResult(
+        loss=torch.stack(list(losses.values())).sum() * work.scale + sum(balances), stores=stores
+    )
+
+
+def _step_with_summed_gradients(
+    device: int, work: PreparedStep, groups: Groups, batch: Batch, store: ParameterStore
+) -> Task[DeviceOutcome]:
+    """One device's step, with its gradients summed over devices."""
+    outcome = yield from device_task(device, work, batch=batch, store=store)
+    yield from sum_gradients(device, groups, store)
+    return outcome
+
+
+def single_device_plan(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
+    """The plan in which one device runs everything."""
+    items = tuple(
+        Item(name=run.name, count=run.count if run.count > 1 else 0) for run in model.runs
+    )
+    stage = Stage(items=items, base=0, placements=(Placement(select=Selector(), split=None),))
+    lane = Lane(name="main", samples=job.global_batch, microbatches=microbatches, stages=(stage,))
+    return Plan(devices=1, lanes=(lane,), orders=(NamedOrder(schedule="gpipe", lanes=("main",)),))
+
+
+def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
+    """The single-device plan whose step must have the loss and gradients of a plan's step.
+
+    It has the plan's microbatches where the loss depends on microbatches, else one.
+
+    Raises:
+        StrategyError: execute.balance: the loss depends on microbatches, and lanes have
+        microbatches of different sizes.
+    """
+    if not model.settings.load_balancing:
+        return single_device_plan(model, job)
+    sizes = {lane.samples // lane.microbatches for lane in plan.lanes}
+    if len(sizes) > 1:
+        raise StrategyError(
+            "the load-balancing loss depends on microbatches, and lanes have microbatches of"
+            f" {' and '.join(map(str, sorted(sizes)))} samples",
+            hint="prove a plan whose lanes have microbatches of one size",
+            rule="execute.balance",
+        )
+    return single_device_plan(model, job, microbatches=job.global_batch // sizes.pop())
+
+
+def step_differences(
+    result: StepResult, reference_result: StepResult
+) -> Iterator[tuple[Key, int, float]]:
+    """Largest gradient difference of each part on each device: (parameter, device, difference).
+
+    Compares all parts of the devices of `result` with the unsplit model's step `reference_result`.
+
+    A part without a gradient counts as zeros, as does a parameter that no token reached. A
+    parameter with an element that no device of `result` holds differs by infinity (device -1).
+    """
+    (reference_store,) = reference_result.stores.values()
+    covered: dict[Key, torch.Tensor] = {}
+    for device, store in result.stores.items():
+        for key, boxes in store.held.items():
+            (reference,) = reference_store.held[key].values()
+            assert tuple(reference.value.shape) == whole_shape(store.model, key)
+            covered_elements = covered.setdefault(
+                key, torch.zeros(reference.value.shape, dtype=torch.bool)
+            )
+            reference_gradient = (
+                reference.gradient
+                if reference.gradient is not None
+                else torch.zeros_like(reference.value)
+            )
+            for stored in boxes.values():
+                place = torch.meshgrid(
+                    *(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in stored.box),
+                    indexing="ij",
+                )
+                covered_elements[place] = True
+                gradient = (
+                    stored.gradient
+                    if stored.gradient is not None
+                    else torch.zeros_like(stored.value)
+                )
+                difference = (
+                    float((gradient - reference_gradient[place]).abs().max())
+                    if gradient.numel()
+                    else 0.0
+                )
+                yield key, device, inf if isnan(difference) else difference
+    for key in reference_store.held:
+        if key not in covered or not covered[key].all():
+            yield key, -1, inf

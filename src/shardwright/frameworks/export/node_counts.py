@@ -1,0 +1,27 @@
+"""Number of nodes and ranks per node of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
+from shardwright.frameworks.export.rank_placement import nodes_in_use
+
+
+def unlike_nodes(export: PlanToExport) -> Iterator[Shortfall]:
+    """A shortfall if a plan's nodes have different numbers of ranks.
+
+    The target has one number for all nodes.
+    """
+    sizes = {node.ranks for node in nodes_in_use(export.problem.cluster, export.ranks)}
+    if len(sizes) > 1:
+        yield Shortfall(
+            what=f"nodes of {' and '.join(map(str, sorted(sizes)))} ranks",
+            hint="nodes of one size, all of whose devices work",
+        )
+
+
+def nodes_of(export: PlanToExport) -> tuple[int, int]:
+    """Number of nodes that a plan uses, and number of ranks on the first node."""
+    nodes = tuple(nodes_in_use(export.problem.cluster, export.ranks))
+    return len(nodes), nodes[0].ranks

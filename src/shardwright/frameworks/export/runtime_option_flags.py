@@ -1,0 +1,61 @@
+"""Runtime options of a plan as flags of a framework's launch script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection
+
+from shardwright.frameworks.export.exporter import PlanToExport
+from shardwright.runtime.runtime_options import OF_EXPERTS
+from shardwright.strategy.grid.model_size_facts import has_experts
+
+
+def values_set(export: PlanToExport, *frameworks: str) -> dict[str, str]:
+    """Value of each runtime option of a plan; empty if priced for none of `frameworks`.
+
+    Options of experts are left out for a model without experts.
+    """
+    runtime = export.problem.runtime
+    if runtime.framework not in frameworks:
+        return {}
+    values = {**dict(runtime.own), **dict(runtime.options), **dict(export.grid.options)}
+    return (
+        values
+        if has_experts(export.problem.model)
+        else {name: value for name, value in values.items() if name not in OF_EXPERTS}
+    )
+
+
+def flags_set(
+    export: PlanToExport, *frameworks: str, apart: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Launch flag of each runtime option at the plan's value; empty for other frameworks.
+
+    A flag is as the framework's launch script writes it. Values without a flag are left out.
+
+    Args:
+        apart: names of options that are left out.
+    """
+    values = values_set(export, *frameworks)
+    offers = (offer for offer in export.problem.runtime.offers if offer.option not in apart)
+    return tuple(
+        offer.flag for offer in offers if offer.flag and values.get(offer.option) == offer.value
+    )
+
+
+def flag_pairs(flag: str) -> tuple[tuple[str, str], ...]:
+    """Parse a flag to (name, value) pairs, in any of the forms that frameworks use.
+
+    The forms are ``--tp 2 --bf16``, ``a.b: true, c: cpu`` and ``a=true b=x,y``. The value of a
+    switch is empty.
+    """
+    pairs: list[list[str]] = []
+    for word in (word.removesuffix(",") for word in shlex.split(flag)):
+        name, equals, value = word.partition("=")
+        if word.startswith("--") or equals:
+            pairs.append([name.removeprefix("--"), value])
+        elif word.endswith(":"):
+            pairs.append([word.removesuffix(":"), ""])
+        elif pairs:
+            pairs[-1][1] = f"{pairs[-1][1]} {word}".strip()
+    return tuple((name, value) for name, value in pairs)

@@ -1,0 +1,55 @@
+"""Models that a target has under a name of its own, recognised by equal blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import TypeVar
+
+from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.model.ir.model_graph import Model
+
+Name = TypeVar("Name")
+
+
+def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
+    """Target's name of a model; None if no known model has the same blocks.
+
+    Args:
+        names: catalog name -> the target's name.
+    """
+    name = _catalog_name(model, names)
+    return None if name is None else names[name]
+
+
+def hyperparameter_shortfalls(model: Model, names: Collection[str]) -> Iterator[Shortfall]:
+    """A shortfall if a model of a published size has other hyperparameters than that model.
+
+    They are rotary positions, score scaling and norms.
+    """
+    name = _catalog_name(model, names)
+    if name is not None and _catalog(name).settings != model.settings:
+        yield Shortfall(
+            what=f"numbers of {model.name} that sizes do not tell", instead=f"those of {name}"
+        )
+
+
+def _catalog_name(model: Model, names: Collection[str]) -> str | None:
+    """Catalog name of a model with the same blocks, preferably with the same hyperparameters."""
+    matching = [name for name in names if _same_blocks(_catalog(name), model)]
+    return next(
+        (name for name in matching if _catalog(name).settings == model.settings),
+        matching[0] if matching else None,
+    )
+
+
+@cache
+def _catalog(name: str) -> Model:
+    """Model of the catalog, built once."""
+    return load_model(name)
+
+
+def _same_blocks(published_model: Model, model: Model) -> bool:
+    """True if two models have the same blocks in the same order."""
+    return (published_model.blocks, published_model.runs) == (model.blocks, model.runs)

@@ -1,0 +1,200 @@
+"""Fitted constants of serving that no kernel table gives, with prior, range and owner of each.
+
+Each is owned by a host, a fabric or an accelerator family; none by a model, an engine or a version.
+Values come from `validation.serving.fit` over published runs (docs/serving-accuracy.md);
+`DECLARED_SERVING` has the value of each before any run was seen, and its physical limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Final
+
+from shardwright.hardware.catalog.fitted_training_constants import (
+    SHIPPED,
+    DeclaredConstant,
+    family_of,
+)
+from shardwright.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConstants:
+    """Seconds of hosts and graphs, and ratios of kernel seconds in an engine over those alone.
+
+    `DECLARED_SERVING` has meaning, owner and prior of each.
+    """
+
+    replayed_launch_s: float = 5.3317e-06
+    host_launch_s: float = 4.9103e-05
+    compiled_launch_s: float = 4e-05
+    host_piece_s: float = 0.00016617
+    host_iteration_s: float = 0.0010354
+    host_sequence_s: float = 2.4383e-05
+    request_s: float = 0.024734
+    products_hopper: float = 0.92917
+    products_blackwell: float = 0.93529
+    experts_hopper: float = 0.80313
+    experts_blackwell: float = 0.83371
+    answers_hopper: float = 1.3451
+    answers_blackwell: float = 0.98456
+    sums: float = 1.4105
+    prompts: float = 1.2574
+
+    def in_place(self, kernels: str, accelerator: str) -> float:
+        """Ratio of kernel seconds in a running engine over those alone; 1 where nothing is fitted.
+
+        Args:
+            kernels: products, experts, answers, sums or prompts.
+            accelerator: catalog name.
+        """
+        return float(
+            getattr(self, f"{kernels}_{family_of(accelerator)}", getattr(self, kernels, 1.0))
+        )
+
+
+SERVING: Final = ServingConstants()
+
+_ALONE: Final = (
+    "tables time one kernel again and again: its weights partly in the cache, its tokens spread"
+    " evenly over experts, the clock not yet at the power limit"
+)
+_CALLS: Final = "orders of magnitude of Python's and CUDA's calls"
+
+
+def _seconds(
+    name: str, owner: str, prior: float, meaning: str, source: str = _CALLS, *, spread: float = 0.5
+) -> DeclaredConstant:
+    """Declare a constant in seconds."""
+    return DeclaredConstant(
+        name=name,
+        owner=owner,
+        prior=prior,
+        spread=spread,
+        low=prior / 4,
+        high=prior * 4,
+        meaning=f"seconds of {meaning}",
+        source=source,
+    )
+
+
+def _factor(
+    name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.05
+) -> DeclaredConstant:
+    """Declare a constant that is a ratio of kernel seconds in an engine over those alone."""
+    return DeclaredConstant(
+        name=name,
+        owner=owner,
+        prior=1.0,
+        spread=spread,
+        low=0.7,
+        high=1.6,
+        meaning=f"{meaning} over their seconds alone",
+        source=source,
+    )
+
+
+DECLARED_SERVING: Final = (
+    _seconds(
+        "replayed_launch_s",
+        "captured graphs",
+        2e-6,
+        "a small kernel in a captured graph beside the bytes that it moves",
+        "the smallest kernels of the tables of casts take two microseconds in the median"
+        " (docs/serving-kernels.md)",
+    ),
+    _seconds(
+        "host_launch_s",
+        "host: one thread of Python",
+        SHIPPED.host_launch,
+        "the host for each kernel that it launches from Python, one after another",
+        "what training's runs gave for the same work (`Constants.host_launch`)",
+    ),
+    _seconds(
+        "compiled_launch_s",
+        "host: compiled code",
+        10e-6,
+        "the host for each kernel that compiled code launches",
+    ),
+    _seconds(
+        "host_piece_s",
+        "host: one thread of Python",
+        80e-6,
+        "the host for each piece of compiled code, or of a captured graph, and the attention core"
+        " behind it",
+    ),
+    _seconds(
+        "host_iteration_s",
+        "host: one thread of Python",
+        1.5e-3,
+        "the host for an iteration: scheduling, inputs, handing out tokens",
+    ),
+    _seconds(
+        "host_sequence_s",
+        "host: one thread of Python",
+        20e-6,
+        "it for each request of the iteration: some twenty calls",
+    ),
+    _seconds(
+        "request_s",
+        "host: processes beside the engine's",
+        10e-3,
+        "a request from its client to the queue and of its first token back: HTTP, tokenising, a"
+        " process between",
+    ),
+    _factor(
+        "products_hopper",
+        "accelerator: H100 and its siblings",
+        "seconds of dense products in a running engine",
+    ),
+    _factor(
+        "products_blackwell",
+        "accelerator: B200 and its siblings",
+        "seconds of dense products in a running engine",
+    ),
+    _factor(
+        "experts_hopper",
+        "accelerator: H100 and its siblings",
+        "seconds of routed experts in a running engine",
+        spread=0.08,
+    ),
+    _factor(
+        "experts_blackwell",
+        "accelerator: B200 and its siblings",
+        "seconds of routed experts in a running engine",
+        spread=0.08,
+    ),
+    _factor(
+        "answers_hopper",
+        "accelerator: H100 and its siblings",
+        "seconds of attention of answers in a running engine",
+        spread=0.06,
+    ),
+    _factor(
+        "answers_blackwell",
+        "accelerator: B200 and its siblings",
+        "seconds of attention of answers in a running engine",
+        spread=0.06,
+    ),
+    _factor(
+        "sums",
+        "fabric: inside a node",
+        "seconds of engines' own sums over ranks in a running engine",
+        source=(
+            "a test in a closed loop hides what ranks wait for each other; the library's, which"
+            " large ones are, are bound by bytes"
+        ),
+        spread=0.1,
+    ),
+    _factor(
+        "prompts",
+        "kernels: attention of prompts",
+        "seconds of attention of prompts in a running engine",
+    ),
+)
+"""Every fitted constant of serving before any run was seen: no more than twenty."""
+
+
+def serving_constant_names() -> tuple[str, ...]:
+    """Names of all constants of serving, in order."""
+    return tuple(field.name for field in fields(ServingConstants))

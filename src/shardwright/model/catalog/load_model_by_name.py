@@ -1,0 +1,86 @@
+"""Load a model by its catalog name, or from the path of a ``config.json``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from shardwright.errors import ModelError, nearest
+from shardwright.model.catalog.dense_models import DENSE_ENTRIES
+from shardwright.model.catalog.gpt_models import GPT_ENTRIES
+from shardwright.model.catalog.hybrid_and_encoder_decoder_models import EXTRA_ENTRIES
+from shardwright.model.catalog.mixture_of_experts_models import MOE_ENTRIES
+from shardwright.model.catalog.published_model_record import CatalogEntry
+from shardwright.model.families.huggingface_config import load_config, model_from_config
+from shardwright.model.ir.model_graph import Model
+
+ENTRIES: Final[tuple[CatalogEntry, ...]] = (
+    *DENSE_ENTRIES,
+    *GPT_ENTRIES,
+    *MOE_ENTRIES,
+    *EXTRA_ENTRIES,
+)
+_BY_NAME: Final[dict[str, CatalogEntry]] = {
+    name: entry for entry in ENTRIES for name in entry.names
+}
+
+
+def catalog_entry(name: str) -> CatalogEntry:
+    """The catalog entry of a name in any spelling (case, underscores, organisation before a slash).
+
+    Raises:
+        ModelError: the catalog has no such name; the hint names similar names.
+    """
+    entry = _find(name)
+    if entry is None:
+        hint = nearest(_spelled(name)[:100], _BY_NAME)
+        raise ModelError(
+            f"no model is called {name[:100]!r}", hint=f"{hint} (or give the path of a config.json)"
+        )
+    return entry
+
+
+def is_catalog_name(name: str) -> bool:
+    """True if the catalog has a model of that name in any spelling."""
+    return _find(name) is not None
+
+
+def load_model(name_or_path: str) -> Model:
+    """Load a model from a catalog name, a ``config.json``, or a folder with a ``config.json``.
+
+    A catalog name wins over a file of that name.
+
+    Raises:
+        ModelError: the text is neither a catalog name nor a usable file.
+    """
+    entry = _find(name_or_path)
+    if entry is not None:
+        return model_from_config(entry.config, name=entry.names[0])
+    path = Path(name_or_path)
+    try:
+        folder = path.is_dir()
+        file = folder or path.is_file()
+    except (OSError, ValueError):
+        folder = file = False
+    if folder:
+        return load_config(path / "config.json")
+    # An organisation/name that is not in the catalog is far more often a typo than a file.
+    looks_like_file = name_or_path.endswith(".json") or name_or_path.count(os.sep) > 1
+    if file or looks_like_file:
+        return load_config(path)
+    entry = catalog_entry(name_or_path)
+    return model_from_config(entry.config, name=entry.names[0])
+
+
+def _find(name: str) -> CatalogEntry | None:
+    """The catalog entry of a name; None if there is none."""
+    spelled = _spelled(name)
+    return _BY_NAME.get(spelled) or (
+        _BY_NAME.get(spelled.partition("/")[2]) if spelled.count("/") == 1 else None
+    )
+
+
+def _spelled(name: str) -> str:
+    """A name in the catalog's spelling: lower case, hyphens."""
+    return name.strip().lower().replace("_", "-").replace(" ", "-")

@@ -1,0 +1,212 @@
+"""The `why` screen: a plan and another strategy side by side; and its JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.files.stored_plan_and_simulation import prediction_document
+from shardwright.report.screens.plan_screen import part_name, section
+from shardwright.report.terminal_table import plain_table
+from shardwright.search.answer_summary import answer_line, misfit_text, verdict
+from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid
+from shardwright.search.simulated_strategy import strategy_text
+from shardwright.search.strategy_difference import Beside, Why, missing_bytes
+from shardwright.strategy.rule_violations import Violation
+from shardwright.units import GIB, format_bytes, format_percent, format_seconds, zero_below_clock
+
+LABEL: Final = 10
+_FATES: Final = {
+    Fate.BEST: "this is the plan ({reason})",
+    Fate.RANKED: "simulated, and ranked behind the plan ({reason})",
+    Fate.SIMULATED: "simulated: its bound, {bound} ({reason}), did not rule it out",
+    Fate.BOUNDED: "bounded: at least {bound} ({reason})",
+    Fate.INFEASIBLE: "infeasible: {reason}",
+    Fate.ILLEGAL: "illegal: {reason}",
+    Fate.OUTSIDE: "not in the space: {reason}",
+    Fate.UNSEARCHED: "not searched: {reason}",
+}
+
+
+def why_document(why: Why) -> dict[str, Any]:
+    """JSON document of ``why --json``."""
+    document: dict[str, Any] = {
+        "plan": {
+            "strategy": strategy_text(why.plan),
+            "prediction": prediction_document(why.plan.prediction),
+        },
+        "strategy": why.strategy,
+        "read_as": why.read_as,
+        "legal": not why.broken,
+        "broken": [
+            {"rule": b.rule, "path": b.path, "message": b.message, "hint": b.hint}
+            for b in why.broken
+        ],
+        "search": {
+            "fate": why.placed.fate.value,
+            "reason": why.placed.reason,
+            "bound_s": why.placed.bound_s or None,
+        },
+    }
+    if why.other is None:
+        return document
+    prediction = why.other.prediction
+    return document | {
+        "prediction": prediction_document(prediction),
+        "missing_bytes": [
+            {"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)
+        ],
+        "fits_with": list(why.other.fitting),
+        "changes_s": {name: zero_below_clock(other - plan) for name, plan, other in why.seconds},
+        "changes_bytes": {name: other - plan for name, plan, other in why.memory},
+        "missing_host_bytes": [
+            {"node": one.node, "bytes": one.lacking}
+            for one in prediction.host_memory
+            if one.lacking
+        ],
+        "changes_host_bytes": {name: other - plan for name, plan, other in why.host_memory},
+    }
+
+
+def render_why(why: Why) -> RenderableType:
+    """The `why` screen: both strategies, the fate of the other, and changes of time and memory.
+
+    An illegal strategy has a table of all rules that it breaks instead.
+    """
+    read = [("Read", Text(why.read_as))] if why.read_as else []
+    lines = [
+        ("Plan", Text(strategy_text(why.plan))),
+        ("Other", Text(why.strategy)),
+        *read,
+        ("Search", Text(fate_text(why.placed))),
+    ]
+    if why.other is None:
+        return Group(
+            _lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken))
+        )
+    plan, other = why.plan.prediction, why.other.prediction
+    change = step_change_text(other.step_time_s / plan.step_time_s - 1)
+    step = (
+        f"{format_seconds(other.step_time_s)} instead of {format_seconds(plan.step_time_s)}:"
+        f" {change}"
+    )
+    lines += [
+        ("Step", Text(step + (" (if it fitted)" if not other.fits else ""))),
+        ("Memory", Text(verdict(other, classes=why.other.classes, fitting=why.other.fitting))),
+    ]
+    return Group(
+        _lines(lines),
+        section(
+            "Where the time goes, in seconds",
+            _change_table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4),
+        ),
+        section(
+            "Memory of the fullest device, in GiB",
+            _change_table(why.memory, total="reserved", names=str, scale=GIB, digits=2),
+        ),
+        *_host_memory_section(why),
+        *_missing_memory_section(why),
+    )
+
+
+def why_line(why: Why) -> str:
+    """Line of ``why --quiet``: seconds, strategy, slow-down or misfit, and fate, with tabs.
+
+    The fate is the strategy's place in the search.
+    """
+    placed = fate_text(why.placed)
+    if why.other is None:
+        return f"{placed}\n"
+    step, plan = why.other.prediction.step_time_s, why.plan.prediction.step_time_s
+    misfit = misfit_text(why.other.prediction, classes=why.other.classes)
+    return answer_line(
+        why.strategy,
+        step_time_s=step,
+        misfit=f"{misfit or step_change_text(step / plan - 1)}\t{placed}",
+    )
+
+
+def step_change_text(change: float) -> str:
+    """Text of a relative change of the step time: ``3.2 % slower``, ``the same``."""
+    share = format_percent(abs(change))
+    return (
+        "the same"
+        if share == format_percent(0.0)
+        else f"{share} {'slower' if change > 0 else 'faster'}"
+    )
+
+
+def fate_text(placed: LocatedGrid) -> str:
+    """Sentence on the fate of a strategy in the search."""
+    return _FATES[placed.fate].format(reason=placed.reason, bound=format_seconds(placed.bound_s))
+
+
+def _lines(lines: list[tuple[str, Text]]) -> Text:
+    """Lines with bold labels."""
+    return Text("\n").join(
+        Text.assemble((f"{name:<{LABEL}}", "bold"), text) for name, text in lines
+    )
+
+
+def _rules(broken: tuple[Violation, ...]) -> RenderableType:
+    """Table of broken rules with hints."""
+    return plain_table(
+        ("rule", "", "hint"),
+        [(b.rule, f"{b.path}: {b.message}" if b.path else b.message, b.hint) for b in broken],
+        whole=(0,),
+    )
+
+
+def _change_table(
+    rows: Beside, *, total: str, names: Any, scale: float, digits: int
+) -> RenderableType:
+    """Table of both columns and their difference, largest loss first, with the sums."""
+    ranked = sorted(rows, key=lambda row: round((row[1] - row[2]) / scale, digits))
+    summed = (total, sum(row[1] for row in rows), sum(row[2] for row in rows))
+    shown = [
+        (
+            name,
+            f"{plan_value / scale:.{digits}f}",
+            f"{other_value / scale:.{digits}f}",
+            _signed((other_value - plan_value) / scale, digits=digits),
+        )
+        for name, plan_value, other_value in [
+            *((names(name), plan_value, other_value) for name, plan_value, other_value in ranked),
+            summed,
+        ]
+    ]
+    return plain_table(("", "plan", "other", "change"), shown, right=(1, 2, 3))
+
+
+def _signed(change: float, *, digits: int) -> str:
+    """A change with its sign, or ``=`` if the digits show none."""
+    text = f"{change:+.{digits}f}"
+    return text if float(text) else "="
+
+
+def _host_memory_section(why: Why) -> list[RenderableType]:
+    """Section of the host memory of the fullest node under both, if either offloads."""
+    body = _change_table(why.host_memory, total="needed", names=str, scale=GIB, digits=2)
+    return [section("Host memory of the fullest node, in GiB", body)] if why.host_memory else []
+
+
+def _missing_memory_section(why: Why) -> list[RenderableType]:
+    """Section of every stage and node that lacks memory, with the missing bytes."""
+    assert why.other is not None
+    classes = why.other.classes
+    lacks = missing_bytes(why.other.prediction)
+    rows = [
+        (
+            f"devices {classes[rank]}" if classes else f"stage {rank}",
+            f"{format_bytes(count)} too much",
+        )
+        for rank, count in lacks
+    ]
+    hosts = [host for host in why.other.prediction.host_memory if host.lacking]
+    rows += [
+        (f"host memory of node {host.node}", f"{format_bytes(host.lacking)} too much")
+        for host in hosts
+    ]
+    return [section("What does not fit", plain_table(("", ""), rows))] if rows else []
