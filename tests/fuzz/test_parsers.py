@@ -56,9 +56,6 @@ def test_the_record_has_every_parser() -> None:
     )
 
 
-@pytest.mark.xfail(
-    reason="parsers of launch files, clusters and scenarios take 1 to 7 ms an input", strict=True
-)
 def test_every_parser_has_read_many_inputs() -> None:
     assert {name: inputs for name, inputs in reached().items() if inputs < WANTED} == {}
 
