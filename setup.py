@@ -1,5 +1,4 @@
-"""What pyproject.toml cannot say: the extension with the machine code of all kernels, which may be
-left out.
+"""Build the extension with the machine code of all kernels, which may be left out.
 
 Without a C compiler, or without numba for this Python, the package is installed without it and runs
 kernels as numba or Python does. SHARDWRIGHT_BUILD_KERNELS=no leaves it out as well.

@@ -214,8 +214,7 @@ def run_all(
     folder: Path,
     report: Callable[[Ran], None] = lambda _: None,
 ) -> None:
-    """Run the commands, `jobs` at a time, each in a fork of this process, and add each result to
-    `found`.
+    """Run the commands, `jobs` at a time, each in a fork of this process.
 
     Args:
         found: command name -> result; filled as commands end.
@@ -330,8 +329,9 @@ def written(path: Path, folder: Path, sentences: list[str]) -> Any:
 
 
 def without(value: Any, sentences: list[str]) -> Any:
-    """A JSON value without the fields of `CLOCKS` and without the sentences in fields of `TEXTS`;
-    the sentences are added to `sentences`.
+    """A JSON value without clock fields (`CLOCKS`) and without the sentences of `TEXTS` fields.
+
+    The sentences are added to `sentences`.
     """
     if isinstance(value, list):
         return [without(item, sentences) for item in value]

@@ -87,8 +87,9 @@ def _subject_faults(subject: str, known_areas: frozenset[str]) -> tuple[str, ...
 
 
 def _is_imperative(word: str) -> bool:
-    """Whether a word can be a verb in the imperative. False only where it certainly is none: an
-    article or pronoun, a capital, or an ending in "ed" or "ing".
+    """True unless a word certainly is no verb in the imperative.
+
+    Articles, pronouns, capitalized words, and words that end in "ed" or "ing" are none.
     """
     if word.lower() in _NOT_IMPERATIVE or not word[:1].isalpha() or word[:1].isupper():
         return False

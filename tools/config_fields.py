@@ -1,5 +1,4 @@
-"""Write src/shardwright/model/families/reads.json: the fields of a configuration that every
-family's builder may read.
+"""Write reads.json of the model families: the fields of config.json that each builder may read.
 
     python tools/config_fields.py
 
@@ -38,8 +37,9 @@ def configurations(*, catalog: bool = True) -> Iterator[Mapping[str, Any]]:
 
 
 def asked(config: Mapping[str, Any]) -> frozenset[tuple[str, str, str]]:
-    """(builder, path, name) of all that the builders of a configuration asked for until they ended
-    or refused.
+    """(builder, path, name) of each field that the builders of a configuration read.
+
+    Builders that refuse the configuration count up to the refusal.
     """
     fields = Fields(config, "config")
     with suppress(ModelError, ValueError):

@@ -56,9 +56,7 @@ part of a name is what the rule is about.
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a node stands: module, the names of the classes and the function around it, and the
-    innermost function.
-    """
+    """The place of a syntax node: module, classes and function around it, innermost function."""
 
     module: str
     names: tuple[str, ...] = ()
@@ -72,9 +70,7 @@ class Scope:
 
 @dataclass(slots=True)
 class Source:
-    """All modules, read: calls by the name of what is called, the statements of each module, and
-    what it imports from which module.
-    """
+    """Calls by the called name, statements and imports of all modules."""
 
     calls: dict[str, list[tuple[ast.Call, Scope]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -85,9 +81,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """An error: the class that is raised, its rule ('' = none), its message, and where it is
-    made.
-    """
+    """An error: the class that is raised, its rule ('' = none), its message, and its place."""
 
     error: str
     rule: str
@@ -196,8 +190,9 @@ def _argument(call: ast.Call, name: str, place: int = -1) -> ast.expr | None:
 
 
 def _forms(source: Source, call: ast.Call, scope: Scope) -> Iterator[tuple[str, str, str]]:
-    """(rule, message, where) of a call that makes an error; of the callers, where the function
-    around it is only handed the message.
+    """(rule, message, place) of a call that makes an error.
+
+    If the function around the call receives the message as an argument, the calls of that function.
     """
     message, rule = _argument(call, "message", 0), _argument(call, "rule")
     handed = [p for p in _parameters(scope.function) if p in _names(message) | _names(rule)]
@@ -238,8 +233,10 @@ def _forms(source: Source, call: ast.Call, scope: Scope) -> Iterator[tuple[str, 
 def _calls(
     source: Source, call: ast.Call, there: Scope, function: ast.FunctionDef, scope: Scope
 ) -> bool:
-    """The call may be of that function: of an inner or a private one in its own module, of any
-    other where it or its class is imported.
+    """True if a call may call that function.
+
+    Inner and private functions are called in their own module, other ones where they or their class
+    are imported.
     """
     method = bool(function.args.args) and function.args.args[0].arg == "self"
     if isinstance(call.func, ast.Attribute) != method:

@@ -1,5 +1,4 @@
-"""Fit the constants to the project's own measured rows and write what ships: values, intervals,
-folds.
+"""Fit the constants to measured training runs, and write their values, intervals and folds.
 
     python tools/fit_constants.py [benchmarks/published/*.csv]
 

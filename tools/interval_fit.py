@@ -96,8 +96,9 @@ def _without_device(_row: TrainingRow, _rows: Sequence[TrainingRow]) -> dict[str
 
 
 def _without_laboratory(row: TrainingRow, rows: Sequence[TrainingRow]) -> dict[str, float]:
-    """What is known of a row's options and device from the rows of other laboratories; a framework
-    described from documents is known.
+    """Knowledge of a row's options and device from the rows of other laboratories.
+
+    A framework that is described from documents counts as known.
     """
     device = row.run.cluster.node.accelerator.name
     return _runs_without(row.run.laboratory, tuple(rows)).doubts(
@@ -126,8 +127,9 @@ def runs_of(ran: Iterable[tuple[str, str]]) -> FittedRuns:
 
 
 def runs_text(ran: Iterable[tuple[str, str]]) -> str:
-    """The file that `shipped_runs` reads: the runs, and `runs_of` them, so that a prediction need
-    not import all their frameworks.
+    """Text of the file that `shipped_runs` reads: the runs, and `runs_of` them.
+
+    With it, a prediction need not import the frameworks of all runs.
     """
     listed = sorted(set(ran))
     found = {

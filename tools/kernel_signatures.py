@@ -1,5 +1,4 @@
-"""Write src/shardwright/kernel_signatures.json: the argument types with which each compiled kernel
-is called.
+"""Write kernel_signatures.json: the argument types with which each compiled kernel is called.
 
     # add what the commands below call
     python tools/kernel_signatures.py

@@ -1,8 +1,9 @@
-"""Writes the kernel tables that ship with the package, and docs/kernels.md, from the raw tables of
-aiconfigurator-core.
+"""Write the shipped kernel tables and docs/kernels.md from raw tables of aiconfigurator-core.
 
-    pip download --no-deps aiconfigurator-core==0.12.0 && unzip aiconfigurator_core-*.whl -d raw &&
-    pip install pyarrow scipy PYTHONPATH=src python tools/kernel_tables.py raw/aiconfigurator_core
+    pip download --no-deps aiconfigurator-core==0.12.0
+    unzip aiconfigurator_core-*.whl -d raw
+    pip install pyarrow scipy
+    PYTHONPATH=src python tools/kernel_tables.py raw/aiconfigurator_core
 
 Run it again when the four numbers of an accelerator's GEMM rates change: the grids hold measured
 seconds over that roofline, and a grid over other numbers is not used. Nothing here is fitted to a
@@ -34,8 +35,9 @@ SEED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """Where an accelerator's raw rows are: folder, versions of TensorRT-LLM (GEMM, MoE, MLA) and
-    vLLM (attention), and of NCCL.
+    """The source of an accelerator's raw rows.
+
+    A folder, and versions of TensorRT-LLM (GEMM, MoE, MLA), vLLM (attention) and NCCL.
     """
 
     name: str
@@ -166,8 +168,9 @@ Columns = dict[str, np.ndarray]
 
 
 def read(path: Path, **wanted: object) -> Columns:
-    """Columns of the rows with those values; a column that the table lacks selects nothing. Latency
-    in seconds under ``seconds``.
+    """Columns of the rows with the wanted values, with the latency in seconds under ``seconds``.
+
+    A column that the table lacks selects no row.
     """
     if not path.exists():
         return {}
@@ -342,9 +345,7 @@ def kernel_seconds(
 def attention_grid(
     device: Accelerator, rows: Columns, *, dims: int, cached: np.ndarray
 ) -> dict[str, np.ndarray] | None:
-    """Median fraction of peak of the rows at each (length, sequences x heads), whatever the number
-    of key heads.
-    """
+    """Median fraction of peak by (length, sequences x heads), over any number of key heads."""
     seconds, good = kernel_seconds(device, rows, cached)
     length = rows["isl"].astype(np.float64)
     flops = 2.0 * rows["batch_size"] * rows["num_heads"] * length * (length + 1) / 2 * dims
@@ -376,7 +377,9 @@ def attention_grid(
 def attention_tables(
     raw: Path, source: Raw, device: Accelerator
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Heads of 64, 128, 192 and 256 of vLLM's rows without a window, and MLA (192 and 128) of
+    """Attention tables by head size.
+
+    Head sizes 64, 128, 192 and 256 from vLLM's rows without a window, and MLA (192 and 128) from
     TensorRT-LLM's.
     """
     result: dict[str, dict[str, np.ndarray]] = {}
@@ -468,8 +471,9 @@ def expert_rows(device: Accelerator, rates: GemmRates, rows: Columns) -> Columns
 
 
 def grouped_table(rows: Columns, *, dtype: Dtype) -> dict[str, np.ndarray]:
-    """Median ratio of the rows nearest to each point; a point takes rows of two models at least
-    (one alone may be a tuning accident).
+    """Median ratio of the rows nearest to each point of the grouped GEMM grid.
+
+    A point takes rows of two models at least: one model alone may be a tuning accident.
     """
     i = np.clip(np.round(np.log2(rows["tokens"])).astype(int) - 4, 0, len(TOKENS) - 1)
     j = np.clip(np.round(np.log2(rows["width"])).astype(int) - 7, 0, len(WIDTHS) - 1)
@@ -505,8 +509,9 @@ def judge_grouped(rows: Columns, *, dtype: Dtype) -> list[str]:
 
 
 def curves(raw: Path, source: Raw) -> dict[str, dict[str, np.ndarray]]:
-    """One curve a collective and number of devices, bytes of the whole tensor (`message_size`
-    counts its elements), made never to fall.
+    """Non-decreasing seconds over bytes of the whole tensor, per collective and device count.
+
+    `message_size` of the raw rows counts elements.
     """
     rows = read(
         raw / source.folder / "comm" / "nccl" / source.nccl / "nccl_perf.parquet", nccl_dtype="half"

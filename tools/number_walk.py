@@ -1,7 +1,8 @@
-"""Write the walk of one number into docs/architecture.md: every step from the words of a command to
-the seconds on the screen, run.
+"""Write the walk of one number into docs/architecture.md, from a command to seconds on the screen.
 
-python tools/number_walk.py
+    python tools/number_walk.py
+
+Every step of the walk is run.
 """
 
 from __future__ import annotations

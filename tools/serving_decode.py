@@ -1,5 +1,6 @@
-"""Decode attention and absorbed latent attention: a line in the contexts for each (sequences, key
-heads, rows).
+"""Tables of decode attention and absorbed latent attention.
+
+A table has a line over the context length for each (sequences, key heads, rows).
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ def line_of(
 
 
 def from_memory(name: str, rows: Columns, *, elements: int, width: float) -> np.ndarray:
-    """Which rows' keys come from memory, as an engine's do: between two layers' reading it reads
-    all the other layers' keys and weights.
+    """(rows,) True where the keys come from memory, not from the cache.
+
+    An engine reads all other layers' keys and weights between two uses of one layer's keys, so its
+    keys come from memory.
 
     A row repeats one kernel on the same keys. Where they fit the device's cache (up to half as much
     again) reading them costs next to nothing, which says nothing of an engine; where they are an
@@ -69,8 +72,10 @@ def from_memory(name: str, rows: Columns, *, elements: int, width: float) -> np.
 
 
 def as_from_memory(rows: Columns, *, fair: np.ndarray, read: float) -> np.ndarray:
-    """Seconds of a cell's rows: those out of the cache no less than the fastest row and reading
-    their keys as fast as kernels do.
+    """Seconds of a cell's rows with keys from memory.
+
+    Rows with cached keys take at least the fastest row's time plus reading their keys as fast as
+    kernels do.
     """
     least = rows["seconds"].min() + read * rows["context"] / DECODE_BANDWIDTH
     return np.where(fair, rows["seconds"], np.maximum(rows["seconds"], least))
@@ -86,8 +91,9 @@ def table_of(
     key_heads: tuple[int, ...],
     heads: tuple[int, ...],
 ) -> np.ndarray:
-    """(2, sequences, key heads, rows): starts over a launch and slopes over reading at peak, never
-    falling along any axis; or nothing.
+    """(2, sequences, key heads, rows) start and slope of each cell, non-decreasing along each axis.
+
+    Starts are relative to a launch, slopes to reading at peak bandwidth.
 
     Cells are fitted from the smallest on, each no lower than those before it: at many sequences the
     bytes hide the start.
@@ -131,8 +137,9 @@ def table_of(
 
 
 def _before(table: np.ndarray, at: tuple[int, ...]) -> float:
-    """The middle one of the cells that are one step smaller along some axis: one may be an accident
-    of tuning. 0 without any.
+    """Median of the cells that are one step smaller along some axis; 0 if there are none.
+
+    The median, because one cell may be an accident of tuning.
 
     One query head for each key head may run another kernel than several do (TensorRT-LLM's on
     Hopper takes twice as long): not compared.
@@ -144,8 +151,10 @@ def _before(table: np.ndarray, at: tuple[int, ...]) -> float:
 
 
 def rising(octaves: np.ndarray) -> np.ndarray:
-    """Half-way between the running maximum and the minimum of what follows, along one axis after
-    the other: rises along all of them, rows from the second on (see `_before`).
+    """A non-decreasing version of a table, along one axis after the other.
+
+    A value is half-way between the running maximum and the minimum of the values that follow; along
+    rows from the second one on (see `_before`).
     """
     result = octaves.copy()
     for way in range(octaves.ndim):
@@ -176,8 +185,9 @@ def by_table(
 
 
 def decode_entries(raw: Path, name: str, machine: Machine) -> tuple[Arrays, list[Line]]:
-    """Tables of every library, cache and head dim; errors on all rows, cells of the grid and those
-    beside them (other ratios of heads).
+    """Tables of every library, cache format and head size, with their errors on all rows.
+
+    Errors are of cells of the grid, and of rows between them (other ratios of heads).
     """
     heads: dict[str, np.ndarray] = {}
     latents: dict[str, np.ndarray] = {}

@@ -42,8 +42,9 @@ def span_of_island(name: str, devices: int) -> Span:
 
 
 def move_entries(raw: Path, name: str) -> tuple[Arrays, list[Line]]:
-    """Curves; the formula's errors on all rows of each. A curve of sums is its rows; one of
-    exchanges has rows of many hidden sizes.
+    """Curves of collectives, with the formula's errors on all rows of each.
+
+    A curve of reductions has exactly its rows; one of exchanges has rows of many hidden sizes.
     """
     node = default_node(accelerator(name))
     if node.scale_up.latency_s <= 0:
@@ -92,8 +93,9 @@ def _add(
     volume: np.ndarray,
     seconds: np.ndarray,
 ) -> None:
-    """Medians over half octaves of volume, half-way between the running maximum and the minimum of
-    what follows.
+    """Medians over half octaves of volume, made non-decreasing.
+
+    A value is half-way between the running maximum and the minimum of the values that follow.
     """
     bins = np.round(np.log2(volume) * 2)
     places = np.unique(bins)
@@ -104,8 +106,9 @@ def _add(
 
 
 def _judge_sums(name: str, library: str, rows: Columns) -> Line:
-    """One and two shots and NCCL's algorithms against the rows up to 8 MiB. The curve has all of
-    them, so it is not judged.
+    """Errors of one-shot, two-shot and NCCL's algorithms on the rows up to 8 MiB.
+
+    The curve has all of these rows, so it is not judged.
     """
     errors = []
     for devices in SIZES:

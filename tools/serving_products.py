@@ -1,5 +1,6 @@
-"""Products of serving engines by m, n and k, and the operator of routed experts by tokens an
-expert, width and experts of a device.
+"""Tables of GEMMs of serving engines, and of the routed expert operator.
+
+GEMMs by m, n and k; the expert operator by tokens per expert, width and experts of a device.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ DENSE = {
 def product_entries(
     raw: Path, name: str, machines: dict[Dtype, Machine]
 ) -> tuple[Arrays, list[Line]]:
-    """Tables of dense products; errors on rows that lie on no point of the grid (other n, k or m),
-    n and k 512 and more.
+    """Tables of dense GEMMs, with errors on rows that lie on no point of the grid.
+
+    Rows with n and k of 512 and more.
     """
     tables: dict[str, np.ndarray] = {}
     forms: list[np.ndarray] = []
@@ -146,8 +148,9 @@ FITTED = 3000
 
 
 def kernel_name(library: str, source: str) -> str:
-    """``vllm/flashinfer-trtllm`` from the rows' long names; gpt-oss's Triton kernels are Triton
-    too.
+    """Name of a kernel, such as ``vllm/flashinfer-trtllm``, from the long names of the rows.
+
+    gpt-oss's Triton kernels are named Triton, too.
     """
     found = next((kernel for kernel in KERNELS if kernel in source), "default")
     return f"{library}/{found.replace('_', '-')}"
@@ -156,8 +159,9 @@ def kernel_name(library: str, source: str) -> str:
 def expert_entries(
     raw: Path, name: str, machines: dict[Dtype, Machine]
 ) -> tuple[Arrays, list[Line]]:
-    """Tables of every kernel and pair of formats with so many balanced rows; judged on a table of
-    the other half of the models.
+    """Tables of every kernel and pair of formats with enough balanced rows.
+
+    Each is judged on a table of the other half of the models.
     """
     tables: dict[str, np.ndarray] = {}
     forms: list[np.ndarray] = []
@@ -212,8 +216,9 @@ def expert_entries(
 
 
 def _expert_columns(rows: Columns, machine: Machine, weights: NumberFormat) -> Columns:
-    """Sizes of the formula. Balanced rows spread tokens evenly: they reach as many experts as there
-    are copies, at most all.
+    """Arguments of the cost formula for each row.
+
+    Balanced rows spread tokens evenly: they reach as many experts as there are copies, at most all.
     """
     tokens, topk, experts = (
         rows[name].astype(np.float64) for name in ("num_tokens", "topk", "num_experts")
@@ -275,8 +280,9 @@ def _expert_table(device: object, peak: float, rows: Columns) -> tuple[np.ndarra
 def _judge_experts(
     machine: Machine, rows: Columns, *, name: str, what: str, weights: NumberFormat
 ) -> list[Line]:
-    """Errors on the models (hidden, width, experts) of one half by a table of the other half,
-    balanced rows; and of all power-law rows.
+    """Errors on the models of one half by a table of the other half, and on all power-law rows.
+
+    A model is (hidden, width, experts); the halves have balanced rows.
     """
     device, peak = machine.accelerator, machine.accelerator.peak(machine.compute)
     models = np.unique(rows["model"])

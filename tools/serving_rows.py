@@ -1,6 +1,4 @@
-"""Raw rows of serving kernels in the wheel of aiconfigurator-core, and what every family of tables
-shares.
-"""
+"""Raw rows of serving kernels from aiconfigurator-core, and fits that all table families share."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ SEED = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of the page: what was judged, and errors |predicted / measured - 1| of the formula and
-    of the table.
-    """
+    """A line of the page: a subject, and errors |predicted / measured - 1| of formula and table."""
 
     name: str
     what: str
@@ -48,8 +44,9 @@ class Line:
 
 
 def newest(folder: Path, file: str) -> Path | None:
-    """The file of the newest version that has a third of the rows of the fullest: release
-    candidates measured parts again.
+    """The file of the newest version with at least a third of the rows of the largest file.
+
+    Release candidates measured only some parts again.
     """
     counts = {
         path: pq.read_metadata(path).num_rows
@@ -91,8 +88,9 @@ def fitted_form(
     seconds: np.ndarray,
     exponent: float = 0.0,
 ) -> np.ndarray:
-    """(launches, ec, em, q) of `FittedForm` by least squares on logarithms, outliers weighed down;
-    q = `exponent` unless that is 0.
+    """(launches, ec, em, q) of `FittedForm` by robust least squares on logarithms.
+
+    Outliers are weighed down. q = `exponent` unless that is 0.
     """
 
     def predicted(p: np.ndarray) -> np.ndarray:
@@ -143,8 +141,9 @@ def smooth_grid(
     *,
     stiffness: float = 0.5,
 ) -> np.ndarray:
-    """The grid whose interpolation is nearest to `values` (outliers weighed down), neighbours alike
-    where nothing is measured.
+    """The grid whose interpolation is nearest to `values`, smooth where nothing is measured.
+
+    Outliers are weighed down.
     """
     weights = hats(axes[0], places[0])
     for axis, place in zip(axes[1:], places[1:], strict=True):
@@ -178,9 +177,7 @@ def packed(
     axes: dict[str, tuple[int, ...]],
     **further: np.ndarray,
 ) -> Arrays:
-    """Tables of one kind as they are stored: their names, the points of their axes, and their steps
-    one after the other.
-    """
+    """Tables of one kind as they are stored: names, axis points, and steps one after the other."""
     names = np.frombuffer("\n".join(tables).encode(), dtype=np.uint8)
     points = {axis: np.array(values, np.float32) for axis, values in axes.items()}
     fields = {"names": names, "steps": np.stack(list(tables.values())), **points, **further}

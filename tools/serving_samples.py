@@ -1,7 +1,8 @@
-"""Writes small samples of raw rows that no grid point holds, for tests of the shipped tables:
-tests/cost/inference/samples_*.csv.
+"""Write small samples of raw rows that lie on no grid point, for tests of the shipped tables.
 
-PYTHONPATH=src python tools/serving_samples.py raw/aiconfigurator_core
+They are tests/cost/inference/samples_*.csv.
+
+    PYTHONPATH=src python tools/serving_samples.py raw/aiconfigurator_core
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Writes the tables of serving kernels that ship with the package, and docs/serving-kernels.md,
-from the tables of aiconfigurator-core.
+"""Write the shipped serving kernel tables and docs/serving-kernels.md from aiconfigurator-core.
 
-    pip download --no-deps aiconfigurator-core==0.12.0 && unzip aiconfigurator_core-*.whl -d raw -x
-    '*silicon_sample*' pip install pyarrow scipy PYTHONPATH=src python tools/serving_tables.py
-    raw/aiconfigurator_core
+    pip download --no-deps aiconfigurator-core==0.12.0
+    unzip aiconfigurator_core-*.whl -d raw -x '*silicon_sample*'
+    pip install pyarrow scipy
+    PYTHONPATH=src python tools/serving_tables.py raw/aiconfigurator_core
 
 Run it again when rates of products or a link of an accelerator that has tables change. Nothing here
 is fitted to a run of an engine; the file of runs in that package (silicon_sample.csv) is not
@@ -35,8 +35,9 @@ HEAD = ["accelerator", "kernel", "formula", "table", "rows"]
 
 
 def short_run(name: str, dtype: Dtype) -> Machine:
-    """The machine at the clock of short runs, which tables are of, and without any table of its
-    own.
+    """The accelerator's rates at the clock of short runs, without measured tables.
+
+    The tables were measured in short runs.
     """
     device = accelerator(name)
     machine = machine_of(

@@ -1,7 +1,8 @@
-"""Write src/shardwright/simulator/runs.json anew: options of the runs that it lists, where
-frameworks have other options than before.
+"""Write runs.json of the simulator again, after frameworks have changed their options.
 
-python tools/shipped_runs.py
+    python tools/shipped_runs.py
+
+The listed runs stay; their options are computed again.
 """
 
 from __future__ import annotations
