@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
-from shardwright.search.grid.find_best_grid import bound_space, find
+from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.find_best_grid import find
 from shardwright.search.search_request import Request
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)

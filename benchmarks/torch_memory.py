@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import Any, Final
 
-from shardwright.simulator.plan_simulation import memory_of_grid
+from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.units import GIB
 from tests.torch_checks import ours
@@ -46,7 +46,7 @@ def predicted(setting: Setting) -> int:
         recompute=Recompute(setting.recompute),
     )
     problem = ours.problem_for(CONFIG, runtime=ours.FUSED, tokens=setting.tokens, batch=grid.dp)
-    (stage,) = memory_of_grid(problem, grid)
+    (stage,), _ = footprint_of_grid(problem, grid)
     return sum(size for name, size in stage.items if name not in ours.OUTSIDE)
 
 
