@@ -24,7 +24,9 @@ from tests.sources import SOURCE
 
 PAGE = (SOURCE.parent / "docs" / "clusters.md").read_text(encoding="utf-8")
 FILES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-EXPRESSIONS = re.findall(r"^\| `([^`]+)` \| .*$", PAGE.split("## Files")[0], re.MULTILINE)
+EXPRESSIONS = re.findall(
+    r"^\| `([^`]+)` \| .*$", PAGE.split("## How do I write a cluster file?")[0], re.MULTILINE
+)
 DEVICES = (128, 256, 160, 32, 96, 16)
 
 
@@ -51,7 +53,7 @@ def test_a_file_without_changes_is_the_expression() -> None:
 
 
 def test_keys_of_the_page_are_all_keys() -> None:
-    explained = set(re.findall(r"`([a-z_]+)`", PAGE.split("## Keys")[1]))
+    explained = set(re.findall(r"`([a-z_]+)`", PAGE.split("## Which keys has a cluster file?")[1]))
     records = (
         ClusterRecord,
         NodesRecord,
