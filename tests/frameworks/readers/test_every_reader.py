@@ -29,5 +29,5 @@ EARLIER = frozenset(
 def test_every_reader_has_its_conformance_tests() -> None:
     tested = {tests.framework for tests in READER_TESTS}
     where = f"{place('tests/frameworks/readers')}, as `framework` of a class of Conformance"
-    require_members(tested, READERS.keys() - EARLIER, where)
-    require_members(READERS, tested, place("src/shardwright/frameworks/registry.py", "_READERS"))
+    require_members(tested, set(READERS) - EARLIER, where)
+    require_members(READERS, tested, place("src/shardwright/frameworks/registry.py", "READERS"))
