@@ -35,6 +35,7 @@ from shardwright.files.stored_plan_and_simulation import (
 )
 from shardwright.frameworks.registry import TARGETS
 from shardwright.hardware.accelerator import Evidence, Origin
+from shardwright.registry import Registry
 from shardwright.report.screens import training_accuracy_screen as accuracy_screen
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.grid.verify_certificate import Recheck
@@ -317,7 +318,8 @@ def answering() -> Iterator[None]:
     row = CheckRow("dense of many layers", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31)
     with pytest.MonkeyPatch.context() as patch:
         # The lists of frameworks on screens do not change with a new target.
-        patch.setattr(frameworks_for_plan, "TARGETS", {name: TARGETS[name] for name in NAMED})
+        named: Registry[Any] = Registry("target", {name: TARGETS.targets[name] for name in NAMED})
+        patch.setattr(frameworks_for_plan, "TARGETS", named)
         patch.setattr(grid_search, "plan", lambda *_, **__: BEST)
         patch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
         patch.setattr(simulate_strategy, "simulation", simulation)
