@@ -81,7 +81,7 @@ def walk() -> str:
     rows = [*_asked(problem, grid), *_a_layer(problem, grid), *_a_step(request, problem, grid)]
     lines = [
         f"    shardwright simulate {WORDS}\n\n",
-        "| step | function | value there |\n",
+        "| step | function | result |\n",
         "|---|---|---|\n",
     ]
     lines += [f"| {what} | `{dotted(verb)}` | {value} |\n" for what, verb, value in rows]
@@ -89,10 +89,10 @@ def walk() -> str:
 
 
 def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
-    """From words to a plan and who holds what."""
+    """Rows from the command's words to a plan and the devices that hold each parameter."""
     model, job = problem.model, problem.job
     yield (
-        "read the question",
+        "read the request",
         problem_of,
         (
             f"{model.num_parameters:,} parameters, {problem.cluster.num_devices} devices,"
@@ -100,11 +100,15 @@ def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
         ),
     )
     yield "read the strategy", read_strategy, f"tp {grid.tp}, dp {grid.dp}, {grid.devices} devices"
-    yield "check it", violations, f"{len(violations(grid, facts=facts_of(problem)))} rules broken"
+    yield (
+        "check the rules",
+        violations,
+        f"{len(violations(grid, facts=facts_of(problem)))} rules broken",
+    )
     plan = plan_of(grid, model=model, global_batch=job.global_batch)
     lane = plan.lanes[0]
     yield (
-        "write it out as a plan",
+        "write the grid as a general plan",
         plan_of,
         f"{len(lane.stages)} stage, {lane.samples} samples in {lane.microbatches} microbatches",
     )
@@ -112,7 +116,7 @@ def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
     stage = stages[0][0]
     segments = " + ".join(f"{s.count} {s.block.name}" for s in stage.segments)
     yield (
-        "find equal blocks and equal devices",
+        "group equal layers and equal devices",
         plan_stages,
         f"{segments}; {len(stage.families)} family of {len(stage.families[0])} devices",
     )
@@ -126,9 +130,12 @@ def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
     )
     elements = sum(h.elements * h.layers for h in mine)
     yield (
-        "find who sums which gradients",
+        "find the devices that reduce each gradient together",
         plan_holdings,
-        f"device 0 holds {elements:,} elements, most summed with {', '.join(map(str, group[1:]))}",
+        (
+            f"device 0 holds {elements:,} elements, most of them reduced with devices"
+            f" {', '.join(map(str, group[1:]))}"
+        ),
     )
 
 
@@ -160,7 +167,7 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
     rate = 2.0 * int(m[0]) * int(n[0]) * int(k[0]) / seconds
     shape = f"{m[0]:,} x {n[0]:,} x {k[0]:,}"
     yield (
-        "price a product: `up`, forward",
+        "price a matrix multiplication: `up`, forward",
         gemm_seconds,
         f"{shape}: {seconds * 1e3:.4f} ms, {rate / 1e12:.0f} of {machine.peak / 1e12:.0f} TFLOP/s",
     )
@@ -176,7 +183,7 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
         f"{gather.kind.value} of {volume[0] / 2**20:.0f} MiB over devices"
         f" {' and '.join(map(str, gather.group))}: {spent[0] * 1e3:.4f} ms"
     )
-    yield "price its collective", move_seconds, text
+    yield "price the collective before it", move_seconds, text
     table = block_table(
         program,
         local=sizes,
@@ -188,9 +195,9 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
     )
     forward = table.seconds[0, :, 0]
     yield (
-        "add up the layer, forward",
+        "add up the forward pass of the layer",
         block_table,
-        f"{forward.sum() * 1e3:.4f} ms, of it products {forward[GEMM] * 1e3:.4f} ms",
+        f"{forward.sum() * 1e3:.4f} ms, of which GEMMs {forward[GEMM] * 1e3:.4f} ms",
     )
 
 
@@ -201,7 +208,7 @@ def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
     step = done.costs.step(0, 0, 0)
     passes = float(step.forward_s[0]) * 1e3, float(step.backward_s[0]) * 1e3
     yield (
-        "compose the chunk",
+        "add up the chunk",
         compose_step,
         (
             f"F {passes[0]:.3f} ms, B {passes[1]:.3f} ms, update"
@@ -216,24 +223,24 @@ def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
         ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)),
     )
     yield (
-        "lay tasks and dependencies",
+        "make tasks with dependencies",
         lower_plan,
         f"{len(done.program.instances.template)} tasks of {len(done.program.templates)} kinds",
     )
     tasks = plan_kernel_tasks(problem, done.program, done.costs)
     yield (
-        "give them seconds and resources",
+        "give each task its time and resources",
         plan_kernel_tasks,
-        f"{int(tasks[0].sum()):,} ps of work, {tasks[7]} resources",
+        f"{int(tasks[0].sum()):,} ps of work in all, {tasks[7]} resources",
     )
     _, finish, _ = simulate(*tasks)
-    yield "run them", simulate, f"the last ends at {int(finish.max()):,} ps"
+    yield "simulate the tasks", simulate, f"the last one ends at {int(finish.max()):,} ps"
     yield (
-        "add what grows with the scale",
+        "multiply by the jitter of many devices",
         jitter_factor,
         f"x {jitter_factor(problem, plan.devices):.6g} on {plan.devices} devices",
     )
-    yield "say the step time", simulate_plan, f"{done.step_time_s:.6f} s"
+    yield "return the step time", simulate_plan, f"{done.step_time_s:.6f} s"
     memory = plan_memory(problem, done.program, done.costs)[0]
     yield (
         "add up the memory",
@@ -242,16 +249,20 @@ def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
     )
     parts = sorted(breakdown(done), key=lambda part: -part[1])[:3]
     yield (
-        "say where the step goes",
+        "break the step time down",
         breakdown,
         ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts),
     )
     low, high = predict_plan(problem, plan, done).interval_s
-    yield "say how sure that is", predict_plan, f"80 % between {low:.2f} and {high:.2f} s"
+    yield (
+        "compute the prediction interval",
+        predict_plan,
+        f"80 % between {low:.2f} and {high:.2f} s",
+    )
     console = Console(width=140, record=True, file=StringIO())
     console.print(render_simulation(simulate_legal_strategy(request, problem, name="", grid=grid)))
     line = next(line for line in console.export_text().splitlines() if line.startswith("Step"))
-    yield "print it", render_simulation, f"`{' '.join(line.split())}`"
+    yield "print the screen", render_simulation, f"`{' '.join(line.split())}`"
 
 
 def _sum(problem: Problem, grid: Grid) -> str:
@@ -268,8 +279,8 @@ def _sum(problem: Problem, grid: Grid) -> str:
         (name, parts[key])
         for name, key in (
             ("exposed gathers and reductions", "sharding"),
-            ("slowdown", "slowdown"),
-            ("update", "optimizer"),
+            ("slowdown from overlap", "slowdown"),
+            ("optimizer step", "optimizer"),
         )
     ]
     total = count * (forward + backward) + sum(seconds for _, seconds in rest)
@@ -281,7 +292,7 @@ def _sum(problem: Problem, grid: Grid) -> str:
 
 
 def _bounds(request: Request, problem: Problem, grid: Grid) -> str:
-    """What a search knows of the same grid before it simulates it."""
+    """Lower bounds of the same grid, which a search computes before it simulates."""
     facts = facts_of(problem)
     pins = {
         axis: (str(getattr(grid, axis)),) for axis in ("tp", "cp", "pp", "vpp", "zero", "offload")
@@ -299,9 +310,9 @@ def _bounds(request: Request, problem: Problem, grid: Grid) -> str:
         problem, plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
     ).step_time_s
     return (
-        "\nA search bounds this grid first, from columns of degrees: B0 ="
+        "\nA search computes lower bounds of this grid first, from arrays of degrees: B0 ="
         f" {bounded.seconds[place]:.4f} s (`{dotted(bound_space)}`), B1 = {path:.4f} s"
-        f" (`{dotted(path_seconds)}`), S = {simulated_s:.4f} s as above.\n"
+        f" (`{dotted(path_seconds)}`), simulated S = {simulated_s:.4f} s as above.\n"
     )
 
 
