@@ -28,13 +28,27 @@ MADE_OF_A_RULE = ("Violation", "GridRule")
 MOST = 12
 """Most forms of one message that are told apart."""
 HEAD = f"""\
-# Errors and rules
+# What does an error message or an exit code mean?
 
-Made by `python tools/error_index.py` from the source; a test holds the two together. A user's \
-mistake is one line on standard error,
-a line with a hint where there is one, and an exit code; `--debug` adds the traceback. In Python \
-each is an exception with `message`,
-`hint` and `exit_code`. `{ANY}` stands for a value.
+For users, and for authors of programs that call this tool. This page is a reference.
+
+A mistake of the user prints one line on standard error, a second line with a hint where there is \
+one, and sets an exit code:
+
+```text
+$ shardwright simulate llama-3.1-8b h100-sxm:8 --seq-len 8192 --global-batch 256 --strategy \
+"tp16 dp1 mbs1"
+error: tp x cp x dp x pp = 16 x 1 x 1 x 1 = 16, more than the 8 devices [grid.devices]
+hint: ep folds over tp x cp x dp and does not count
+$ echo $?
+5
+```
+
+`--debug` adds the traceback. In Python each error is an exception with `message`, `hint` and \
+`exit_code`.
+
+`python tools/error_index.py` writes this page from the source, and a test compares both. In the \
+tables `{ANY}` stands for a value.
 
 ## Exit codes
 
@@ -44,12 +58,12 @@ each is an exception with `message`,
 RULES = """
 ## Rules
 
-A strategy that breaks a rule is a `shardwright.errors.StrategyError` whose message ends with the \
-rule's name in brackets:
-`[grid.devices]`. The exception has it as `rule`, and `path` says where in the plan. The first \
-part of a name is what the rule is about.
+A strategy that breaks a rule raises `shardwright.errors.StrategyError`. Its message ends with the \
+name of the rule in brackets, such as `[grid.devices]`.
+The exception has the name as `rule`; its `path` is the place in the plan. The part of a name \
+before the first dot is the object that the rule is about.
 
-| rule | message | where it is checked |
+| rule | message | function that checks it |
 |---|---|---|
 """
 
@@ -401,18 +415,18 @@ def page(found: list[Found]) -> str:
         (one for one in _branches() if one.exit_code != 1), key=lambda one: one.exit_code
     )
     lines.append(
-        "| 0 | | the answer was printed; a simulated plan that does not fit is an answer |\n"
+        "| 0 | | The answer was printed. A simulated plan that does not fit is an answer too. |\n"
     )
     lines.append(
-        "| 1 | `ShardwrightError` | anything that was not foreseen: a bug; `--debug` shows the"
-        " traceback |\n"
+        "| 1 | `ShardwrightError` | An unexpected error, which is a bug; `--debug` prints the"
+        " traceback. |\n"
     )
     for branch in branches:
         lines.append(
             f"| {branch.exit_code} | `{branch.__name__}` |"
             f" {_cell((branch.__doc__ or '').partition('Args:')[0])} |\n"
         )
-    lines.append("| 130 | | interrupted |\n")
+    lines.append("| 130 | | The user interrupted the command. |\n")
     lines.append(RULES)
     rules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in found:
@@ -421,10 +435,8 @@ def page(found: list[Found]) -> str:
     before = ""
     for (rule, message), places in sorted(rules.items()):
         said = "" if message == ANY else _cell(message)
-        lines.append(
-            f"| {f'`{rule}`' if rule != before else ''} | {said or 'as the error it passes on'} |"
-            f" {_places(places)} |\n"
-        )
+        said = said or "the message of the error that it passes on"
+        lines.append(f"| {f'`{rule}`' if rule != before else ''} | {said} | {_places(places)} |\n")
         before = rule
     lines.append("\n## Errors without a rule\n")
     for name in [branch.__name__ for branch in branches]:
@@ -433,7 +445,7 @@ def page(found: list[Found]) -> str:
             if one.error == name and not one.rule:
                 others[one.message].append(one.where)
         if others:
-            lines.append(f"\n### {name}\n\n| message | where it is made |\n|---|---|\n")
+            lines.append(f"\n### {name}\n\n| message | function that raises it |\n|---|---|\n")
             lines += [
                 f"| {_cell(message)} | {_places(places)} |\n"
                 for message, places in sorted(others.items())

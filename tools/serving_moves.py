@@ -135,7 +135,7 @@ def _judge_sums(name: str, library: str, rows: Columns) -> Line:
         errors.append(np.abs(np.array(spent) / rows["seconds"][here] - 1))
     return Line(
         name=name,
-        what=f"sums up to 8 MiB, {library}",
+        what=f"all-reduce up to 8 MiB, {library}",
         formula=np.concatenate(errors),
         table=np.zeros(0),
     )

@@ -104,7 +104,7 @@ def product_entries(
                 lines.append(
                     Line(
                         name=name,
-                        what=f"products, {library}, {theirs}, {what}",
+                        what=f"GEMMs, {library}, {theirs}, {what}",
                         formula=found,
                         table=np.abs(table - 1),
                     )

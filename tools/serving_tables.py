@@ -80,9 +80,11 @@ def main(raw: Path) -> None:
     text = Path(__file__).with_name("serving_page.md").read_text()
     families = {
         "attention": [line for line in lines if "attention" in line.what],
-        "products": [line for line in lines if line.what.startswith("products")],
+        "products": [line for line in lines if line.what.startswith("GEMMs")],
         "experts": [line for line in lines if line.what.startswith("experts")],
-        "moves": [line for line in lines if line.what.startswith(("sums", "DeepEP", "one-sided"))],
+        "moves": [
+            line for line in lines if line.what.startswith(("all-reduce", "DeepEP", "one-sided"))
+        ],
     }
     for family, some in families.items():
         text = text.replace(f"{{{family}}}", lines_of(HEAD, [line.cells() for line in some]))

@@ -28,28 +28,31 @@ from tests.execute.published_configs import PUBLISHED
 from tests.execute.published_sizes import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "config-fields.md"
-HEAD = """# Fields of configurations
+HEAD = """# Which fields of a `config.json` does the computed model follow?
 
-This page lists what each field of a `config.json` does here, for users who train a model of \
-Transformers. Each field was tried. A small model
-of Transformers {version} was made with another value of the field, and once without the field. \
-Its loss and every gradient, in training mode, were
-compared with ours on the same random weights, in float64 with a tolerance of 1e-5. A field of a \
-nested section is written `section.field`.
+For users who train a model of Transformers. This page is a reference: it lists, for each \
+architecture, what each field of a `config.json` does here.
 
-- *Computed*: the field changes the loss or a gradient, and ours change equally.
+Each field was tried. A small model of Transformers {version} was made with another value of the \
+field, and once without the field.
+Its loss and every gradient, in training mode, were compared with those of this package on the \
+same random weights, in float64
+with a tolerance of 1e-5. A field of a nested section is written `section.field`.
+
+- *Computed*: the field changes the loss or a gradient, and this package computes the same change.
 - *Without effect*: no value that was tried changes the loss or a gradient.
 - *Left out*: dropout. Training here applies no dropout, and `run` lists the dropout that it \
 leaves out. Without dropout, loss and gradients are equal.
 - *Must be written*: a configuration without the field is refused.
 - *Refused*: at least one value is refused, for the reason in parentheses. Other values of the \
-field may be computed.
+field may be computed. `..` in a reason stands for a value.
 - *Not taken*: Transformers itself raises an error for every other value that was tried.
 
-Models with experts were tried with the load-balancing loss (`output_router_logits`). All models \
-were also tried with another `pad_token_id`.
+How the fields were tried:
 
-Some published `config.json` files have fields that the configuration class does not declare. \
+- Models with experts ran with the load-balancing loss (`output_router_logits`).
+- All models also ran with another `pad_token_id`.
+- Some published `config.json` files have fields that the configuration class does not declare. \
 These were tried with values of the type in the file.
 
 Router biases (`e_score_correction_bias`) are weights and not fields, so they are not listed. \

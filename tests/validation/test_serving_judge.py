@@ -238,7 +238,7 @@ def test_page() -> None:
         "By model",
         "By engine's version",
         "Throughput",
-        "What the sources leave open",
+        "Rows with an open question",
     ):
         assert f"## {title}" in page
     tables = [line for line in page.splitlines() if line.startswith("|")]

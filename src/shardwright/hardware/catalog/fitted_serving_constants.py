@@ -56,10 +56,10 @@ class ServingConstants:
 SERVING: Final = ServingConstants()
 
 _ALONE: Final = (
-    "tables time one kernel again and again: its weights partly in the cache, its tokens spread"
-    " evenly over experts, the clock not yet at the power limit"
+    "tables time one kernel again and again: its weights are partly in the cache, its tokens are"
+    " spread evenly over experts, and the clock is not yet at the power limit"
 )
-_CALLS: Final = "orders of magnitude of Python's and CUDA's calls"
+_CALLS: Final = "order of magnitude of calls of Python and CUDA"
 
 
 def _seconds(
@@ -99,8 +99,8 @@ DECLARED_SERVING: Final = (
         "replayed_launch_s",
         "captured graphs",
         2e-6,
-        "a small kernel in a captured graph beside the bytes that it moves",
-        "the smallest kernels of the tables of casts take two microseconds in the median"
+        "a small kernel in a captured graph, in addition to the time of the bytes that it moves",
+        "the smallest kernels in the tables of casts take two microseconds in the median"
         " (docs/serving-kernels.md)",
     ),
     _seconds(
@@ -108,7 +108,7 @@ DECLARED_SERVING: Final = (
         "host: one thread of Python",
         SHIPPED.host_launch,
         "the host for each kernel that it launches from Python, one after another",
-        "what training's runs gave for the same work (`Constants.host_launch`)",
+        "fitted to training runs for the same work (`Constants.host_launch`)",
     ),
     _seconds(
         "compiled_launch_s",
@@ -121,36 +121,36 @@ DECLARED_SERVING: Final = (
         "host: one thread of Python",
         80e-6,
         "the host for each piece of compiled code, or of a captured graph, and the attention core"
-        " behind it",
+        " after it",
     ),
     _seconds(
         "host_iteration_s",
         "host: one thread of Python",
         1.5e-3,
-        "the host for an iteration: scheduling, inputs, handing out tokens",
+        "the host for an iteration: scheduling, inputs, delivery of tokens",
     ),
     _seconds(
         "host_sequence_s",
         "host: one thread of Python",
         20e-6,
-        "it for each request of the iteration: some twenty calls",
+        "the host for each request of the iteration: some twenty calls",
     ),
     _seconds(
         "request_s",
         "host: processes beside the engine's",
         10e-3,
-        "a request from its client to the queue and of its first token back: HTTP, tokenising, a"
-        " process between",
+        "a request from its client to the queue and of its first token back: HTTP, tokenising, and"
+        " a process in between",
     ),
     _factor(
         "products_hopper",
         "accelerator: H100 and its siblings",
-        "seconds of dense products in a running engine",
+        "seconds of dense GEMMs in a running engine",
     ),
     _factor(
         "products_blackwell",
         "accelerator: B200 and its siblings",
-        "seconds of dense products in a running engine",
+        "seconds of dense GEMMs in a running engine",
     ),
     _factor(
         "experts_hopper",
@@ -167,29 +167,29 @@ DECLARED_SERVING: Final = (
     _factor(
         "answers_hopper",
         "accelerator: H100 and its siblings",
-        "seconds of attention of answers in a running engine",
+        "seconds of decode attention in a running engine",
         spread=0.06,
     ),
     _factor(
         "answers_blackwell",
         "accelerator: B200 and its siblings",
-        "seconds of attention of answers in a running engine",
+        "seconds of decode attention in a running engine",
         spread=0.06,
     ),
     _factor(
         "sums",
         "fabric: inside a node",
-        "seconds of engines' own sums over ranks in a running engine",
+        "seconds of the engines' own all-reduces in a running engine",
         source=(
-            "a test in a closed loop hides what ranks wait for each other; the library's, which"
-            " large ones are, are bound by bytes"
+            "a test in a closed loop hides the time that ranks wait for each other; large"
+            " all-reduces run in the library and are limited by their bytes"
         ),
         spread=0.1,
     ),
     _factor(
         "prompts",
         "kernels: attention of prompts",
-        "seconds of attention of prompts in a running engine",
+        "seconds of prefill attention in a running engine",
     ),
 )
 """Every fitted constant of serving before any run was seen: no more than twenty."""

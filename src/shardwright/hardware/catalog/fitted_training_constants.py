@@ -69,7 +69,7 @@ _POWER: Final = (
     "power physics: a short kernel runs at boost clock, a long run at the power limit; 700 W H100:"
     " 783 TFLOP/s, then 600 to 670"
 )
-_CLOCK: Final = "seconds of matrix products in long runs over short measurements"
+_CLOCK: Final = "seconds of GEMMs in long runs over seconds in short measurements"
 
 
 def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> DeclaredConstant:
@@ -99,7 +99,7 @@ DECLARED: Final = (
         "clock_blackwell",
         "accelerator: B200 and its siblings, 16 bits",
         1.5,
-        f"{_POWER}; products in a row on 8 B200: 0.49 of peak forward, 0.455 for weight gradients"
+        f"{_POWER}; consecutive GEMMs on 8 B200: 0.49 of peak forward, 0.455 for weight gradients"
         " (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json) against 0.714 in the table",
     ),
     _clock("clock_blackwell_fp8", "accelerator: B200 and its siblings, 8 and 4 bits", 1.15),
@@ -115,14 +115,14 @@ DECLARED: Final = (
     ),
     DeclaredConstant(
         name="passes_eager",
-        owner="kernels: chains of eager element-wise ones",
+        owner="kernels: chains of eager element-wise kernels",
         prior=1.1,
         spread=0.1,
         low=1.0,
         high=1.6,
         meaning=(
-            "traffic of chains of eager kernels over the bytes that they move by count"
-            " (program/eager.py)"
+            "traffic of chains of eager kernels over their counted bytes"
+            " (src/shardwright/program/block/eager_kernel_bytes.py)"
         ),
         source=(
             "the count is of tensors read and written once; sums over rows and tokens run in two"

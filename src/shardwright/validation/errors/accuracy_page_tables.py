@@ -51,12 +51,12 @@ def far_section(
     metrics = tuple(metrics)
     lines = [line(row) for row in validation.rows if row.largest_error(metrics) > far]
     title = f"Rows more than {100 * far:.0f} % off"
-    return section(title, header, lines, about=f"{len(lines)} of {len(validation.rows)}.") or (
+    return section(title, header, lines, about=f"{len(lines)} of {len(validation.rows)} rows.") or (
         f"## {title}\n\nNone.\n"
     )
 
 
-def skipped_section(validation: Validation[RunT, PredictionT], *, about: str, details: bool) -> str:
+def skipped_section(validation: Validation[RunT, PredictionT], *, details: bool) -> str:
     """Markdown section with the numbers of skipped rows by source and reason.
 
     With `details`, also by detail.
@@ -71,7 +71,8 @@ def skipped_section(validation: Validation[RunT, PredictionT], *, about: str, de
     )
     lines = [(*words, str(count)) for words, count in sorted(counts.items())]
     header = ("source", "reason", *(("what",) if details else ()), "rows")
-    return section("Skipped rows", header, lines, about=f"{len(validation.skipped)} rows{about}.")
+    about = f"{len(validation.skipped)} rows are not judged."
+    return section("Skipped rows", header, lines, about=about)
 
 
 def remark_of(run: MeasuredRun, remarks: Iterable[Remark]) -> str:

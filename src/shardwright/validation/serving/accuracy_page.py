@@ -39,27 +39,32 @@ FAR: Final = 0.5
 """Relative error above which the page lists a row."""
 INFORMS: Final = 0.02
 """Least slope at which a row counts as informing a constant."""
-_HEAD: Final = """# Accuracy of serving
+_HEAD: Final = """# How accurate are predictions of serving?
 
-Predicted against measured, on published runs of vLLM, SGLang and TensorRT-LLM. This page is \
-written by `make accuracy`; do not edit it.
+This page compares predicted with measured latency and throughput of vLLM, SGLang and TensorRT-LLM,
+on published runs. `shardwright validate` writes it (`make accuracy` for the published runs); do not
+edit it.
 
-Error is |predicted / measured - 1|; bias is its median with sign (minus: predicted too fast). \
-TPOT is the time of each token behind the
-first, TTFT that to the first (the mean of a run, its burst at the start among it), E2E = TTFT + \
-(tokens - 1) x TPOT. A run that happened
-and is called infeasible counts as 100 %. Nothing is tuned per row, per model or per engine's \
-version.
+- *TPOT* is the mean time of each output token after the first.
+- *TTFT* is the time to the first token: the mean of a run, with its burst of requests at the start.
+- *E2E* is TTFT + (tokens - 1) x TPOT.
+- *Error* is |predicted / measured - 1|. *Bias* is the median of predicted / measured - 1.
+  A negative bias of a time means that the prediction is too fast.
+- A run that happened but is predicted not to fit counts as an error of 100 %.
+- No number is tuned to one row, one model or one version of an engine.
 
-Rows whose source leaves open whether tokens were guessed ahead (MTP), or whose degrees do not fit \
-one another, have columns of their own,
-and so have times to first tokens where the requests would fill the cache within 20 %: a few per \
-cent of memory decide there whether they
-wait.
+Rows with an open question are judged apart from the others:
+
+- *mtp unknown*: the source does not tell if the engine ran speculative decoding (MTP).
+- *degrees inconsistent*: the parallel degrees of the row contradict each other.
+- *precision unknown*: the source does not tell the precision.
+- *near capacity*: the requests would fill the KV cache within 20 %. A few per cent of memory then
+  decide whether requests wait, so TTFT is judged apart.
+
 Rows that repeat a measurement are left out.
 """
 _TIMES: Final = (ServingMetric.TPOT, ServingMetric.TTFT, ServingMetric.E2E)
-_FIGURES: Final = "Median, mean (rows)."
+_FIGURES: Final = "Cells are median error, mean error (number of rows)."
 ServingStudy = Study[ServingRun, ServingValues, ServingConstants]
 
 
@@ -86,7 +91,7 @@ def serving_page(
         _folds(study),
         _throughput(plain),
         _far(plain, facts=facts, far=far),
-        skipped_section(plain, about="", details=True),
+        skipped_section(plain, details=True),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -103,8 +108,9 @@ def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
         mark = "**" if result.holds else "*"
         lines.append((result.name, result.fold, str(result.n), f"{mark}{text}{mark}"))
     about = (
-        "Found and allowed; **bold** holds its bar, *italic* misses it. Only rows that leave"
-        " nothing open count."
+        "A *bar* is an error limit that the tests check. Results are the error found, of the error"
+        " allowed: **bold** is within the bar, *italic* is beyond it. Only rows without an open"
+        " question count."
     )
     return section("Bars", ("rows", "held out", "n", "result"), lines, about=about)
 
@@ -130,8 +136,9 @@ def _constants(study: ServingStudy) -> str:
         for constant, rows in zip(DECLARED_SERVING, informed, strict=True)
     ]
     about = (
-        "Fitted to all rows that leave nothing open, of one role and without guesses; none is of a"
-        " model, an engine or a version."
+        "The constants are fitted to all rows without an open question, without disaggregated"
+        " prefill and without speculative decoding. No constant belongs to one model, engine or"
+        " version."
     )
     header = (
         "constant",
@@ -166,8 +173,8 @@ def _categories(validation: ServingValidation) -> str:
         for category in Category
         if {*(cells := _metric_cells(validation.rows, category))} != {"-"}
     ]
-    header = ("column", *(metric.value for metric in ServingMetric))
-    return section("What the sources leave open", header, lines, about=_FIGURES)
+    header = ("question", *(metric.value for metric in ServingMetric))
+    return section("Rows with an open question", header, lines, about=_FIGURES)
 
 
 def _groups(title: str, validation: ServingValidation, key: Callable[[ServingRow], str]) -> str:
@@ -193,7 +200,7 @@ def _folds(study: ServingStudy) -> str:
         )
         for validation in study.validations
     ]
-    about = "Each row predicted with constants fitted without the rows that are held out with it."
+    about = f"The constants were fitted without the rows that are held out. {_FIGURES}"
     header = ("held out", *(metric.value for metric in ServingMetric))
     return section("Held out", header, lines, about=about)
 

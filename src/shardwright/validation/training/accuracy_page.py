@@ -41,19 +41,27 @@ FAR: Final = 0.15
 BOOTSTRAP_SEED: Final = 0
 TrainingStudy = Study[TrainingRun, Prediction, Constants]
 
-_HEAD: Final = """# Accuracy
+_HEAD: Final = """# How accurate are predictions of training runs?
 
-Predicted against measured, on published runs with a full configuration. This page is written by `make accuracy`; do not edit it.
+This page compares predicted with measured step times and memory, on runs whose full configuration is published. `shardwright validate`
+writes it (`make accuracy` for the published runs); do not edit it.
 
-Error is |predicted / measured - 1| on seconds a step or on bytes; bias is its mean with sign (minus: predicted too fast, or too small).
-A run that happened and is called infeasible counts as 100 %. Nothing is tuned per row, per source or per framework.
+- *Error* is |predicted / measured - 1|, of seconds a step or of bytes. *Bias* is the mean of predicted / measured - 1.
+  A negative bias means that predictions are too fast, or too small.
+- A run that happened but is predicted not to fit counts as an error of 100 %.
+- No number is tuned to one row, one source or one framework.
 
-Columns: *in sample*, with the shipped constants, which were fitted to all rows but those of runs with a mechanism that is known to be
-missing (`unfitted` in benchmarks/published/facts/bars.toml says which and why; they are judged in all columns); *model*, each model of
-each source predicted with constants fitted without it; *source*, each laboratory or vendor predicted with constants fitted without all of
-its rows, its framework described from documents alone: what a stranger should expect; *other base*, the same under the nearest base of
-another framework, for whom nobody has described theirs; *accelerator*, each accelerator predicted with constants fitted on the others. A
-constant that the remaining rows do not inform is then its prior.
+Each row is predicted several times, with constants that were fitted to different rows:
+
+| column | constants are fitted to |
+| --- | --- |
+| in sample | all rows: these are the shipped constants. Runs with a mechanism that is known to be missing do not take part in any fit, but are judged in all columns (`unfitted` in benchmarks/published/facts/bars.toml lists them with the reasons) |
+| model | for a model of a source: all rows but those of this model in this source |
+| source | for a laboratory or vendor: the rows of all others. Its framework is described from documents alone. Expect this error on your own cluster |
+| other base | as *source*, but the framework is replaced by the nearest described one of another framework. Expect this error for a framework that nobody has described |
+| accelerator | for an accelerator: the rows of all others |
+
+A constant that the remaining rows do not inform keeps its prior.
 """  # noqa: E501 - the text is as the page has it
 
 
@@ -78,7 +86,7 @@ def accuracy_page(
         _sources(study, TrainingMetric.TIME),
         _sources(study, TrainingMetric.MEMORY),
         _far(plain, far=far, remarks=facts.remarks),
-        skipped_section(plain, about=", by source and reason", details=False),
+        skipped_section(plain, details=False),
         _failures(plain),
     ]
     return "\n".join(part for part in parts if part)
@@ -99,11 +107,12 @@ def _unseen(study: TrainingStudy) -> str:
         cells = (f"{percent(kind.by_row)}, {percent(kind.by_source)}" for kind in kinds)
         lines.append((name, str(kinds[0].n), str(kinds[0].sources), *cells))
     about = (
-        "Mean error of all rows, and mean over sources of the mean error of each. A stack that was"
-        " never seen gets *source*."
+        "First figure: mean error of all rows. Second figure: mean over the sources of each"
+        " source's mean error. For a cluster and framework that are in no row, read the column"
+        " *source*."
     )
     header = ("models", "rows", "sources", *map(fold_name, study.validations))
-    return section("Stacks never seen", header, lines, about=about)
+    return section("Mean errors", header, lines, about=about)
 
 
 def judge_training_bar(bar: ErrorLimit, validation: TrainingValidation) -> BarResult:
@@ -125,7 +134,11 @@ def _bars(study: TrainingStudy, *, bars: Sequence[ErrorLimit]) -> str:
         cells = map(_bar_cell, results)
         lines.append((bar.name, str(results[0].n), *cells, limits, bar.peer or "-"))
     header = ("rows", "n", *map(fold_name, study.validations), "bar", "best peer")
-    about = "Mean error (bias); **bold** holds its bar, *italic* misses it."
+    about = (
+        "A *bar* is an error limit that the tests check. Cells are mean error (bias): **bold** is"
+        " within the bar, *italic* is beyond it. *Best peer* is the published error of another"
+        " tool."
+    )
     return section("Bars", header, lines, about=about)
 
 
@@ -146,7 +159,13 @@ def _checks(study: TrainingStudy, *, facts: TableFacts) -> str:
         for validation in study.validations
         for check in _checks_of(validation, facts=facts)
     ]
-    return section("Order, scaling, intervals", ("fold", "what", "result"), lines)
+    about = (
+        "*80 % interval*: share of the rows whose measurement lies inside the predicted interval."
+        " *Sweeps*: several strategies were measured for the same job. *Spearman*: rank correlation"
+        " of predicted and measured step times. *Weak scaling*: step time on most devices over that"
+        " on fewest."
+    )
+    return section("Order, scaling, intervals", ("column", "check", "result"), lines, about=about)
 
 
 def _checks_of(validation: TrainingValidation, *, facts: TableFacts) -> Iterable[tuple[str, str]]:
@@ -212,7 +231,9 @@ def _constants(study: TrainingStudy) -> str:
         "meaning",
         "source of the prior",
     )
-    return section("Fitted constants", header, lines, about=f"{len(DECLARED)} in all.")
+    return section(
+        "Fitted constants", header, lines, about=f"{len(DECLARED)} constants are fitted."
+    )
 
 
 def _sources(study: TrainingStudy, metric: TrainingMetric) -> str:
