@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.validation.errors.judged_rows import Validation
-from shardwright.validation.reader import Fitted, Study
+from shardwright.validation.errors.prediction_errors import Validation
 from shardwright.validation.serving.accuracy_page import serving_page
+from shardwright.validation.table_reader import Fitted, Study
 from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page
 
