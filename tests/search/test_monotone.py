@@ -25,7 +25,7 @@ from shardwright.search.exact.priced_stage_options import chain_blocks
 from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.strategy.grid.model_size_facts import grid_facts

@@ -20,14 +20,11 @@ from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.search.grid.members.default_searched_options import searched_options
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import (
-    AXES,
-    Space,
+from shardwright.search.grid.members.grid_search_space import AXES, Space, parts_of, with_options
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    parts_of,
-    restricted,
     standard_space,
-    with_options,
 )
 from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid

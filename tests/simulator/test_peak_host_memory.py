@@ -20,7 +20,7 @@ from shardwright.search.answer_summary import NO_FIT, verdict
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.simulator.peak_host_memory import nodes_of
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,

@@ -32,11 +32,10 @@ from shardwright.runtime.runtime_registry import (
     load_runtime,
     options_in_text,
 )
-from shardwright.search.grid.members.grid_search_space import (
-    Space,
+from shardwright.search.grid.members.grid_search_space import Space, on_all_devices
+from shardwright.search.grid.members.pinned_and_excluded_values import requested
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    on_all_devices,
-    requested,
     standard_space,
 )
 from shardwright.search.search_request import OBJECTIVES, TOP, Request

@@ -14,7 +14,7 @@ from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.search.grid.bounds.bound_kernel_inputs import _layer_rows
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from tests.search.problems import facts_of, real_problem
 
 

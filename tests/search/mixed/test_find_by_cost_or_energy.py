@@ -16,7 +16,7 @@ from shardwright.errors import InfeasibleError, UsageError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.training_problem import Problem, under
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.bounds.cost_bound import interval_holds, least_value
 from shardwright.search.mixed.bounds.cost_rate_bound import (
     floor_holds,

@@ -23,11 +23,10 @@ from shardwright.runtime.runtime_options import (
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names
 from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
 from shardwright.search.grid.members.default_searched_options import LADDER
-from shardwright.search.grid.members.grid_search_space import (
-    AXES,
-    Space,
+from shardwright.search.grid.members.grid_search_space import AXES, Space
+from shardwright.search.grid.members.pinned_and_excluded_values import require_searchable
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    require_searchable,
     standard_space,
 )
 from shardwright.simulator.plan_simulation import footprint_of_grid

@@ -29,7 +29,8 @@ from shardwright.search.grid.members.axis_value_columns import (
     select,
 )
 from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes
-from shardwright.search.grid.members.grid_search_space import Space, require_searchable
+from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.pinned_and_excluded_values import require_searchable
 from shardwright.search.grid.members.zero_and_recompute_choices import MemoryColumns, memory_choices
 from shardwright.strategy.grid.expert_mesh import FOLDED, mesh_folds
 from shardwright.strategy.grid.grid_rules import GridFacts, largest_chunk, legal_rows, unlike_stages

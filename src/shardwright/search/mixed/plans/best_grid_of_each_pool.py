@@ -17,7 +17,9 @@ from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import Space, requested, standard_space
+from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.pinned_and_excluded_values import requested
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import move_to_pool
 from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
