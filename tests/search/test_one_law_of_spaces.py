@@ -15,7 +15,8 @@ from shardwright.errors import RuntimeModelError, UsageError
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import BY_NAME, offered_values
+from shardwright.runtime.option_vocabulary import BY_NAME
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.search.grid.members.default_searched_options import searched_options
 from shardwright.search.grid.members.device_meshes import idle_meshes

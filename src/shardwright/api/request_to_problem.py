@@ -25,7 +25,7 @@ from shardwright.program.identity_cache_keys import one_of_equals
 from shardwright.program.strategy_rule_violations import facts_of as facts_of
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.runtime_options import restrict_to_devices
+from shardwright.runtime.options_on_devices import restrict_to_devices
 from shardwright.runtime.runtime_registry import (
     VENDORS,
     default_runtime,

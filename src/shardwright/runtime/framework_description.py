@@ -173,7 +173,7 @@ class Fact:
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
-"""(option, value) pairs in the order of the vocabulary (`runtime_options.OPTIONS`)."""
+"""(option, value) pairs in the order of the vocabulary (`option_vocabulary.OPTIONS`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Offer:
     """A value of an option that a framework can run, with its launch flag and changed fields.
 
     Args:
-        option, value: words of the vocabulary (`runtime_options.OPTIONS`).
+        option, value: words of the vocabulary (`option_vocabulary.OPTIONS`).
         flag: the flag of a launch script that sets it; empty = the flag's absence.
         values: fields of `Runtime` that it changes.
         facts: sources of these values.

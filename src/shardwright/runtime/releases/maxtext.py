@@ -27,7 +27,7 @@ from shardwright.runtime.framework_description import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.runtime.runtime_options import option_offer
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext"

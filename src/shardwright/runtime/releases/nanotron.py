@@ -18,8 +18,8 @@ from shardwright.runtime.framework_description import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, CUBLAS, NCCL
-from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/huggingface/nanotron/blob"

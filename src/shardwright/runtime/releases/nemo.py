@@ -12,9 +12,9 @@ from shardwright.runtime.framework_description import (
     Offer,
     TpOverlap,
 )
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core
 from shardwright.runtime.releases import megatron_core_memory_options as megatron_core_memory
-from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _GUIDE: Final = "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html"

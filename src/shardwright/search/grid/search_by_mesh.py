@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.arrays import BoolArray
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.default_searched_options import LADDER
 from shardwright.search.grid.members.device_meshes import MeshRows, full_meshes, idle_meshes
 from shardwright.search.grid.members.grid_search_space import Space, parts_of

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.runtime.runtime_options import BY_NAME
+from shardwright.runtime.option_vocabulary import BY_NAME
 from shardwright.search.grid.best_first_search import Refinement, SearchOutcome, merged
 from shardwright.search.grid.bounds.bounded_members import bound_space, record_of_members
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolResult
 from shardwright.search.mixed.search_effort_limits import Effort

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from shardwright.errors import StrategyError, nearest
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
+from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import MAX_DEGREE
 from shardwright.strategy.plan.lane import Lane, Role

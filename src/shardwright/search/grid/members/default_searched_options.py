@@ -10,12 +10,8 @@ from shardwright.errors import RuntimeModelError
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import (
-    BY_NAME,
-    OF_EXPERTS,
-    in_vocabulary_order,
-    offered_values,
-)
+from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.strategy.grid.model_size_facts import has_experts
 
 LADDER: Final[tuple[str, ...]] = (

@@ -21,7 +21,7 @@ from shardwright.cost.bounds.closed_form_arrays import (
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.axis_value_columns import (
     Columns,
     extended,

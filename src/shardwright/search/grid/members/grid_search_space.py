@@ -11,7 +11,7 @@ from shardwright.errors import RuntimeModelError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.default_searched_options import LADDER, NOTHING, turns_on
 from shardwright.strategy.grid.parallelism_grid import Grid
 

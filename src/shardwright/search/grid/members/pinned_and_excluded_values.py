@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from shardwright.errors import RuntimeModelError, UsageError, nearest
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
+from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.search.grid.members.default_searched_options import (
     LADDER,
     pinned_modules,

@@ -7,7 +7,7 @@ from math import isqrt
 
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.default_searched_options import module_ladder
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
