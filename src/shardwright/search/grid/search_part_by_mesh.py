@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.arrays import FloatArray
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.runtime.option_vocabulary import BY_NAME
 from shardwright.search.grid.best_first_search import Refinement, SearchOutcome, merged
 from shardwright.search.grid.bounds.bounded_members import bound_space, record_of_members
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
 from shardwright.search.grid.bounds.nearest_group_layer_times import near_layers
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import relaxed_bounds
 from shardwright.search.grid.members.device_meshes import MeshRows
-from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.grid_search_space import Space, where_options_differ
 from shardwright.search.grid.mesh_search_result import Searched
 from shardwright.search.grid.search_overlapped_schedules import search_paired
 from shardwright.search.search_time_limit import Limit, progress_text
@@ -51,22 +49,6 @@ the clock is looked at between them."""
 
 MESHES: Final = 2**15
 """Meshes that are bounded between two looks at the clock."""
-
-
-def where_options_differ(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
-    """(rows,) True where every option in which two parts differ has an effect on the mesh.
-
-    Elsewhere both parts have the same plans.
-    """
-    changed_options = [
-        BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen
-    ]
-    differs = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for option in changed_options:
-        differs &= (
-            np.any([columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
-        )
-    return differs
 
 
 @dataclass(slots=True)

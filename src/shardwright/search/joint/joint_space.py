@@ -18,8 +18,12 @@ from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared, costs_of, prepare
 from shardwright.search.grid.members.default_searched_options import LADDER, NOTHING
 from shardwright.search.grid.members.enumerate_members import Members, enumerate_members
-from shardwright.search.grid.members.grid_search_space import AXES, Space, Value
-from shardwright.search.grid.search_part_by_mesh import where_options_differ
+from shardwright.search.grid.members.grid_search_space import (
+    AXES,
+    Space,
+    Value,
+    where_options_differ,
+)
 from shardwright.strategy.grid.grid_rules import GridFacts
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
+
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.errors import RuntimeModelError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.option_vocabulary import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.search.grid.members.default_searched_options import LADDER, NOTHING, turns_on
 from shardwright.strategy.grid.parallelism_grid import Grid
 
@@ -204,3 +207,19 @@ def with_options(space: Space, options: Iterable[tuple[str, tuple[str, ...]]]) -
 def on_all_devices(space: Space) -> Space:
     """Remove the members that leave devices idle from the space."""
     return replace(space, fewest=0)
+
+
+def where_options_differ(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
+    """(rows,) True where every option in which two parts differ has an effect on the mesh.
+
+    Elsewhere both parts have the same plans.
+    """
+    changed_options = [
+        BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen
+    ]
+    differs = np.ones(len(columns["tp"]), dtype=np.bool_)
+    for option in changed_options:
+        differs &= (
+            np.any([columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
+        )
+    return differs
