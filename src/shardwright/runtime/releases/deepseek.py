@@ -17,7 +17,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
-from shardwright.runtime.framework_description import ExpertDispatch
+from shardwright.runtime.framework_feature_kinds import ExpertDispatch
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core
 from shardwright.runtime.releases import megatron_core_memory_options as megatron_core_memory

@@ -16,13 +16,13 @@ from shardwright.runtime.derive_runtime import (
     runtime,
     stated,
 )
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_description import Offer
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
     FullRecompute,
     KeptOutput,
-    Offer,
     Scaling,
     SelectiveRecompute,
     TpOverlap,
