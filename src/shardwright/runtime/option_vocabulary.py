@@ -65,14 +65,10 @@ NVIDIA: Final = frozenset({"NVIDIA"})
 """Vendors with CUDA-only features: userbuffers of Transformer Engine, DeepEP, HybridEP, cuDNN, and
 CUDA_ environment variables.
 """
-
-
 CUDA_AND_ROCM: Final = frozenset({"NVIDIA", "AMD"})
 """Vendors of features compiled for CUDA and ROCm: Transformer Engine's Triton kernels, and
 collectives that MSCCL runs.
 """
-
-
 OPTIONS: Final = (
     Option(
         name="transformer",
@@ -329,11 +325,7 @@ OPTIONS: Final = (
     _switch("recompute_shared", "the shared experts' feed-forward is recomputed in backward"),
     _switch("recompute_moe", "routed experts, with their dispatch, are recomputed in backward"),
 )
-
-
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
-
-
 OF_EXPERTS: Final = frozenset(
     {
         *(
@@ -349,8 +341,6 @@ OF_EXPERTS: Final = frozenset(
     }
 )
 """Options that have no effect on a model without experts."""
-
-
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 
 

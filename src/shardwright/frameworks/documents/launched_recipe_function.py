@@ -11,14 +11,8 @@ from shardwright.frameworks.documents.dotted_settings import dotted
 
 RECIPE: Final = "recipe"
 """Setting for a recipe of the framework's own from which a launch begins."""
-
-
 _PREFERRED: Final = ("pretrain_recipe",)
-
-
 _BASES: Final = ("_recipe", "_config", "_pretrain_common", "_sft_common", "_peft_common")
-
-
 Function = ast.FunctionDef
 
 

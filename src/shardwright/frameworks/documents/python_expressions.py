@@ -10,11 +10,7 @@ from typing import Final
 from shardwright.lazy_dataclass import dataclass
 
 MAX_DEPTH: Final = 20
-
-
 UNKNOWN: Final = object()
-
-
 _OPERATORS: Final = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -22,8 +18,6 @@ _OPERATORS: Final = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-
-
 _COMPARED: Final[Mapping[type[ast.cmpop], Callable[..., object]]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -34,11 +28,7 @@ _COMPARED: Final[Mapping[type[ast.cmpop], Callable[..., object]]] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
-
-
 _MAX_NUMBER: Final = 10**15
-
-
 Values = dict[str, object]
 
 

@@ -29,24 +29,16 @@ from shardwright.strategy.grid.model_size_facts import has_experts
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most
 others."""
-
-
 RAW_BYTES: Final = 0.2
 """Bytes that a set of members takes at most while it is bounded, of each raw member: few are legal.
 Measured: 0.04 for DeepSeek-V3 on 2,048 devices in the exhaustive space (10^10 raw, 10^7 legal),
 0.19 on 983,040 in the standard one, 0.001 to 0.05 for dense models.
 """
-
-
 MEMBER_BYTES: Final = 40
 """Bytes that a legal member takes as long as it is kept."""
-
-
 PARTS: Final = 3
 """A larger set is crossed in parts of a third of what the memory holds, which take about a second;
 the clock is looked at between them."""
-
-
 MESHES: Final = 2**15
 """Meshes that are bounded between two looks at the clock."""
 

@@ -11,17 +11,9 @@ from shardwright.strategy.text.plan_line_reader import PlanLineReader, read_coun
 from shardwright.strategy.text.print_plan import DOTTED, NAME
 
 _ORDER: Final = re.compile(rf"order ({NAME.pattern})\(([^()]*)\)((?: [^ ]+)*)", re.ASCII)
-
-
 _TABLE: Final = re.compile("order table")
-
-
 _ROW: Final = re.compile(r"(\d+): ?(.*)", re.ASCII)
-
-
 _ACTION: Final = re.compile(rf"(?:({NAME.pattern})/)?(\d+)([FIWBR])(\d+)(?:\.(\d+))?", re.ASCII)
-
-
 _INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 

@@ -40,14 +40,8 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.schedule_placement import grid_schedule
 
 _F, _I, _W, _B = 0, 1, 2, 3
-
-
 _ROUTED: Final = [EP]
-
-
 _PRODUCTS: Final = [GEMM, ATTENTION]
-
-
 _ROUNDED: Final = 1 - 1e-6
 """Factor that keeps a bound below the simulation, whose clocks are whole picoseconds."""
 

@@ -201,11 +201,7 @@ def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
 
 
 _EXAMPLES = {"order": "tp-cp-ep-dp-pp", "schedule": "1f1b", "recompute": "none", "offload": "100"}
-
-
 _LARGEST = {"sp": 1, "gather": 1, "zero": 3, "offload": 100}
-
-
 _FROM_ZERO = ("sp", "gather", "zero", "shard", "recompute_layers", "offload", "first", "last")
 
 
