@@ -14,7 +14,7 @@ from shardwright.search.grid.members.enumerate_members import enumerate_members,
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from tests.search.brute import count
 from tests.search.problems import (
     Case,

@@ -27,7 +27,7 @@ from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
     standard_space,
 )
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.problems import Case, small_problem, thinned
 from tests.tiers import examples

@@ -51,7 +51,7 @@ from shardwright.runtime.megatron_arguments import (
 )
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.model_size_facts import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -17,7 +17,8 @@ from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value, parts_of
-from shardwright.strategy.grid.grid_rules import GridFacts, canonical
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 

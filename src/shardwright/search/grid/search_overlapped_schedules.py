@@ -36,7 +36,8 @@ from shardwright.search.grid.members.enumerate_members import (
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.search_time_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.schedule_placement import grid_schedule
 

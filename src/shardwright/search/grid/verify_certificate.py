@@ -30,7 +30,9 @@ from shardwright.search.search_time_limit import Limit
 from shardwright.search.universal_time_bound import universal_bound
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import host_lack
-from shardwright.strategy.grid.grid_rules import GridFacts, canonical, violations
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 
