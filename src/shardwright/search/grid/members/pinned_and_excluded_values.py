@@ -12,12 +12,12 @@ from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.search.grid.members.default_searched_options import (
     LADDER,
+    has_one_layer_kind,
     pinned_modules,
     searched_options,
     without_modules,
 )
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value, with_options
-from shardwright.search.grid.members.standard_and_exhaustive_space import has_one_layer_kind
 from shardwright.strategy.grid.grid_rules import SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import AXES as MESH_AXES
 from shardwright.strategy.grid.parallelism_grid import MAX_DEGREE, Recompute

@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 from math import isqrt
 
-from shardwright.model.ir.model_graph import Model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.members.default_searched_options import module_ladder
+from shardwright.search.grid.members.default_searched_options import (
+    has_one_layer_kind,
+    module_ladder,
+)
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
 from shardwright.strategy.grid.model_size_facts import num_layers
-
-
-def has_one_layer_kind(model: Model) -> bool:
-    """True if all layers are of one kind; only then is a recomputed layer count searched."""
-    return sum(b.is_layer for b in model.blocks) == 1
 
 
 def _divisors(number: int, limit: int) -> tuple[int, ...]:
