@@ -12,8 +12,8 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.program.training_problem import under
 from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules
-from shardwright.search.grid.bounds.bound_kernel_inputs import prepare
 from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.member_price_tables import prepare
 from shardwright.search.grid.bounds.overlapped_schedule_bounds import kernel_seconds_per_rank
 from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.find_best_grid import find

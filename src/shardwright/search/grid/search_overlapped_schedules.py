@@ -20,7 +20,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.search.grid.best_first_search import SearchOutcome, Simulated
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared, prepare
+from shardwright.search.grid.bounds.member_price_tables import Prepared, prepare
 from shardwright.search.grid.bounds.overlapped_schedule_bounds import (
     kernel_seconds_per_rank,
     memory_bound,

@@ -14,7 +14,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of
 from shardwright.search.grid.find_best_grid import find, problem_text
 from shardwright.search.grid.members.grid_search_space import Space, parts_of
 from shardwright.search.grid.search_by_mesh import fastest_first

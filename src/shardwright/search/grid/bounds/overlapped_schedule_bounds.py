@@ -33,7 +33,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared, block_repeats
+from shardwright.search.grid.bounds.bound_kernel_inputs import block_repeats
+from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.overlapped_longest_path import longest_path, steps_of
 from shardwright.search.grid.members.axis_value_columns import distinct
 from shardwright.strategy.grid.parallelism_grid import Grid
