@@ -30,6 +30,7 @@ from shardwright.search.mixed.pipelines.pool_cost_rates import (
     price_per_second_of,
 )
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
+from shardwright.search.mixed.plans.best_grid_of_each_pool import option_rows
 from shardwright.search.mixed.plans.compose_at_time_limits import (
     all_queues,
     compose_by_limits,
@@ -50,7 +51,6 @@ from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.searched_space import (
     TOLERANCE,
     no_plan_fits,
-    option_rows,
     price_pipelines,
     stage_costs_by_options,
 )
