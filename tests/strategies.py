@@ -18,7 +18,7 @@ from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid, Recompute
 from shardwright.strategy.plan.lane import Lane, Role

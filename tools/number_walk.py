@@ -53,7 +53,7 @@ from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.step_breakdown import breakdown
-from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIB

@@ -22,7 +22,7 @@ from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.search.strategy_difference import fullest, missing_bytes
-from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

@@ -22,11 +22,11 @@ from shardwright.cost.time_part_keys import ELEMENT, EP
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
-    Runtime,
 )
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid

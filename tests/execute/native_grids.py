@@ -9,7 +9,7 @@ from random import Random
 from shardwright.execute.native.supported_grids import why_not_expressible
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
-from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

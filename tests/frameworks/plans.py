@@ -12,7 +12,8 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.load_requested_model import requested_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -42,7 +42,9 @@ from shardwright.model.trained_parameters import trained
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
 from shardwright.runtime.launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid.members.grid_search_space import Space, restricted, standard_space
+from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.read_request_trace import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid

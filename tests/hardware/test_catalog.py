@@ -20,7 +20,7 @@ from shardwright.hardware.catalog.default_node_table import ROWS, NodeRow
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.hardware.files.cluster_file import load_cluster
-from shardwright.runtime.framework_description import AttentionKernel
+from shardwright.runtime.framework_feature_kinds import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
 from tests.registries import place, require_members

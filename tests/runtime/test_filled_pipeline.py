@@ -12,7 +12,8 @@ from shardwright.api.request_to_problem import facts_of, problem_of
 from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import restricted, standard_space
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid

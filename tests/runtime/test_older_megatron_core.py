@@ -14,10 +14,11 @@ from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.errors import RuntimeModelError
 from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
-from shardwright.runtime.framework_description import ExpertDispatch
+from shardwright.runtime.framework_feature_kinds import ExpertDispatch
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import restricted, standard_space
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -9,14 +9,13 @@ import pytest
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.derive_runtime import IDENTITY, derive, identity_fields, stated
-from shardwright.runtime.framework_description import Capture, ExpertDispatch, Runtime, TpOverlap
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import Capture, ExpertDispatch, TpOverlap
+from shardwright.runtime.option_vocabulary import BY_NAME, OPTIONS, option_offer
+from shardwright.runtime.options_on_devices import restrict_to_devices
 from shardwright.runtime.runtime_options import (
-    BY_NAME,
-    OPTIONS,
     default_options,
     offered_values,
-    option_offer,
-    restrict_to_devices,
     runtime_with_options,
 )
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names

@@ -19,12 +19,12 @@ from shardwright.runtime.derive_runtime import (
     runtime,
     stated,
 )
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     Capture,
     ElementKernels,
     FullRecompute,
-    Runtime,
     TpOverlap,
 )
 from shardwright.runtime.runtime_registry import DEFAULT, load_runtime, runtime_names

@@ -19,7 +19,9 @@ from shardwright.errors import StrategyError
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.grid_rules import GridFacts, canonical, violations
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.cost.prices import rows_of
 

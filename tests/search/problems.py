@@ -28,10 +28,9 @@ from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import Members, enumerate_members
-from shardwright.search.grid.members.grid_search_space import (
-    Space,
+from shardwright.search.grid.members.grid_search_space import Space, on_all_devices
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    on_all_devices,
     standard_space,
 )
 from shardwright.strategy.grid.grid_rules import GridFacts

@@ -12,7 +12,8 @@ from shardwright.search.grid.members.enumerate_members import (
     member_grid,
 )
 from shardwright.simulator.plan_simulation import plan_of_grid
-from shardwright.strategy.grid.grid_rules import canonical, violations
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.print_plan import print_plan
 from tests.search.brute import runs

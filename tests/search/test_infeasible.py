@@ -14,10 +14,10 @@ from shardwright.search.grid import infeasible_hints
 from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
 from shardwright.search.grid.changes_of_infeasible_request import least_memory_space
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import (
+from shardwright.search.grid.members.grid_search_space import on_all_devices
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    on_all_devices,
-    restricted,
     standard_space,
 )
 from shardwright.units import GIB

@@ -11,9 +11,10 @@ import pytest
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import restricted, standard_space
 from shardwright.search.grid.members.member_counts_by_mesh import count_members
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
+from shardwright.strategy.grid.canonical_grid import canonical
 from tests.search.brute import count
 from tests.search.problems import (
     Case,

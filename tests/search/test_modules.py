@@ -11,7 +11,7 @@ from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.program.training_problem import under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.default_searched_options import (
     LADDER,
     module_ladder,

@@ -15,21 +15,19 @@ from shardwright.errors import RuntimeModelError, UsageError
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import BY_NAME, offered_values
+from shardwright.runtime.option_vocabulary import BY_NAME
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.search.grid.members.default_searched_options import searched_options
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import (
-    AXES,
-    Space,
+from shardwright.search.grid.members.grid_search_space import AXES, Space, parts_of, with_options
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    parts_of,
-    restricted,
     standard_space,
-    with_options,
 )
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.problems import Case, small_problem, thinned
 from tests.tiers import examples

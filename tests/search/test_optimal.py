@@ -17,7 +17,7 @@ from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.search_answer import Answer
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.search.brute import Counted, Judged, count, judge
 from tests.search.problems import DOMAINS, Case, small_case

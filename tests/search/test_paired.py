@@ -11,11 +11,13 @@ import pytest
 from shardwright.dtype import Dtype
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules
-from shardwright.search.grid.bounds.bound_kernel_inputs import prepare
 from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.bounds.member_price_tables import prepare
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import Space, restricted, standard_space
+from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.grid.verify_certificate import recheck
 from shardwright.search.search_time_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid

@@ -14,14 +14,10 @@ from shardwright.hardware.limit_or_scale_cluster import limit_devices
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import (
-    AXES,
-    PINNABLE,
-    Space,
-    restricted,
-    standard_space,
-)
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.search.grid.members.grid_search_space import AXES, Space
+from shardwright.search.grid.members.pinned_and_excluded_values import PINNABLE, restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
+from shardwright.strategy.grid.canonical_grid import canonical
 from tests.search.brute import count, judge
 from tests.search.problems import Case, every_member, facts_of, real_problem, small_case
 from tests.tiers import examples, many, seeds

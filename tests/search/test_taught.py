@@ -16,7 +16,10 @@ from shardwright.errors import ShardwrightError, StrategyError, UsageError
 from shardwright.model.distillation import with_teacher
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.search import search_request
-from shardwright.search.grid.members.grid_search_space import exhaustive_space, standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
+    exhaustive_space,
+    standard_space,
+)
 from shardwright.search.search_request import Request
 from tests.search.problems import Case, small_model, small_problem, thinned
 from tests.search.test_optimal import MIDDLE, assert_answer_is_best

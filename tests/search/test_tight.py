@@ -12,8 +12,9 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.program.training_problem import under
 from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules
-from shardwright.search.grid.bounds.bound_kernel_inputs import prepare
 from shardwright.search.grid.bounds.bounded_members import bound_space
+from shardwright.search.grid.bounds.member_price_tables import prepare
+from shardwright.search.grid.bounds.overlapped_schedule_bounds import kernel_seconds_per_rank
 from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
@@ -99,10 +100,7 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
     members = enumerate_members(problem, part, facts)
     prepared, counted = prepare(problem, members), overlapped_schedules.PairedSearch()
     capacity, gaps = smallest_memory_bytes(problem.cluster), list[float]()
-    kernels = (
-        overlapped_schedules._kernel_seconds_per_rank(problem, prepared)
-        * members.outers.columns["microbatches"]
-    )
+    kernels = kernel_seconds_per_rank(problem, prepared) * members.outers.columns["microbatches"]
     quick = np.flatnonzero(np.repeat(kernels, np.diff(members.start)) < 25.0)
     for place in Random(5).sample(quick.tolist(), 1200):
         for name in space.paired:

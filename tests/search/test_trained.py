@@ -12,7 +12,10 @@ import pytest
 from shardwright.api.searches.grid_search import check, plan
 from shardwright.model.trained_parameters import trained
 from shardwright.program.strategy_rule_violations import facts_of
-from shardwright.search.grid.members.grid_search_space import exhaustive_space, standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
+    exhaustive_space,
+    standard_space,
+)
 from shardwright.search.search_request import Request
 from tests.search.problems import Case, runtime_called, small_problem, thinned
 from tests.search.test_optimal import MIDDLE, assert_answer_is_best

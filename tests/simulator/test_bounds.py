@@ -23,11 +23,11 @@ from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.stages.blocks_of_pipeline_chunks import chunk_contents
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem, under
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import (
     Capture,
     ExpertDispatch,
     KeptOutput,
-    Runtime,
     ScaleGroup,
     Scaling,
     SelectiveRecompute,

@@ -21,7 +21,7 @@ from shardwright.hardware.link import Link
 from shardwright.hardware.slowdown_scenarios import slower_device
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_description import TpOverlap
+from shardwright.runtime.framework_feature_kinds import TpOverlap
 from shardwright.simulator.kernel_tasks import update_seconds
 from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.predict_plan import predict

@@ -20,7 +20,7 @@ from shardwright.search.answer_summary import NO_FIT, verdict
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.simulator.peak_host_memory import nodes_of
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,
@@ -30,7 +30,7 @@ from shardwright.simulator.plan_simulation import (
 )
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import HostMemory, host_lack
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.model_size_facts import lone_stages
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan

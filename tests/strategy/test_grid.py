@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from shardwright.errors import ShardwrightError, StrategyError
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.expert_mesh import fold
-from shardwright.strategy.grid.grid_rules import GridFacts, canonical, require_legal, violations
+from shardwright.strategy.grid.grid_rule_violations import require_legal, violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, largest_chunks
 from shardwright.strategy.grid.model_size_facts import grid_facts, num_layers

@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.errors import StrategyError
 from shardwright.search.grid.members.enumerate_members import enumerate_members
-from shardwright.strategy.grid import grid_rules
+from shardwright.strategy.grid import grid_rule_violations
 from shardwright.strategy.grid.grid_rules import GENERAL_RULES, RULES, GridFacts
 from shardwright.strategy.grid.parallelism_grid import AXES, FIELD_RULES, Grid, Recompute
 from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
@@ -92,7 +92,7 @@ def any_grid(generator: random.Random) -> Grid:
 def test_numbers_and_columns_agree_on_every_rule(seed: int) -> None:
     generator = random.Random(seed)
     facts = any_facts(generator)
-    rows = [grid_rules._values_of_grid(any_grid(generator), facts) for _ in range(400)]
+    rows = [grid_rule_violations._values_of_grid(any_grid(generator), facts) for _ in range(400)]
     columns = SimpleNamespace(
         **{name: np.array([getattr(row, name) for row in rows]) for name in FIELDS}
     )
@@ -107,7 +107,7 @@ def test_every_rule_is_kept_by_some_random_grids_and_broken_by_others() -> None:
     fates: dict[GridRule, set[bool]] = {rule: set() for rule in EVERY}
     for _ in range(3000):
         facts = any_facts(generator)
-        row = grid_rules._values_of_grid(any_grid(generator), facts)
+        row = grid_rule_violations._values_of_grid(any_grid(generator), facts)
         for rule in EVERY:
             held = rule.holds(row, facts)
             fates[rule].add(held)
@@ -199,8 +199,8 @@ def test_a_search_without_a_rule_counts_other_members(
 ) -> None:
     try:
         counted = _counted()
-        monkeypatch.setattr(grid_rules, "RULES", _without(RULES, rule))
-        grid_rules._readable.cache_clear()
+        monkeypatch.setattr(grid_rule_violations, "RULES", _without(RULES, rule))
+        grid_rule_violations._readable.cache_clear()
         assert any(_legal(seed) != count for seed, count in counted.items())
     finally:
-        grid_rules._readable.cache_clear()
+        grid_rule_violations._readable.cache_clear()

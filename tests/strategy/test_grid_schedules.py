@@ -15,7 +15,9 @@ from shardwright.schedules.chunk_placement import chunk_ranks
 from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.schedules.schedule_registry import SCHEDULES as ALL
 from shardwright.schedules.schedule_registry import schedule
-from shardwright.strategy.grid.grid_rules import SCHEDULES, canonical, violations
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import SCHEDULES
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -10,7 +10,8 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.schedules import schedule_registry
 from shardwright.strategy.grid import grid_rules
-from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan

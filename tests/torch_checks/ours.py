@@ -19,7 +19,8 @@ from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase, Recomputable
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_description import AttentionKernel, ElementKernels, Runtime
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

@@ -31,7 +31,7 @@ from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.search.strategy_difference import Why, fullest
 from shardwright.simulator.prediction import host_lack
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import Plan

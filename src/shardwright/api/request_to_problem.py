@@ -25,18 +25,17 @@ from shardwright.program.identity_cache_keys import one_of_equals
 from shardwright.program.strategy_rule_violations import facts_of as facts_of
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.runtime_options import restrict_to_devices
+from shardwright.runtime.options_on_devices import restrict_to_devices
 from shardwright.runtime.runtime_registry import (
     VENDORS,
     default_runtime,
     load_runtime,
     options_in_text,
 )
-from shardwright.search.grid.members.grid_search_space import (
-    Space,
+from shardwright.search.grid.members.grid_search_space import Space, on_all_devices
+from shardwright.search.grid.members.pinned_and_excluded_values import requested
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    on_all_devices,
-    requested,
     standard_space,
 )
 from shardwright.search.search_request import OBJECTIVES, TOP, Request

@@ -26,7 +26,7 @@ from shardwright.search.orders.search_orders_of_plan import has_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation, Verified
 from shardwright.simulator.prediction import Prediction, host_lack
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import Plan

@@ -22,12 +22,8 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.identity_cache_keys import Same, one_of_equals
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_description import (
-    AttentionKernel,
-    Capture,
-    ExpertDispatch,
-    Runtime,
-)
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import AttentionKernel, Capture, ExpertDispatch
 
 Fields = Mapping[str, object]
 """Fields of `Runtime` that a part of the cost model ignores, each with the one value that replaces

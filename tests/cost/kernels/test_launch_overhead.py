@@ -28,7 +28,8 @@ from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_description import Capture, ExpertDispatch, Runtime
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import Capture, ExpertDispatch
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.row_to_training_run import with_facts

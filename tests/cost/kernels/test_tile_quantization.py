@@ -18,7 +18,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLES, kernel_tables
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS, Multiprocessors
-from shardwright.runtime.framework_description import AttentionKernel, ElementKernels
+from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of

@@ -12,7 +12,7 @@ from shardwright.cost.step.grid_seconds import PART_NAMES, StepCosts, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_description import ScaleGroup, Scaling
+from shardwright.runtime.framework_feature_kinds import ScaleGroup, Scaling
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -11,10 +11,10 @@ import pytest
 from shardwright.cost.tables.distinct_rows import distinct_rows
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.search.grid.bounds.bound_kernel_inputs import _layer_rows
+from shardwright.search.grid.bounds.member_price_tables import _layer_rows
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from tests.search.problems import facts_of, real_problem
 
 

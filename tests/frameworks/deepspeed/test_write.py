@@ -16,7 +16,7 @@ import pytest
 from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.deepspeed.write import CONFIG, SCRIPT
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.plans import BATCH, facts_of, legal, stored

@@ -15,7 +15,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import TARGETS
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import facts_of, legal, stored

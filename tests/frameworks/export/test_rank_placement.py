@@ -21,7 +21,7 @@ from shardwright.frameworks.export.rank_placement import COLUMNS, HOSTS, RANKS, 
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import level_between, network_units
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid
 from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

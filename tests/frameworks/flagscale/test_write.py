@@ -22,7 +22,7 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.grid_to_plan import chunk_items, grid_placements, grid_shards
 from shardwright.strategy.grid.model_size_facts import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid

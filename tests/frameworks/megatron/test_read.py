@@ -15,7 +15,7 @@ from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, SETTINGS
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.megatron.test_write import MODELS, drawn

@@ -18,7 +18,7 @@ from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.megatron.write import SCRIPT
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
 from shardwright.strategy.grid.model_size_facts import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.frameworks.documents.python_recipes import settings_of_recipe
-from shardwright.frameworks.nemo.read_recipes import FIELDS, RECIPES
+from shardwright.frameworks.nemo.recipe_defaults import FIELDS, RECIPES
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.model.catalog.load_model_by_name import load_model
 from tests.frameworks.readers.conformance import Case, Conformance

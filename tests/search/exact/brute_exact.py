@@ -28,6 +28,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.exact.chain_of_blocks import stage_of_blocks
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.priced_stage_options import (
@@ -35,7 +36,6 @@ from shardwright.search.exact.priced_stage_options import (
     StageOption,
     options_in_one_plan,
     price_stage,
-    stage_of_blocks,
 )
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan

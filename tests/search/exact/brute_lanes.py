@@ -23,9 +23,9 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.exact.chain_of_blocks import stage_of_blocks
 from shardwright.search.exact.devices_and_microbatches_of_lanes import num_members
 from shardwright.search.exact.exact_space import ExactSpace
-from shardwright.search.exact.priced_stage_options import stage_of_blocks
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.lane import Lane

@@ -15,6 +15,7 @@ import pytest
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.search.exact.chain_of_blocks import chain_blocks
 from shardwright.search.exact.devices_and_microbatches_of_lanes import (
     lane_distributions,
     num_members,
@@ -23,7 +24,6 @@ from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.find_exact_multi_lane import plan_of_lanes, rooms
 from shardwright.search.exact.lane_shape_bounds import LanePrices
-from shardwright.search.exact.priced_stage_options import chain_blocks
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.search.exact.static_orders import pipeline_orders
 from shardwright.search.search_time_limit import Stops

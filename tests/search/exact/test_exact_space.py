@@ -19,10 +19,11 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.exact.chain_of_blocks import chain_blocks
 from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.lower_plan_without_order import plan_of_stages, shape_tasks
-from shardwright.search.exact.priced_stage_options import chain_blocks, options_in_one_plan
+from shardwright.search.exact.priced_stage_options import options_in_one_plan
 from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
 from shardwright.search.exact.stage_split_trees import (
     CutNode,

@@ -14,8 +14,8 @@ from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.schedules.action_table import I, W
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of as kernel_facts
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of as kernel_facts
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.find_joint import FOUND_ORDERS, find_joint
 from shardwright.search.joint.joint_plan_costs import (

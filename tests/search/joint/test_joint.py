@@ -12,9 +12,9 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
-from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of as kernel_facts
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of as kernel_facts
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.chunk_layer_counts import (
     layer_count_bounds,
     layer_counts,

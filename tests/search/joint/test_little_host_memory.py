@@ -17,8 +17,8 @@ from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of as kernel_facts
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of as kernel_facts
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.host_memory_share import host_share
 from shardwright.search.joint.joint_plan_costs import JointPlan, plan_of_cut

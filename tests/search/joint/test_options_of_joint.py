@@ -16,13 +16,9 @@ from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.default_searched_options import searched_options
-from shardwright.search.grid.members.grid_search_space import (
-    Space,
-    parts_of,
-    restricted,
-    standard_space,
-    with_options,
-)
+from shardwright.search.grid.members.grid_search_space import Space, parts_of, with_options
+from shardwright.search.grid.members.pinned_and_excluded_values import restricted
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import joint_space

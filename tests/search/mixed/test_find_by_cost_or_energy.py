@@ -16,7 +16,7 @@ from shardwright.errors import InfeasibleError, UsageError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.training_problem import Problem, under
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import standard_space
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.bounds.cost_bound import interval_holds, least_value
 from shardwright.search.mixed.bounds.cost_rate_bound import (
     floor_holds,
@@ -24,15 +24,17 @@ from shardwright.search.mixed.bounds.cost_rate_bound import (
     least_floors,
     least_rate,
 )
-from shardwright.search.mixed.cost_certificate import Goal
 from shardwright.search.mixed.find_by_cost_or_energy import find_for_goal
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.pool_cost_rates import PricePerSecond, price_per_second_of
-from shardwright.search.mixed.plans.compose_at_time_limits import full_subspace
+from shardwright.search.mixed.pipelines.pool_cost_rates import (
+    Goal,
+    PricePerSecond,
+    price_per_second_of,
+)
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts, full_subspace
 from shardwright.search.mixed_cluster_certificate import Floor, ValuedPart
 from shardwright.search.optimality_certificate import stops_of
 from shardwright.search.search_answer import GeneralAnswer
@@ -207,7 +209,9 @@ def test_the_cheapest_costs_no_more_than_the_fastest_and_is_no_faster() -> None:
 def test_floors_hold_and_higher_ones_do_not() -> None:
     problem = tiny("a100-sxm-40gb:2/2usd+v100-sxm-16gb:4/0.5usd", batch=8)
     pipelines, tariff = market_of(problem)
-    floor = floor_of(pipelines, tariff, full_subspace(pipelines), 2 * answer_seconds(problem), {})
+    floor = floor_of(
+        pipelines, tariff, full_subspace(pipelines.stage_costs), 2 * answer_seconds(problem), {}
+    )
     assert floor.rate
     assert floor_holds(pipelines, tariff, floor)
     assert not floor_holds(pipelines, tariff, replace(floor, rate=1.01 * floor.rate))
@@ -274,7 +278,7 @@ def test_a_floor_of_nothing_is_no_floor() -> None:
     problem = tiny(CLUSTERS[0], batch=2)
     pipelines, tariff = market_of(problem)
     none = Floor(
-        frame=full_subspace(pipelines),
+        frame=full_subspace(pipelines.stage_costs),
         limit_s=100.0,
         devices=(0.0, 0.0),
         nodes=0.0,

@@ -36,7 +36,6 @@ from shardwright.search.mixed.plans.compose_at_time_limits import (
     SubspaceQuery,
     compose_subspace,
     first_limit,
-    full_subspace,
 )
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedLane,
@@ -48,7 +47,7 @@ from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.search_effort_limits import USUAL
 from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts, full_subspace
 from shardwright.search.mixed_cluster_certificate import MixedPart, Subspace
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.parallel.serial_engine import Serial
@@ -356,7 +355,7 @@ def test_a_plan_near_the_best_is_found_before_frames_are_divided() -> None:
 def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -> None:
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
     pipelines = PricedPipelines.of(MixedStageCosts.of(problem))
-    first, _ = first_limit(pipelines, full_subspace(pipelines), latest_limit_s=100.0)
+    first, _ = first_limit(pipelines, full_subspace(pipelines.stage_costs), latest_limit_s=100.0)
     closing = BranchAndBound(
         pipelines=pipelines, tasks=SearchTasks.of(Serial(), problem, [pipelines])
     )

@@ -27,7 +27,8 @@ from shardwright.program.strategy_rule_violations import grid_violations
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.runtime.launch_arguments import ON
-from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order, offered_values
+from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.gain_of_unsearched_options import LEAST_GAIN, with_helping_options

@@ -24,7 +24,8 @@ from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import answer_of, search_and_answer
 from shardwright.search.grid.members.grid_search_space import Space, row_of
-from shardwright.search.grid.search_by_mesh import Searched, search
+from shardwright.search.grid.mesh_search_result import Searched
+from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.grid.verify_certificate import Recheck, recheck
 from shardwright.search.search_answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.search_request import Request

@@ -21,11 +21,10 @@ from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.grid.gain_of_unsearched_options import unsearched
 from shardwright.search.mixed.bounds.cost_bound import interval_holds
 from shardwright.search.mixed.bounds.time_bound import covers_space, dual_holds
-from shardwright.search.mixed.cost_certificate import Goal
 from shardwright.search.mixed.find_by_cost_or_energy import find_for_goal
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.pool_cost_rates import price_per_second_of
+from shardwright.search.mixed.pipelines.pool_cost_rates import Goal, price_per_second_of
 from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, pool_grid_space
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort

@@ -30,7 +30,8 @@ from shardwright.runtime.engines.engine_options import OPTIONS as ENGINE_OPTIONS
 from shardwright.runtime.engines.engine_registry import all_engines
 from shardwright.runtime.engines.serving_engine import Engine
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.runtime_options import OPTIONS, offered_values
+from shardwright.runtime.option_vocabulary import OPTIONS
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.simulator.cluster_description import fabric_text

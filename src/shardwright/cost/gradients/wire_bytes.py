@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwright.job.training_job import TrainingJob
-from shardwright.runtime.framework_description import Runtime, Scaling
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import Scaling
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:

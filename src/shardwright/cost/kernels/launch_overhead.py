@@ -14,7 +14,8 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
-from shardwright.runtime.framework_description import Capture, ElementKernels, Runtime
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import Capture, ElementKernels
 
 EAGER_KERNELS = 3
 """Kernels of one element-wise operator that nothing fuses (an eager norm, rotary embedding or

@@ -15,7 +15,7 @@ from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.quantised_operators import is_scaled_by_block, scaled_width
-from shardwright.runtime.framework_description import Scaling
+from shardwright.runtime.framework_feature_kinds import Scaling
 
 WIDE: Final = 2.0
 """Bytes of an element before it is quantised."""

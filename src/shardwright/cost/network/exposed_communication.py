@@ -20,7 +20,8 @@ from shardwright.cost.time_part_keys import ACROSS
 from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
-from shardwright.runtime.framework_description import ExpertDispatch, Runtime, TpOverlap
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import ExpertDispatch, TpOverlap
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:

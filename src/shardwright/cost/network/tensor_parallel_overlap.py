@@ -19,7 +19,7 @@ from shardwright.program.layout.device_parts_of_dims import StageCells, regular_
 from shardwright.program.layout.devices_by_part import group_and_first_members, projection
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_description import TpOverlap
+from shardwright.runtime.framework_feature_kinds import TpOverlap
 
 _PRODUCTS: Final = frozenset({OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM})
 _APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})

@@ -67,7 +67,7 @@ from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules, shard_rules
-from shardwright.runtime.framework_description import ScaleGroup
+from shardwright.runtime.framework_feature_kinds import ScaleGroup
 from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep
 from shardwright.strategy.plan.plan import Plan
 

@@ -37,7 +37,8 @@ from shardwright.program.block.block_program import (
 )
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
-from shardwright.runtime.framework_description import FullRecompute, Runtime, TpOverlap
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import FullRecompute, TpOverlap
 
 Variant: TypeAlias = tuple[tuple[SavedTensor, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""

@@ -38,7 +38,8 @@ from shardwright.cost.time_part_keys import ACROSS, ELEMENT, EP, GEMM, LAUNCH, P
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_sizes import is_hybrid
 from shardwright.program.block.symbolic_sizes import Degrees
-from shardwright.runtime.framework_description import Runtime, TpOverlap
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import TpOverlap
 
 
 def block_table(

@@ -40,7 +40,7 @@ from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_description import ScaleGroup
+from shardwright.runtime.framework_feature_kinds import ScaleGroup
 
 
 def shared_parameters(model: Model) -> frozenset[str]:

@@ -9,7 +9,8 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move
 from shardwright.program.block.selective_recompute_policy import named_policy, saved_products
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate_sum
-from shardwright.runtime.framework_description import Runtime, SelectiveRecompute
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import SelectiveRecompute
 
 
 def repeats_move(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:

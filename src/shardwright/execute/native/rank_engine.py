@@ -34,7 +34,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.strategy.grid.grid_rules import require_legal
+from shardwright.strategy.grid.grid_rule_violations import require_legal
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -38,7 +38,7 @@ from shardwright.frameworks.export.unsupported_plan_features import (
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import fsdp2_degrees, fsdp2_shortfalls
 from shardwright.frameworks.settings.setting_table import written_settings
-from shardwright.runtime.framework_description import ElementKernels
+from shardwright.runtime.framework_feature_kinds import ElementKernels
 from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

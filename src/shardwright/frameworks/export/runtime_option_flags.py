@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection
 
 from shardwright.frameworks.export.exporter import PlanToExport
-from shardwright.runtime.runtime_options import OF_EXPERTS
+from shardwright.runtime.option_vocabulary import OF_EXPERTS
 from shardwright.strategy.grid.model_size_facts import has_experts
 
 

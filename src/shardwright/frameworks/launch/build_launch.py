@@ -22,9 +22,9 @@ from shardwright.runtime.launch_arguments import (
     options_from_arguments,
     parse_arguments,
 )
-from shardwright.runtime.runtime_options import OF_EXPERTS, in_vocabulary_order
+from shardwright.runtime.option_vocabulary import OF_EXPERTS, in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.model_size_facts import grid_facts, has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -49,9 +49,9 @@ from shardwright.runtime.megatron_arguments import (
     recompute_setting,
     sharding_stage,
 )
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.model_size_facts import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -25,13 +25,8 @@ from shardwright.frameworks.megatron.plan_arguments import (
     megatron_shortfalls,
     option_shortfalls,
 )
-from shardwright.frameworks.megatron_bridge.settings import (
-    RECIPES,
-    SETTINGS,
-    Field,
-    fields_of,
-)
-from shardwright.runtime.framework_description import TpOverlap
+from shardwright.frameworks.megatron_bridge.settings import RECIPES, SETTINGS, Field, fields_of
+from shardwright.runtime.framework_feature_kinds import TpOverlap
 from shardwright.runtime.runtime_options import runtime_with_options
 
 MODULE, FUNCTION = "shardwright_plan", "plan"

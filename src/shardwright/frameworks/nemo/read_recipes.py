@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.documents.python_recipes import RECIPE
+from shardwright.frameworks.documents.launched_recipe_function import RECIPE
 from shardwright.frameworks.launch.framework_detection import (
     NO_CLAIM,
     Claim,
@@ -27,50 +27,20 @@ from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.nemo.read import megatron_arguments
-from shardwright.frameworks.settings.name_lists import name_set, names
+from shardwright.frameworks.nemo.recipe_defaults import (
+    FIELDS,
+    TRAINER_ARGUMENTS,
+    TRAINERS,
+    base_settings,
+    trainer_defaults,
+)
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA/NeMo/tree/v2.5.0/nemo/collections/llm/recipes"
-FIELDS: Final = names(
-    "tensor-model-parallel-size pipeline-model-parallel-size"
-    " virtual-pipeline-model-parallel-size context-parallel-size sequence-parallel"
-    " expert-model-parallel-size seq-length global-batch-size micro-batch-size"
-)
-"""Columns of `RECIPES`; sequence parallelism is 1 or 0, and virtual stages are 0 where there are
-none."""
-RECIPES: Final = MappingProxyType(
-    {
-        "baichuan2_7b": "1 1 0 2 0 1 8192 512 1",
-        "chatglm3_6b": "1 1 0 2 0 1 8192 512 1",
-        "gemma3_1b": "1 1 0 1 0 1 8192 512 1",
-        "gemma_2b": "1 1 0 2 0 1 8192 512 1",
-        "gemma_7b": "2 1 0 2 0 1 8192 512 1",
-        "gpt3_175b": "4 8 6 1 1 1 2048 2048 2",
-        "llama2_7b": "2 1 0 1 0 1 4096 512 1",
-        "llama31_405b": "8 8 2 4 1 1 8192 512 1",
-        "llama31_70b": "4 4 5 2 1 1 8192 512 1",
-        "llama31_8b": "1 1 0 2 0 1 8192 512 1",
-        "llama31_nemotron_70b": "4 4 5 2 1 1 8192 512 1",
-        "llama31_nemotron_nano_8b": "1 1 0 2 0 1 8192 512 1",
-        "llama32_1b": "1 1 0 1 0 1 8192 512 1",
-        "llama32_3b": "1 1 0 1 0 1 8192 512 1",
-        "llama3_70b": "4 4 5 2 1 1 8192 512 1",
-        "llama3_8b": "1 1 0 2 0 1 8192 512 1",
-        "llama4_e128": "4 1 0 1 1 128 8192 512 1",
-        "llama4_e16": "4 1 0 1 1 16 8192 512 1",
-        "mistral_7b": "1 1 0 2 0 1 4096 512 1",
-        "mistral_nemo_12b": "2 1 0 2 1 1 8192 512 1",
-        "mixtral_8x22b": "2 4 14 2 1 8 4096 512 1",
-        "mixtral_8x22b_64k": "2 4 14 2 1 8 65536 512 1",
-        "mixtral_8x7b": "1 4 8 1 0 8 4096 512 1",
-        "phi3_mini_4k_instruct": "1 1 0 1 0 1 4096 512 1",
-        "starcoder_15b": "1 8 0 1 0 1 4096 32 2",
-    }
-)
-"""Recipe -> its numbers for pretraining, in the order of `FIELDS`."""
 _SECTIONS: Final = MappingProxyType(
     {
         "megatronstrategy.": "trainer.strategy.",
@@ -84,32 +54,6 @@ _SECTIONS: Final = MappingProxyType(
     }
 )
 """Equivalent prefixes of names -> the canonical prefix."""
-_TRAINERS: Final = MappingProxyType(
-    {
-        "trainer": {"tensor-model-parallel-size": "1", "sequence-parallel": "true"},
-        "nemotron-trainer": {"tensor-model-parallel-size": "2"},
-        "qwen2-trainer": {"tensor-model-parallel-size": "2"},
-        "qwen3-trainer": {"tensor-model-parallel-size": "1"},
-        "starcoder2-trainer": {"tensor-model-parallel-size": "2"},
-        "gemma2-trainer": {"tensor-model-parallel-size": "1"},
-    }
-)
-"""Trainer functions that several recipes share -> their defaults; ``trainer`` is DeepSeek's."""
-_ARGUMENTS: Final = MappingProxyType(
-    {
-        "tensor-parallelism": "tensor-model-parallel-size",
-        "pipeline-parallelism": "pipeline-model-parallel-size",
-        "virtual-pipeline-parallelism": "virtual-pipeline-model-parallel-size",
-        "context-parallelism": "context-parallel-size",
-        "sequence-parallelism": "sequence-parallel",
-        "expert-parallelism": "expert-model-parallel-size",
-        "expert-tensor-parallelism": "expert-tensor-parallel-size",
-    }
-)
-"""Arguments of the trainer functions -> fields of the strategy."""
-_TRAINER: Final = MappingProxyType(
-    {f"{trainer}.{name}": field for trainer in _TRAINERS for name, field in _ARGUMENTS.items()}
-)
 _SWITCHES: Final = MappingProxyType(
     {
         "ddp.overlap-grad-reduce": "overlap-grad-reduce",
@@ -125,7 +69,7 @@ _SWITCHES: Final = MappingProxyType(
     }
 )
 """Canonical name -> Megatron-LM's switch."""
-_SHARED: Final = tuple(f"{trainer}." for trainer in _TRAINERS)
+_SHARED: Final = tuple(f"{trainer}." for trainer in TRAINERS)
 _REST: Final = (
     *(
         "trainer.",
@@ -222,8 +166,8 @@ def recipe_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | Non
     """Rename a setting of a recipe to Megatron-LM's arguments; None if it is unknown."""
     if name in FIELDS:
         return megatron_arguments(f"model.{name}", value)
-    if name in _TRAINER:
-        return megatron_arguments(f"model.{_TRAINER[name]}", value)
+    if name in TRAINER_ARGUMENTS:
+        return megatron_arguments(f"model.{TRAINER_ARGUMENTS[name]}", value)
     named = canonical_name(name)
     if named in _SWITCHES:
         return ((_SWITCHES[named], value),)
@@ -296,7 +240,7 @@ SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.PYTHON}),
     own=frozenset(
         {"megatronstrategy.*", "mockdatamodule.*", "pretrain-recipe.*", "finetune-recipe.*"}
-        | set(_TRAINER)
+        | set(TRAINER_ARGUMENTS)
     ),
 )
 
@@ -305,7 +249,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     """Convert a NeMo 2 recipe's settings, over the framework's own recipe, to a launch."""
     settings = file_settings.arguments
     refuse(settings, _REFUSED)
-    base = {**_trainer_defaults(settings), **dict(_base_settings(settings))}
+    base = {**trainer_defaults(settings), **dict(base_settings(settings))}
     named = dict.fromkeys(name for key in settings for name, _ in recipe_arguments(key, "1") or ())
     missing = [name for name in FIELDS[:2] if name not in named and name not in base]
     if missing or "global-batch-size" not in {**named, **base}:
@@ -349,49 +293,6 @@ NEMO_RECIPE: Final = LaunchReader(
     own_name=lambda name: name.replace("-", "_"),
     evidence=_evidence,
 )
-
-
-def _base_settings(settings: Arguments) -> Iterator[tuple[str, str]]:
-    """Settings of the framework's own recipe from which a file starts.
-
-    Raises:
-        DataError: the recipe is unknown, or is for fine-tuning.
-    """
-    recipe = settings.get(RECIPE, "")
-    if not recipe:
-        return
-    module, _, function = recipe.partition(".")
-    if module not in RECIPES or function != "pretrain_recipe":
-        raise DataError(
-            f"NeMo's recipe {recipe[:60]} is not known here",
-            hint=(
-                "the file of the recipe beside it; known for pretraining:"
-                f" {', '.join(RECIPES)[:200]}"
-            ),
-        )
-    for name, value in zip(FIELDS, RECIPES[module].split(), strict=True):
-        if name == "sequence-parallel":
-            yield name, "true" if value == "1" else "false"
-        elif value != "0":
-            yield name, value
-
-
-def _trainer_defaults(settings: Arguments) -> Arguments:
-    """Defaults of the shared trainer function that the recipe does not set itself."""
-    used = [
-        trainer
-        for trainer in _TRAINERS
-        if any(f"{trainer}.{name}" in settings for name in _ARGUMENTS)
-    ]
-    named = {field for key, field in _TRAINER.items() if key in settings} | {
-        key.rpartition(".")[2] for key in settings if "strategy." in key
-    }
-    return {
-        name: value
-        for trainer in used
-        for name, value in _TRAINERS[trainer].items()
-        if name not in named
-    }
 
 
 def _notes(settings: Arguments, base: Arguments, devices: int) -> Iterator[str]:

@@ -36,7 +36,7 @@ from shardwright.frameworks.settings.setting_table import in_section, written_se
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.runtime.framework_description import ElementKernels, LinearLoss, TpOverlap
+from shardwright.runtime.framework_feature_kinds import ElementKernels, LinearLoss, TpOverlap
 from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.schedule_placement import WAVE, grid_schedule

@@ -20,7 +20,7 @@ from shardwright.program.block.quantised_operators import (
     stays_wide,
 )
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.framework_description import ExpertDispatch, TpOverlap
+from shardwright.runtime.framework_feature_kinds import ExpertDispatch, TpOverlap
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 

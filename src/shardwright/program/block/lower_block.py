@@ -48,7 +48,7 @@ from shardwright.program.block.operator_kernels import (
 from shardwright.program.block.quantised_operators import is_narrow
 from shardwright.program.block.saved_tensors import output_volume, saved_tensors
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,

@@ -16,7 +16,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.identity_cache_keys import Same
-from shardwright.runtime.framework_description import FullRecompute, LinearLoss, Runtime
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import FullRecompute, LinearLoss
 
 _ENDS: Final = (OperatorClass.EMBED, OperatorClass.HEAD)
 

@@ -29,7 +29,7 @@ from shardwright.program.block.selective_recompute_policy import (
     saved_products,
 )
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     SelectiveRecompute,

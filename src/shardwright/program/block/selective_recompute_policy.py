@@ -11,7 +11,8 @@ from functools import lru_cache
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.runtime.framework_description import KeptOutput, Runtime, SelectiveRecompute
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import KeptOutput, SelectiveRecompute
 
 _ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
 _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)

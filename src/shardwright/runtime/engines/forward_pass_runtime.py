@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     Capture,
     ElementKernels,
     ExpertDispatch,
-    Runtime,
     TpOverlap,
 )
 from shardwright.runtime.releases.megatron_core import V0_16

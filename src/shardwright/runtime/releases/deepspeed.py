@@ -6,16 +6,17 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_description import Offer
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
     FullRecompute,
-    Offer,
     Scaling,
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_lm
 from shardwright.runtime.releases.pytorch_shared_facts import (
     ALLOCATOR,
@@ -24,7 +25,6 @@ from shardwright.runtime.releases.pytorch_shared_facts import (
     LINEAR_LOSSES,
     MOMENTS,
 )
-from shardwright.runtime.runtime_options import option_offer
 
 _BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"
 _TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"

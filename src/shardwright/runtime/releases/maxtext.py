@@ -16,18 +16,18 @@ from shardwright.runtime.derive_runtime import (
     runtime,
     stated,
 )
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_description import Offer
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
     FullRecompute,
     KeptOutput,
-    Offer,
     Scaling,
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.runtime.runtime_options import option_offer
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext"

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -16,6 +16,7 @@ from shardwright.runtime.framework_description import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.megatron_core_memory_options import (
     KEPT,
     LOSS_NOTE,
@@ -23,7 +24,6 @@ from shardwright.runtime.releases.megatron_core_memory_options import (
     loss_offers,
 )
 from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, COLLECTIVES, NCCL
-from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import read, stated
 from shardwright.runtime.framework_description import Offer
-from shardwright.runtime.runtime_options import option_offer
+from shardwright.runtime.option_vocabulary import option_offer
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 _CORE: Final = f"{_LM}/core_v0.12.0/megatron/core"

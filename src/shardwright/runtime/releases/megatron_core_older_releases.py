@@ -10,12 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from shardwright.runtime.derive_runtime import Statement, derive, identity_fields, read, stated
-from shardwright.runtime.framework_description import (
-    AttentionKernel,
-    ExpertDispatch,
-    Offer,
-    Runtime,
-)
+from shardwright.runtime.framework_description import Offer, Runtime
+from shardwright.runtime.framework_feature_kinds import AttentionKernel, ExpertDispatch
 from shardwright.runtime.releases.megatron_core import V0_12
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,

@@ -9,7 +9,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import identity_fields, read, runtime, stated
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -18,8 +18,8 @@ from shardwright.runtime.framework_description import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, CUBLAS, NCCL
-from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/huggingface/nanotron/blob"

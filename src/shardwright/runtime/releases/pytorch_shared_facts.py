@@ -6,8 +6,8 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import read, stated
-from shardwright.runtime.framework_description import LinearLoss, TpOverlap
-from shardwright.runtime.runtime_options import option_offer
+from shardwright.runtime.framework_feature_kinds import LinearLoss, TpOverlap
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.units import MIB
 
 ALLOCATOR: Final = stated(

@@ -10,8 +10,9 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.torchtitan import V0_2
-from shardwright.runtime.runtime_options import option_offer, runtime_with_options
+from shardwright.runtime.runtime_options import runtime_with_options
 
 _EXECUTE: Final = "shardwright.execute"
 _SCHEDULES: Final = (

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
-from shardwright.runtime.framework_description import (
+from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
@@ -15,6 +15,7 @@ from shardwright.runtime.framework_description import (
     SelectiveRecompute,
     TpOverlap,
 )
+from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.pytorch_shared_facts import (
     ALLOCATOR,
     COLLECTIVES,
@@ -24,7 +25,6 @@ from shardwright.runtime.releases.pytorch_shared_facts import (
     MOMENTS,
     NCCL,
 )
-from shardwright.runtime.runtime_options import option_offer
 
 _TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"
 # --async-tp: collectives of tensor parallelism in pieces, by PyTorch's symmetric memory and its

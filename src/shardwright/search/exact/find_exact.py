@@ -23,14 +23,11 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.best_first_search import Best, best_first, run_orders
+from shardwright.search.exact.chain_of_blocks import chain_blocks
 from shardwright.search.exact.exact_space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.find_exact_multi_lane import search_lanes
 from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.priced_stage_options import (
-    StageOption,
-    chain_blocks,
-    options_in_one_plan,
-)
+from shardwright.search.exact.priced_stage_options import StageOption, options_in_one_plan
 from shardwright.search.exact.stage_choices_and_bounds import (
     NEVER,
     StageChoices,

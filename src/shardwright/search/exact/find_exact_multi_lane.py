@@ -25,6 +25,7 @@ from shardwright.program.plan_program import Program, chunks_of
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.best_first_search import Best, best_first, run_orders
+from shardwright.search.exact.chain_of_blocks import chain_blocks
 from shardwright.search.exact.devices_and_microbatches_of_lanes import (
     LaneDistribution,
     LaneKind,
@@ -36,7 +37,7 @@ from shardwright.search.exact.devices_and_microbatches_of_lanes import (
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.lane_shape_bounds import LanePrices, LaneShape, LaneShapes
 from shardwright.search.exact.lower_plan_without_order import lane_of, table_of
-from shardwright.search.exact.priced_stage_options import chain_blocks, one_f_one_b_actions
+from shardwright.search.exact.one_f_one_b_rows import one_f_one_b_actions
 from shardwright.search.exact.static_orders import pipeline_orders
 from shardwright.search.exact.tasks_without_order import tasks_of_shape
 from shardwright.search.optimality_certificate import Counts

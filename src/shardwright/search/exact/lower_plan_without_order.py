@@ -20,7 +20,8 @@ from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.plan_program import Program, TaskShape, chunks_of, device_classes
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.priced_stage_options import LANE, StageOption, one_f_one_b_rows
+from shardwright.search.exact.one_f_one_b_rows import one_f_one_b_rows
+from shardwright.search.exact.priced_stage_options import LANE, StageOption
 from shardwright.search.exact.tasks_without_order import ShapeTasks, tasks_of_shape
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table

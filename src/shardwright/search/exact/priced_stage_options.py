@@ -19,9 +19,8 @@ from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.orders.plan_action_rows import TABLE_SEARCH, ActionRows
+from shardwright.program.orders.plan_action_rows import TABLE_SEARCH
 from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.plan_program import TaskShape, device_classes
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings
@@ -29,13 +28,13 @@ from shardwright.program.stages.stage_messages import border_layout
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import B, F
-from shardwright.search.exact.stage_split_trees import tree_placements
+from shardwright.search.exact.chain_of_blocks import chain_blocks, stage_of_blocks
+from shardwright.search.exact.one_f_one_b_rows import one_f_one_b_rows
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.plan.pipeline_stages import Item, Stage
+from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan, Shards
 from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.verify.check_plan import verify
@@ -97,75 +96,12 @@ class Illegal:
     rule: str
 
 
-def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:
-    """(run name, number of blocks) for each run of the model's chain of blocks.
-
-    Raises:
-        StrategyError: the blocks are no chain, or share weights (rules ``search.chain``,
-            ``search.tied``), which this search does not support.
-    """
-    runs = problem.model.runs
-    for before, run in zip((None, *runs), runs, strict=False):
-        if run.inputs != (() if before is None else (before.name,)):
-            raise StrategyError(
-                f"{run.name} does not follow the block before it alone",
-                hint="this search cuts chains only",
-                rule="search.chain",
-            )
-    if any(
-        p.tied_to for block in problem.model.blocks for o in block.operators for p in o.parameters
-    ):
-        raise StrategyError(
-            "weights are shared between blocks",
-            hint="this search prices stages one by one",
-            rule="search.tied",
-        )
-    return tuple((run.name, run.count) for run in runs)
-
-
-def chain_blocks(problem: Problem) -> int:
-    """Number of blocks of the model's chain."""
-    return sum(count for _, count in chain_items(problem))
-
-
-def items_between(problem: Problem, first: int, end: int) -> tuple[Item, ...]:
-    """Blocks first .. end - 1 of the chain as the items of a stage."""
-    items, passed = [], 0
-    for name, count in chain_items(problem):
-        count_in_stage = min(end, passed + count) - max(first, passed)
-        if count_in_stage > 0:
-            items.append(Item(name=name, count=count_in_stage if count > 1 else 0))
-        passed += count
-    return tuple(items)
-
-
-def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator, ...]:
-    """Operators of blocks first .. end - 1 of the chain."""
-    names = {item.name for item in items_between(problem, first, end)}
-    model = problem.model
-    return tuple(
-        o for run in model.runs if run.name in names for o in model.blocks[run.block].operators
-    )
-
-
 def capacities(cluster: Cluster) -> tuple[int, ...]:
     """Memory bytes of each device of the cluster."""
     return tuple(
         g.kind.accelerator.memory_bytes
         for g in cluster.groups
         for _ in range(g.count * g.kind.num_devices)
-    )
-
-
-def stage_of_blocks(
-    problem: Problem, *, first: int, end: int, tree: Split | None, base: int
-) -> Stage:
-    """The stage with blocks first .. end - 1 of the chain under one tree from device `base` on."""
-    operators = operators_between(problem, first, end)
-    return Stage(
-        items=items_between(problem, first, end),
-        base=base,
-        placements=tree_placements(tree, operators),
     )
 
 
@@ -367,43 +303,6 @@ def _room(
         ) and not any(h.lacking for h in hosts):
             return in_flight
     return 0
-
-
-def one_f_one_b_actions(microbatches: int, in_flight: int) -> list[tuple[int, int]]:
-    """(kind, microbatch) actions of a 1F1B row with `in_flight` microbatches in flight.
-
-    First `in_flight` forwards, then backwards and forwards in turns, then the remaining backwards.
-    """
-    row = [(F, k) for k in range(in_flight)]
-    for k in range(microbatches):
-        row.append((B, k))
-        if k + in_flight < microbatches:
-            row.append((F, k + in_flight))
-    return row
-
-
-def one_f_one_b_rows(
-    devices: tuple[DeviceList, ...], microbatches: int, *, in_flight: int
-) -> ActionRows:
-    """Action rows of 1F1B with `in_flight` microbatches in flight, one for each stage.
-
-    `devices` are the devices of each stage.
-    """
-    row = one_f_one_b_actions(microbatches, in_flight)
-    by_first_device = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
-    kind, microbatch = (
-        np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True)
-    )
-    zero = np.zeros(len(kind), dtype=np.int32)
-    return ActionRows(
-        devices=tuple(devices[stage] for stage in by_first_device),
-        row_start=(np.arange(len(devices) + 1) * len(row)).astype(np.int32),
-        kind=kind.astype(np.int8),
-        lane=zero,
-        chunk=np.repeat(np.array(by_first_device), len(row)).astype(np.int32),
-        microbatch=microbatch.astype(np.int32),
-        slice=zero,
-    )
 
 
 def _cost_key(

@@ -18,7 +18,7 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared
+from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.peak_memory_bounds import Peaks
 from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid

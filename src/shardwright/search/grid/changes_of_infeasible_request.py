@@ -14,20 +14,15 @@ from shardwright.model.trained_parameters import trained
 from shardwright.program.strategy_rule_violations import facts_of, grid_violations
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.runtime_options import (
-    BY_NAME,
-    OF_EXPERTS,
-    in_vocabulary_order,
-    offered_values,
-)
+from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names
 from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
 from shardwright.search.grid.members.default_searched_options import LADDER
-from shardwright.search.grid.members.grid_search_space import (
-    AXES,
-    Space,
+from shardwright.search.grid.members.grid_search_space import AXES, Space
+from shardwright.search.grid.members.pinned_and_excluded_values import require_searchable
+from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,
-    require_searchable,
     standard_space,
 )
 from shardwright.simulator.plan_simulation import footprint_of_grid

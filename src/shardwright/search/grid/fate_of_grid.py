@@ -11,13 +11,14 @@ from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
 from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value, parts_of
-from shardwright.strategy.grid.grid_rules import GridFacts, canonical
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 

@@ -18,7 +18,8 @@ from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import NO_ROOM
 from shardwright.search.grid.infeasible_hints import nothing_fits
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.search.grid.search_by_mesh import Searched, search
+from shardwright.search.grid.mesh_search_result import Searched
+from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.grid.search_overlapped_schedules import PairedSearch
 from shardwright.search.optimality_certificate import Certificate, assert_sound
 from shardwright.search.search_answer import Alternative, Answer

@@ -31,7 +31,8 @@ from shardwright.search.grid.members.enumerate_members import enumerate_members
 from shardwright.search.grid.members.grid_search_space import Space, parts_of
 from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import host_lack
-from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes

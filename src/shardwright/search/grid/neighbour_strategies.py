@@ -9,15 +9,12 @@ from typing import TypeVar
 from shardwright.errors import ShardwrightError
 from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.runtime_options import (
-    BY_NAME,
-    OF_EXPERTS,
-    in_vocabulary_order,
-    offered_values,
-)
+from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
-from shardwright.strategy.grid.grid_rules import GridFacts, canonical
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.model_size_facts import has_experts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.plan.plan import Plan

@@ -21,7 +21,8 @@ from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.find_best_grid import certify, problem_text
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.search.grid.search_by_mesh import Searched, search
+from shardwright.search.grid.mesh_search_result import Searched
+from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import SEARCH_MEMORY
@@ -29,7 +30,9 @@ from shardwright.search.search_time_limit import Limit
 from shardwright.search.universal_time_bound import universal_bound
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import host_lack
-from shardwright.strategy.grid.grid_rules import GridFacts, canonical, violations
+from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.grid_rule_violations import violations
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 

@@ -13,8 +13,8 @@ from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
-from shardwright.runtime.runtime_options import in_vocabulary_order
-from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of
 from shardwright.search.grid.find_best_grid import find, problem_text
 from shardwright.search.grid.members.grid_search_space import Space, parts_of
 from shardwright.search.grid.search_by_mesh import fastest_first
@@ -29,11 +29,7 @@ from shardwright.search.joint.joint_space import (
 )
 from shardwright.search.joint.pipeline_label_bound import load_label_kernels
 from shardwright.search.joint.score_joint_plan import ScoredPlan
-from shardwright.search.joint.search_any_order import (
-    CHUNKS,
-    any_order_pipelines,
-    search_any_orders,
-)
+from shardwright.search.joint.search_any_order import CHUNKS, any_order_pipelines, search_any_orders
 from shardwright.search.joint.search_named_schedules import search_named_orders
 from shardwright.search.optimality_certificate import Certificate, JointPart, assert_sound
 from shardwright.search.parallel.engine_protocol import Engine

@@ -25,7 +25,7 @@ from shardwright.cost.tables.pipeline_chunk_layout import (
 from shardwright.kernel_compilation import python_form
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.schedules.action_table import ActionTable
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
 from shardwright.search.joint.label_program_inputs import least_border

@@ -15,11 +15,16 @@ from shardwright.arrays import IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared, costs_of, prepare
+from shardwright.search.grid.bounds.bound_kernel_inputs import costs_of
+from shardwright.search.grid.bounds.member_price_tables import Prepared, prepare
 from shardwright.search.grid.members.default_searched_options import LADDER, NOTHING
 from shardwright.search.grid.members.enumerate_members import Members, enumerate_members
-from shardwright.search.grid.members.grid_search_space import AXES, Space, Value
-from shardwright.search.grid.search_by_mesh import where_options_differ
+from shardwright.search.grid.members.grid_search_space import (
+    AXES,
+    Space,
+    Value,
+    where_options_differ,
+)
 from shardwright.strategy.grid.grid_rules import GridFacts
 
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from math import inf, isfinite
 
 from shardwright.cost.network.plan_process_groups import kind_problem
-from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_bound import least_value
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.pool_cost_rates import PARETO, TIME
+from shardwright.search.mixed.pipelines.pool_cost_rates import PARETO, TIME, Goal
 from shardwright.search.mixed.plans.build_certificate import build_certificate
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import pipelines_text
@@ -26,19 +25,6 @@ from shardwright.search.mixed_cluster_certificate import (
 )
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.universal_time_bound import universal_bound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """Goal of a search: the objective, and an upper limit in dollars an hour on the rent of a plan.
-
-    Args:
-        objective: one of `search_request.OBJECTIVES`.
-        budget: dollars an hour; inf = no limit.
-    """
-
-    objective: str = TIME
-    budget: float = inf
 
 
 def build_cost_certificate(

@@ -7,7 +7,6 @@ simulated.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from shardwright.errors import InfeasibleError
@@ -15,34 +14,23 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap, lower_bound
+from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap
+from shardwright.search.mixed.compose_and_prove_in_rounds import report_progress, search_in_rounds
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.pipelines_by_pool_subset import pool_subsets
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
 from shardwright.search.mixed.plans.best_grid_of_each_pool import (
     GridAnswerCache,
     PoolResult,
+    option_rows,
     search_each_pool,
 )
 from shardwright.search.mixed.plans.build_certificate import build_certificate
-from shardwright.search.mixed.plans.compose_at_time_limits import (
-    CompositionQueue,
-    compose_by_limits,
-    compose_undivided,
-    in_task_order,
-    queues_by_sharding,
-)
-from shardwright.search.mixed.plans.local_search_of_plans import improve_best_plans
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, pipelines_text
 from shardwright.search.mixed.plans.next_best_plans import runners_up, simulate_slower_candidates
-from shardwright.search.mixed.plans.plan_search_state import SearchState, simulate_best
-from shardwright.search.mixed.plans.plans_of_one_shape import compose_one_shape
+from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.plans.search_on_fewer_nodes import search_fewer_nodes
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.searched_space import (
     TOLERANCE,
-    no_plan_fits,
-    option_rows,
     price_pipelines,
     space_text,
     stage_costs_by_options,
@@ -61,7 +49,7 @@ from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import SEARCH_MEMORY
-from shardwright.search.search_time_limit import Limit, Stops, limit_of, out_of_time, progress_text
+from shardwright.search.search_time_limit import Limit, Stops, limit_of, out_of_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +118,7 @@ def find_mixed(
             memory=memory,
             answer_cache=answer_cache,
             effort=effort,
-            done=lambda count: _say(
+            done=lambda count: report_progress(
                 progress,
                 "plan each kind of device alone",
                 count,
@@ -149,7 +137,7 @@ def find_mixed(
             clocks.append(limit_of(left_s(), stop_at=stops.search if stops else None))
         state.limit = clocks[0]
         if pipeline_sets:
-            lower_s, closings = _search_in_rounds(
+            lower_s, closings = search_in_rounds(
                 state,
                 pipeline_sets,
                 clocks[1],
@@ -218,164 +206,6 @@ def _require_grid(singles: list[PoolResult]) -> None:
     )
 
 
-def _search_in_rounds(
-    state: SearchState,
-    pipeline_sets: dict[Options, PricedPipelines],
-    proof: Limit,
-    engine: Engine,
-    *,
-    effort: Effort,
-    tolerance: float,
-    progress: Progress | None,
-) -> tuple[float, tuple[BranchAndBound, ...]]:
-    """Compose, simulate and prove in rounds until the bound is within `tolerance` of the best plan.
-
-    Returns the lower bound in seconds on every pipeline plan, and its proof for each set of
-    options.
-
-    Raises:
-        InfeasibleError: no plan fits. OutOfTimeError: there is no plan long after the time limit.
-    """
-
-    def say(what: str, number: int) -> None:
-        """Report progress, with the best plan so far and its bound."""
-        _say(
-            progress,
-            progress_text(
-                what, best_s=state.best_s, lower_s=bound_and_proofs[0], limit=state.limit
-            ),
-            number,
-            len(tasks.effort.rounds),
-        )
-
-    parts = [
-        (options, part)
-        for options, pipelines in pipeline_sets.items()
-        for part in pool_subsets(pipelines)
-    ]
-    tasks = SearchTasks.of(engine, state.problem, [part for _, part in parts], effort=effort)
-    stage_costs_of = stage_costs_by_options(pipeline_sets)
-    all_pipelines = tuple(pipeline_sets.values())
-    bound_and_proofs: tuple[float, tuple[BranchAndBound, ...]] = (
-        0.0,
-        tuple(BranchAndBound(pipelines=one, tasks=tasks) for one in all_pipelines),
-    )
-    proved_s = inf
-
-    def within_tolerance() -> bool:
-        """True if the bound is within `tolerance` of the best plan."""
-        return state.best is not None and bound_and_proofs[0] >= limit_for_gap(
-            state.best_s, tolerance
-        )
-
-    def prove(number: int) -> None:
-        """Improve the best plans, and prove a lower bound if the best plan has changed."""
-        nonlocal bound_and_proofs, proved_s
-        say("polish the best", number)
-        improve_best_plans(state, tasks, stage_costs_of)
-        if state.best_s < proved_s:
-            say("prove that nothing is faster", number)
-            bound_and_proofs = lower_bound(
-                tasks, all_pipelines, state.best_s, tolerance=tolerance, clock=proof
-            )
-            proved_s = state.best_s
-
-    composing = _early_plans(state, tasks, stage_costs_of, parts, proof, lambda what: say(what, 0))
-    all_sharded = all(one.share == 1 and one.pipelines.shapes.sharded.all() for one in composing)
-    if state.best is not None:
-        prove(0)
-    if within_tolerance():
-        return bound_and_proofs
-    for options, pipelines in pipeline_sets.items():
-        compose_one_shape(state, tasks, pipelines, options)
-    for number, (limits, most) in enumerate(tasks.effort.rounds):
-        say("compose and simulate", number)
-        compose_by_limits(state, tasks, composing, max_limits=limits)
-        simulate_best(
-            state,
-            tasks,
-            stage_costs_of,
-            max_simulations=most * sum(one.share == 1 for one in composing),
-            sharded=all_sharded,
-        )
-        if not all_sharded:
-            simulate_best(
-                state,
-                tasks,
-                stage_costs_of,
-                max_simulations=max(most // tasks.effort.sharding_share, 1)
-                * sum(one.share > 1 for one in composing),
-                sharded=True,
-            )
-        if within_tolerance():
-            break
-        if number in tasks.effort.proof_rounds:
-            prove(number)
-            if within_tolerance():
-                break
-    if state.best is None and state.limit.stopped_at:
-        raise out_of_time()
-    if state.best is None:
-        raise no_plan_fits()
-    return bound_and_proofs
-
-
-def _early_plans(
-    state: SearchState,
-    tasks: SearchTasks,
-    stage_costs_of: Mapping[Options, MixedStageCosts],
-    parts: Sequence[tuple[Options, PricedPipelines]],
-    search_limit: Limit,
-    say: Callable[[str], None],
-) -> list[CompositionQueue]:
-    """Compose and simulate the first plans; return the queues of subspaces for the later rounds.
-
-    Plans in which no lane shards are simulated before the others are composed, so that a first plan
-    comes early. Until there is a plan, the time limit is that of the whole search.
-
-    Args:
-        search_limit: limit of the whole search; `state.limit` is the part of it for compositions.
-    """
-    composition_limit, state.limit = state.limit, search_limit
-    queues: list[CompositionQueue] = []
-
-    def simulate(
-        chosen_queues: Sequence[CompositionQueue],
-        sharded_values: tuple[bool, ...],
-        *,
-        rise: float,
-        latest_s: float,
-    ) -> None:
-        """Compose plans of undivided subspaces, and simulate the most promising ones."""
-        say("find a first plan")
-        compose_undivided(state, tasks, chosen_queues, rise=rise, latest_s=latest_s)
-        for sharded in sharded_values:
-            simulate_best(
-                state,
-                tasks,
-                stage_costs_of,
-                max_simulations=tasks.effort.early_simulations,
-                sharded=sharded,
-            )
-            if state.ranked:
-                state.limit = composition_limit
-
-    latest_s = state.best_s * tasks.effort.latest_limit_ratio
-    say("find when compositions can end")
-    first, *others = tasks.effort.early_limit_rises
-    for sharded, group in queues_by_sharding(state, tasks, parts):
-        queues += group
-        simulate(group, (sharded,), rise=first, latest_s=latest_s)
-        if state.ends():
-            break
-    queues = in_task_order(tasks, queues)
-    for rise in others:
-        latest_s = state.best_s * tasks.effort.latest_limit_ratio
-        simulate(queues, (False, True), rise=rise, latest_s=latest_s)
-    state.limit = composition_limit
-    return queues
-
-
 def _part(result: _SearchResult, *, top: int, tolerance: float) -> MixedPart:
     """Build the mixed part of the certificate: each pool alone, next best plans, the proof."""
     state, closings = result.state, result.closings
@@ -408,9 +238,3 @@ def _part(result: _SearchResult, *, top: int, tolerance: float) -> MixedPart:
         composed_stopped_at=state.limit.stopped_at,
         why_alone=why_no_pipelines(state.problem),
     )
-
-
-def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
-    """Report progress, if a progress function is given."""
-    if progress is not None:
-        progress(text, done, total)

@@ -1,4 +1,4 @@
-"""The space of a mixed search: its runtime options with priced pipelines, and its description."""
+"""The space of a mixed search: its priced pipelines, and its description."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolResult
 from shardwright.search.mixed.search_effort_limits import Effort
 from shardwright.search.mixed.stages.allowed_layer_cuts import pattern_of
 from shardwright.search.mixed.stages.device_pools import pools_of
@@ -49,12 +47,6 @@ def no_plan_fits() -> InfeasibleError:
         "no plan fits in memory on any pool or on all together",
         hint="more or larger devices, or a smaller model",
     )
-
-
-def option_rows(singles: list[PoolResult], choices: PinnedValues) -> tuple[Options, ...]:
-    """Distinct runtime options of the pools' best grids; the pinned options where no grid fits."""
-    rows = [one.answer.grid.options for one in singles if one.answer is not None]
-    return tuple(dict.fromkeys(rows)) or (in_vocabulary_order(choices.options),)
 
 
 def space_text(problem: Problem, rows: tuple[Options, ...], choices: PinnedValues) -> str:

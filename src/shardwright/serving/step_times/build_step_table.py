@@ -28,7 +28,7 @@ from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.runtime.framework_description import AttentionKernel, ElementKernels
+from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Worker
 from shardwright.serving.step_times.step_table import StepTable

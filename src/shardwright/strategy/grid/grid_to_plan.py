@@ -11,8 +11,9 @@ from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.expert_mesh import MeshPiece, dense_axes, fold
-from shardwright.strategy.grid.grid_rules import LoneStages, canonical
+from shardwright.strategy.grid.grid_rules import LoneStages
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, teacher_chunks
 from shardwright.strategy.grid.model_size_facts import grid_facts, layer_runs
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
@@ -325,7 +326,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = (
 
     Raises:
         StrategyError: the layers, the batch or the experts do not divide (the other rules are
-            `grid_rules.violations`).
+            `grid_rule_violations.violations`).
     """
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1, lone=lone)
     grid = canonical(grid, facts=facts)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
+from shardwright.strategy.grid.parallelism_grid import Grid
 
 
 def chunk_layers(
@@ -196,3 +199,42 @@ def _with_fixed_ends(
             rule="grid.layers",
         )
     return tuple(layers // vpp for _ in range(vpp) for layers in ranks)
+
+
+def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
+    """Layers of each pipeline chunk of a grid, or the error that says why there is no division."""
+    try:
+        return chunk_layers(
+            layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
+        )
+    except StrategyError as error:
+        return error
+
+
+def largest_chunk(grid: Grid, *, layers: int) -> int:
+    """Layers of the grid's largest pipeline chunk; -1 if the layers cannot be divided."""
+    chunks = chunks_of(grid, layers=layers)
+    return -1 if isinstance(chunks, StrategyError) else max(chunks)
+
+
+def unlike_stages(grid: Grid, *, layers: int) -> int:
+    """Degree to which a grid's stages differ in layers: 0, 1 or 2 (`unlike_chunks`).
+
+    0 also where the layers cannot be divided into chunks.
+    """
+    chunks = chunks_of(grid, layers=layers)
+    return 0 if isinstance(chunks, StrategyError) else unlike_chunks(chunks, ranks=grid.pp)
+
+
+def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
+    """Degree to which pipeline stages differ in layers: 0 equal, 1 only the ends, 2 otherwise.
+
+    1 means that only the first or the last stage differs from those between, or that all are equal
+    if embedding and head count as a layer each. Chunk c is on rank c mod `ranks`.
+    """
+    if len(set(chunks)) <= 1:
+        return 0
+    stages = [set(chunks[rank::ranks]) for rank in range(ranks)]
+    even = all(len(stage) == 1 for stage in stages) and len(set.union(*stages[1:-1], set())) <= 1
+    counted = (chunks[0] + 1, *chunks[1:-1], chunks[-1] + 1)
+    return 1 if even or len(set(counted)) == 1 else 2

@@ -10,8 +10,8 @@ from typing import Any
 from shardwright.errors import StrategyError
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.expert_mesh import fold
-from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.grid.grid_to_plan import FULL, MAIN, TWO_WAY, grid_placements, plan_of
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
 from shardwright.strategy.grid.model_size_facts import grid_facts

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
-from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
+from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.parallelism_grid import AXES, MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.schedule_placement import grid_schedule
 

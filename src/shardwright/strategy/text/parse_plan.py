@@ -6,19 +6,16 @@ docs/notation.md has the grammar; `print_plan` prints it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
+from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.parallelism_grid import MAX_DEGREE
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, NamedOrder, Table
+from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.pipeline_stages import (
     ActivationPolicy,
     Item,
@@ -31,11 +28,19 @@ from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit
 from shardwright.strategy.plan.split_tree import Exchange
 from shardwright.strategy.text.device_notation import MAX_STAGES, read_bases
 from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.parse_order import read_order
+from shardwright.strategy.text.plan_line_reader import (
+    PlanLineReader,
+    enum_member,
+    read_all,
+    read_count,
+    read_lane_names,
+    read_names,
+)
 from shardwright.strategy.text.print_plan import DOTTED, NAME, keeps_of_chunk, num_blocks
 from shardwright.strategy.text.split_tree_notation import Cursor, read_split
 
 MAX_TEXT: Final = 16 * 2**20
-_Enum = TypeVar("_Enum", bound=StrEnum)
 
 _NAME = NAME.pattern
 _DOTTED = DOTTED.pattern
@@ -54,62 +59,12 @@ _TREE: Final = re.compile(r"([^=\[\] ]+)(?:\[(\d+)-(\d+)\])? ?= ?(.+)", re.ASCII
 _KEEP: Final = re.compile(
     r"(recompute|host|nvme) (\d+)-(\d*)(?:/(\d+))?(?: (\d+)%)?: ?(.+)", re.ASCII
 )
-_ORDER: Final = re.compile(rf"order ({_NAME})\(([^()]*)\)((?: [^ ]+)*)", re.ASCII)
-_TABLE: Final = re.compile("order table")
-_ROW: Final = re.compile(r"(\d+): ?(.*)", re.ASCII)
-_ACTION: Final = re.compile(rf"(?:({_NAME})/)?(\d+)([FIWBR])(\d+)(?:\.(\d+))?", re.ASCII)
 _SHARD_CHOICES: Final[dict[str, type[StrEnum]]] = {
     "gather": Cadence,
     "reduce": Cadence,
     "unit": ShardUnit,
 }
 _SHARD_WORDS: Final = ("lanes", *_SHARD_CHOICES, "host", "by-memory")
-_INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Reader of a text's non-empty lines in order.
-
-    Equal tuples of placements become one object.
-    """
-
-    lines: list[tuple[int, str]]
-    place: int = 0
-    placements: dict[tuple[Placement, ...], tuple[Placement, ...]] = field(default_factory=dict)
-
-    @property
-    def where(self) -> str:
-        """Line number of the next line, as text for errors."""
-        return f"line {self.lines[min(self.place, len(self.lines) - 1)][0]}" if self.lines else ""
-
-    def next(
-        self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
-    ) -> re.Match[str] | None:
-        """Match the next line with `pattern` and move past it.
-
-        None if the line does not start with `first`.
-
-        Raises:
-            StrategyError: the line starts with `first` but does not match.
-        """
-        if self.place == len(self.lines):
-            return None
-        text = self.lines[self.place][1]
-        if first and not text.startswith(first):
-            return None
-        match = pattern.fullmatch(text)
-        if match is None and first:
-            raise self.error(
-                f"cannot read {text[:80]!r}", hint="the forms of a line are in docs/notation.md"
-            )
-        if match is not None:
-            self.place += 1
-        return match
-
-    def error(self, message: str, *, hint: str = "") -> StrategyError:
-        """StrategyError located at the next line."""
-        return StrategyError(message, hint=hint, path=self.where)
 
 
 def parse_plan(text: str, *, model: Model | None = None) -> Plan:
@@ -127,22 +82,22 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
     stripped = (
         (i, " ".join(line.partition("#")[0].split())) for i, line in enumerate(text.split("\n"), 1)
     )
-    reader = _Reader(lines=[(i, line) for i, line in stripped if line])
+    reader = PlanLineReader(lines=[(i, line) for i, line in stripped if line])
     header = reader.next(_HEADER, first="plan ")
     if header is None:
         raise reader.error(
             "a plan begins with its name and devices", hint="such as 'plan mine devices 64'"
         )
-    devices = _count(reader, header[2], smallest=1)
+    devices = read_count(reader, header[2], smallest=1)
     grid = reader.next(_GRID, first="grid ")
     if grid is not None:
         return _from_grid(reader, grid, devices=devices, model=model)
     options = _read_options(reader)
-    shards = _read_all(reader, _read_shards)
-    lanes = _read_all(reader, _read_lane)
+    shards = read_all(reader, _read_shards)
+    lanes = read_all(reader, _read_lane)
     names = tuple(lane.name for lane in lanes)
     orders: list[NamedOrder | Table] = []
-    while (order := _read_order(reader, all_lanes=names)) is not None:
+    while (order := read_order(reader, all_lanes=names)) is not None:
         orders.append(order)
     if reader.place < len(reader.lines):
         word = reader.lines[reader.place][1].split()[0][:40]
@@ -153,7 +108,9 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
     return Plan(devices=devices, lanes=lanes, orders=tuple(orders), shards=shards, options=options)
 
 
-def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Model | None) -> Plan:
+def _from_grid(
+    reader: PlanLineReader, grid: re.Match[str], *, devices: int, model: Model | None
+) -> Plan:
     """The plan of a text's ``grid`` line, expanded for the model."""
     if model is None:
         raise StrategyError(
@@ -163,7 +120,7 @@ def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Mod
     plan = plan_of(
         parse_grid(grid[2], devices=devices),
         model=model,
-        global_batch=_count(reader, grid[1], smallest=1),
+        global_batch=read_count(reader, grid[1], smallest=1),
     )
     if plan.devices != devices:
         raise StrategyError(
@@ -175,45 +132,7 @@ def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Mod
     return plan
 
 
-_Read = TypeVar("_Read")
-
-
-def _read_all(reader: _Reader, read: Callable[[_Reader], _Read | None]) -> tuple[_Read, ...]:
-    """Consecutive items that `read` parses, until it returns None."""
-    items: list[_Read] = []
-    while (item := read(reader)) is not None:
-        items.append(item)
-    return tuple(items)
-
-
-def _count(reader: _Reader, digits: str, *, smallest: int = 0, largest: int = MAX_DEGREE) -> int:
-    """Convert digits to a number; StrategyError outside `smallest`..`largest`."""
-    if len(digits) > 12 or not smallest <= int(digits) <= largest:
-        raise reader.error(f"{digits[:20]} is not a number from {smallest} to {largest}")
-    return int(digits)
-
-
-def _names(reader: _Reader, text: str) -> tuple[str, ...]:
-    """Split names at commas; ``all`` gives an empty tuple."""
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if not DOTTED.fullmatch(name):
-            raise reader.error(f"{name[:40]!r} is not a name")
-    return () if names == ("all",) else names
-
-
-def _member(reader: _Reader, kind: type[_Enum], word: str) -> _Enum:
-    """The member of an enum with the value `word`."""
-    try:
-        return kind(word)
-    except ValueError:
-        raise reader.error(
-            f"unknown {kind.__name__.lower()} {word[:40]!r}",
-            hint=nearest(word[:40], [m.value for m in kind]),
-        ) from None
-
-
-def _read_shards(reader: _Reader) -> Shards | None:
+def _read_shards(reader: PlanLineReader) -> Shards | None:
     """Parse a line ``zero all: all/1/1 gather=use unit=dim0 host=opt:50`` as a ZeRO rule.
 
     None for other lines.
@@ -226,17 +145,17 @@ def _read_shards(reader: _Reader) -> Shards | None:
     for word in line[5].split():
         key, _, text = word.partition("=")
         if key in _SHARD_CHOICES:
-            fields[key] = _member(reader, _SHARD_CHOICES[key], text)
+            fields[key] = enum_member(reader, _SHARD_CHOICES[key], text)
         elif key == "host":
             fields[key] = tuple(_share(reader, share) for share in text.split(","))
         elif key == "lanes":
-            fields[key] = _lane_names(reader, tuple(text.split(",")))
+            fields[key] = read_lane_names(reader, tuple(text.split(",")))
         elif word == "by-memory":
             fields["by_memory"] = True
         else:
             raise reader.error(f"unknown word {word[:40]!r}", hint=nearest(key[:40], _SHARD_WORDS))
     return Shards(
-        parameters=_names(reader, line[1]),
+        parameters=read_names(reader, line[1]),
         optimizer=degrees[0],
         gradient=degrees[1],
         parameter=degrees[2],
@@ -244,30 +163,24 @@ def _read_shards(reader: _Reader) -> Shards | None:
     )
 
 
-def _lane_names(reader: _Reader, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that names can name lanes, and return them unchanged."""
-    for name in names:
-        if not NAME.fullmatch(name):
-            raise reader.error(f"{name[:40]!r} is not a lane's name")
-    return names
-
-
-def _degree(reader: _Reader, text: str) -> int:
+def _degree(reader: PlanLineReader, text: str) -> int:
     """Convert the digits of a shard degree to a number."""
     if not (text.isascii() and text.isdigit()):
         raise reader.error(f"{text[:20]!r} is not a degree", hint="a count, or all")
-    return _count(reader, text, smallest=1)
+    return read_count(reader, text, smallest=1)
 
 
-def _share(reader: _Reader, text: str) -> tuple[State, int]:
+def _share(reader: PlanLineReader, text: str) -> tuple[State, int]:
     """Parse ``opt:50`` as a state and its percent on the host; ``opt`` alone is 100 percent."""
     state, colon, percent = text.partition(":")
     if colon and not (percent.isascii() and percent.isdigit()):
         raise reader.error(f"{percent[:20]!r} is not a percentage")
-    return _member(reader, State, state), _count(reader, percent, largest=100) if colon else 100
+    return enum_member(reader, State, state), read_count(
+        reader, percent, largest=100
+    ) if colon else 100
 
 
-def _read_options(reader: _Reader) -> Options:
+def _read_options(reader: PlanLineReader) -> Options:
     """Parse a line ``options graphs=iteration loss=te`` as the plan's runtime options."""
     line = reader.next(_OPTIONS, first="options ")
     if line is None:
@@ -286,16 +199,18 @@ def _read_options(reader: _Reader) -> Options:
     return in_vocabulary_order(pairs)
 
 
-def _read_lane(reader: _Reader) -> Lane | None:
+def _read_lane(reader: PlanLineReader) -> Lane | None:
     """Parse a line ``lane main samples 64 in 8`` and the stage lines under it."""
     line = reader.next(_LANE, first="lane ")
     if line is None:
         return None
-    samples, microbatches = _count(reader, line[2]), _count(reader, line[3])
+    samples, microbatches = read_count(reader, line[2]), read_count(reader, line[3])
     slices = (
-        tuple(_count(reader, part, smallest=1) for part in line[4].split(":")) if line[4] else ()
+        tuple(read_count(reader, part, smallest=1) for part in line[4].split(":"))
+        if line[4]
+        else ()
     )
-    role = _member(reader, Role, line[5]) if line[5] else Role.TRAIN
+    role = enum_member(reader, Role, line[5]) if line[5] else Role.TRAIN
     stages: list[Stage] = []
     while (run := _read_stages(reader)) is not None:
         stages += run
@@ -315,7 +230,7 @@ def _read_lane(reader: _Reader) -> Lane | None:
     )
 
 
-def _read_stages(reader: _Reader) -> list[Stage] | None:
+def _read_stages(reader: PlanLineReader) -> list[Stage] | None:
     """Parse a line ``stages embed+8, 8*2, 8+head on 0..24/8``, with its trees and keep lines."""
     line = reader.next(_STAGES, first="stages ")
     if line is None:
@@ -330,11 +245,11 @@ def _read_stages(reader: _Reader) -> list[Stage] | None:
         raise reader.error(
             f"{len(chunks)} chunks on {len(bases)} first devices", hint="one device for each chunk"
         )
-    every = _count(reader, line[3], smallest=1) if line[3] else 1
+    every = read_count(reader, line[3], smallest=1) if line[3] else 1
     reader.place += 1
-    placements = _read_all(reader, _read_placement)
+    placements = read_all(reader, _read_placement)
     placements = reader.placements.setdefault(placements, placements)
-    pattern = _read_all(reader, _read_keep)
+    pattern = read_all(reader, _read_keep)
     return [
         Stage(
             items=items,
@@ -347,7 +262,7 @@ def _read_stages(reader: _Reader) -> list[Stage] | None:
     ]
 
 
-def _chunks(reader: _Reader, text: str) -> list[tuple[Item, ...]]:
+def _chunks(reader: PlanLineReader, text: str) -> list[tuple[Item, ...]]:
     """Parse ``embed+8, 8*2, head.norm+head.logits`` as the items of every chunk."""
     chunks: list[tuple[Item, ...]] = []
     for chunk in text.split(","):
@@ -355,14 +270,14 @@ def _chunks(reader: _Reader, text: str) -> list[tuple[Item, ...]]:
         if match is None:
             raise reader.error("an empty chunk", hint="such as embed+8, 8*2")
         items = tuple(_item(reader, item.strip()) for item in match[1].split("+"))
-        count = _count(reader, match[2], smallest=1, largest=MAX_STAGES) if match[2] else 1
+        count = read_count(reader, match[2], smallest=1, largest=MAX_STAGES) if match[2] else 1
         if len(chunks) + count > MAX_STAGES:
             raise reader.error(f"more than {MAX_STAGES} stages")
         chunks += [items] * count
     return chunks
 
 
-def _item(reader: _Reader, text: str) -> Item:
+def _item(reader: PlanLineReader, text: str) -> Item:
     """Parse one part of a chunk: a block's name, a count of blocks, or run:count."""
     match = _ITEM.fullmatch(text)
     if match is None:
@@ -371,11 +286,11 @@ def _item(reader: _Reader, text: str) -> Item:
             hint="a block's name, a count of blocks, or run:count",
         )
     if match[1]:
-        return Item(count=_count(reader, match[1]))
-    return Item(name=match[2], count=_count(reader, match[3], smallest=1) if match[3] else 0)
+        return Item(count=read_count(reader, match[1]))
+    return Item(name=match[2], count=read_count(reader, match[3], smallest=1) if match[3] else 0)
 
 
-def _read_placement(reader: _Reader) -> Placement | None:
+def _read_placement(reader: PlanLineReader) -> Placement | None:
     """Parse a line ``all[0-11] = b2 t8 +8 via ring`` as a placement; None for other lines."""
     if reader.place == len(reader.lines) or "=" not in reader.lines[reader.place][1]:
         return None
@@ -387,7 +302,7 @@ def _read_placement(reader: _Reader) -> Placement | None:
             f"cannot read {reader.lines[reader.place][1][:80]!r}", hint="such as 'stream = b2 s8'"
         )
     reader.place -= 1
-    blocks = (_count(reader, line[2]), _count(reader, line[3])) if line[2] else None
+    blocks = (read_count(reader, line[2]), read_count(reader, line[3])) if line[2] else None
     cursor = Cursor(text=line[4], where=reader.where)
     split = read_split(cursor)
     offset = cursor.number() if cursor.take("+") else 0
@@ -400,13 +315,13 @@ def _read_placement(reader: _Reader) -> Placement | None:
                 "expected the end of the split",
                 hint="after a split: +offset, via ring or via gather",
             )
-        exchange = _member(reader, Exchange, name)
-    select = Selector(classes=_names(reader, line[1]), blocks=blocks)
+        exchange = enum_member(reader, Exchange, name)
+    select = Selector(classes=read_names(reader, line[1]), blocks=blocks)
     reader.place += 1
     return Placement(select=select, split=split, offset=offset, exchange=exchange)
 
 
-def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
+def _read_keep(reader: PlanLineReader) -> tuple[Keep, bool] | None:
     """Parse a line ``recompute 0-4/5: full``, and tell whether its range of blocks is open.
 
     ``0-`` reaches to the last block of each chunk.
@@ -415,74 +330,10 @@ def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
     if line is None:
         return None
     keep = Keep(
-        blocks=(_count(reader, line[2]), _count(reader, line[3]) if line[3] else 0),
+        blocks=(read_count(reader, line[2]), read_count(reader, line[3]) if line[3] else 0),
         how=ActivationPolicy(line[1]),
-        operators=_names(reader, line[6]),
-        unit=_count(reader, line[4], smallest=1) if line[4] else 1,
-        percent=_count(reader, line[5], largest=100) if line[5] else 100,
+        operators=read_names(reader, line[6]),
+        unit=read_count(reader, line[4], smallest=1) if line[4] else 1,
+        percent=read_count(reader, line[5], largest=100) if line[5] else 100,
     )
     return keep, not line[3]
-
-
-def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> NamedOrder | Table | None:
-    """Parse a line ``order 1f1b(main) seed=0``, or ``order table(a, b)`` with its rows."""
-    if reader.next(_TABLE) is not None:
-        return _read_rows(reader, lanes=all_lanes)
-    line = reader.next(_ORDER, first="order ")
-    if line is None:
-        return None
-    lanes = tuple(name.strip() for name in line[2].split(",")) if line[2].strip() else ()
-    _lane_names(reader, lanes)
-    if line[1] == "table":
-        return _read_rows(reader, lanes=lanes)
-    parameters: list[tuple[str, int | str]] = []
-    for word in line[3].split():
-        key, _, value = word.partition("=")
-        if not NAME.fullmatch(key) or not (_INTEGER.fullmatch(value) or DOTTED.fullmatch(value)):
-            raise reader.error(f"{word[:40]!r} is not key=value")
-        parameters.append((key, int(value) if _INTEGER.fullmatch(value) else value))
-    return NamedOrder(schedule=line[1], lanes=lanes, parameters=tuple(parameters))
-
-
-def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
-    """Parse the rows ``0: down/0F0 (down/1F0|up/2B0) ..`` of an order table."""
-    rows: list[tuple[int, tuple[Entry, ...]]] = []
-    while (line := reader.next(_ROW)) is not None:
-        reader.place -= 1
-        entries = tuple(
-            _entry(reader, word, lanes=lanes) for word in re.sub(r" ?\| ?", "|", line[2]).split()
-        )
-        rows.append((_count(reader, line[1]), entries))
-        reader.place += 1
-    return Table(lanes=lanes, rows=tuple(rows))
-
-
-def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Entry:
-    """Parse one action, or an overlapped pair ``(down/1F0|up/2B0)``."""
-    if word.startswith("(") and word.endswith(")") and word.count("|") == 1:
-        overlapped_action, _, overlapping_action = word[1:-1].partition("|")
-        return _action(reader, overlapped_action, lanes=lanes), _action(
-            reader, overlapping_action, lanes=lanes
-        )
-    return _action(reader, word, lanes=lanes)
-
-
-def _action(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action:
-    """Parse one action: lane/chunk, a letter of F I W B R, microbatch[.slice]."""
-    match = _ACTION.fullmatch(word)
-    if match is None:
-        raise reader.error(
-            f"{word[:40]!r} is no action",
-            hint="lane/chunk, a letter of F I W B R, microbatch[.slice]: down/0F3",
-        )
-    if match[1] is None and len(lanes) != 1:
-        raise reader.error(f"{word[:40]!r} names no lane", hint=f"lanes: {', '.join(lanes[:8])}")
-    if match[1] is not None and match[1] not in lanes:
-        raise reader.error(f"{word[:40]!r}: unknown lane", hint=nearest(match[1], lanes))
-    return Action(
-        lane=lanes.index(match[1]) if match[1] is not None else 0,
-        chunk=_count(reader, match[2]),
-        kind=Kind(match[3]),
-        microbatch=_count(reader, match[4]),
-        slice=_count(reader, match[5]) if match[5] else 0,
-    )

@@ -26,7 +26,7 @@ from shardwright.program.strategy_rule_violations import runtime_violations
 from shardwright.runtime.framework_name_matching import nearest_runtime_name
 from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, is_runtime, load_runtime
-from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.schedule_placement import grid_schedule

@@ -1,229 +1,22 @@
-"""Input arrays of the B0 bound kernel: the members' price tables, table rows and pipelines."""
+"""Input arrays of the B0 bound kernel: price tables and pipelines; and its call for all members."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds.closed_form_bounds import bound_members
-from shardwright.cost.bounds.longest_path import jitter_factor
-from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.parallel_degree_columns import Rows
-from shardwright.cost.step.grid_bytes import reserve_factor
-from shardwright.cost.tables.distinct_rows import distinct_rows
-from shardwright.cost.tables.grid_memory_choices import TableRows
-from shardwright.cost.tables.mesh_table import lies_in_units, mesh_table
-from shardwright.cost.tables.model_layer_table import layer_table, tensor_groups_inside
-from shardwright.cost.tables.optimizer_update_bytes import (
-    frozen_shard_bytes,
-    host_update_rate,
-    narrow_copies,
-    own_gradient_bytes,
-    shard_bytes,
-    update_bytes,
-)
-from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, block_facts, layout_of
-from shardwright.cost.tables.table_cache import cached_table
+from shardwright.cost.tables.mesh_table import lies_in_units
+from shardwright.cost.tables.pipeline_chunk_layout import block_facts
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.identity_cache_keys import Same
 from shardwright.program.training_problem import Problem
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of, jitters
+from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.pipeline_block_arrays import grid_patterns
-from shardwright.search.grid.bounds.unequal_group_rows import LineRows, line_rows
-from shardwright.search.grid.members.axis_value_columns import distinct
-from shardwright.search.grid.members.device_meshes import MeshRows
-from shardwright.search.grid.members.enumerate_members import Members
-from shardwright.search.grid.members.zero_and_recompute_choices import legal_shards
-from shardwright.strategy.grid.model_size_facts import has_experts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """Price tables of a set of members, and the table rows of each choice without memory options.
-
-    Args:
-        layer_row, mesh_row: (outers,) rows; the layer row is that of the first module set, the mesh
-            row that of shard option 0 (of the meshes that copy tokens over tp if experts are cut
-            like the MLP).
-        layouts: blocks of every chunk, by (pp, vpp).
-        lines: rows of members whose groups differ in placement, which the tables price by the
-            cheapest placement of any group; None = not requested, or no such members.
-    """
-
-    members: Members
-    layers: LayerTable
-    meshes: MeshTable
-    layer_row: IntArray
-    mesh_row: IntArray
-    layouts: Mapping[tuple[int, int], ChunkLayout]
-    lines: LineRows | None = None
-
-    @property
-    def layer_rows(self) -> int:
-        """Number of layer rows under one set of recomputed modules."""
-        return len(self.layers.logits_bytes) // len(self.members.space.modules)
-
-    def priced(self, place: int) -> TableRows:
-        """Rows of the member at `place` in the price tables."""
-        i, redo, shard = self._table_place(place)
-        return TableRows(
-            layers=self.layers,
-            layer_row=int(self.layer_row[i]) + redo * self.layer_rows,
-            meshes=self.meshes,
-            mesh_row=int(self.mesh_row[i]) + shard,
-            layout=self.layouts[self._pipeline(i)],
-        )
-
-    def priced_by_way(self, place: int) -> tuple[TableRows, ...]:
-        """Table rows of a member for each placement of a device's groups, from `lines`."""
-        (i, redo, shard), lines = self._table_place(place), self.lines
-        assert lines is not None
-        ways, module_offset, layout = (
-            slice(lines.start[i], lines.start[i + 1]),
-            redo * lines.layer_rows,
-            self.layouts[self._pipeline(i)],
-        )
-        rows = zip(
-            (lines.layer_row[ways] + module_offset).tolist(),
-            (lines.mesh_row[ways] + shard).tolist(),
-            strict=True,
-        )
-        return tuple(
-            [
-                TableRows(
-                    layers=lines.layers,
-                    layer_row=layer_row,
-                    meshes=lines.meshes,
-                    mesh_row=mesh_row,
-                    layout=layout,
-                )
-                for layer_row, mesh_row in rows
-            ]
-        )
-
-    def _table_place(self, place: int) -> tuple[int, int, int]:
-        """Outer, recomputed module set and sharding group of a member, by number."""
-        chosen, choices = self.members.chosen(place), self.members.inner.choices
-        return (
-            chosen.outer,
-            int(choices.redo_modules[chosen.redo]),
-            int(choices.zero_shard[chosen.zero]),
-        )
-
-    def _pipeline(self, outer: int) -> tuple[int, int]:
-        """(pp, vpp) of an outer choice, which fixes all axes except the memory options."""
-        columns = self.members.outers.columns
-        return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(
-            columns["vpp"][outer]
-        )
-
-
-def prepare(problem: Problem, members: Members) -> Prepared:
-    """Compute the price tables of the members, with each distinct row priced once."""
-    layer_rows, layer_row = _layer_rows(problem, members)
-    layer_rows, place = cached_table(distinct_rows, problem, layer_rows)
-    layer_row = place[layer_row]
-    mesh_rows, shard = _mesh_rows(problem, members)
-    return Prepared(
-        members=members,
-        layers=cached_table(
-            layer_table,
-            problem,
-            layer_rows,
-            sets=len(members.space.modules),
-            modules=members.space.modules,
-        ),
-        meshes=cached_table(mesh_table, problem, mesh_rows, shard=shard),
-        layer_row=layer_row,
-        mesh_row=row_of_mesh(problem, members) * len(members.space.of("shard")),
-        layouts=layouts_of(problem, members),
-    )
-
-
-def with_lines(problem: Problem, prepared: Prepared, outers: BoolArray) -> Prepared:
-    """Add price rows along each chain of devices through pipelines with unequal process groups.
-
-    Only the marked outers count. A chain, or line, has one device of each pipeline rank.
-    """
-    members = prepared.members
-    is_cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (
-        row_of_mesh(problem, members) < len(members.meshes)
-    )
-    return replace(
-        prepared, lines=line_rows(problem, members, requested=outers, cut=is_cut.astype(np.int64))
-    )
-
-
-def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
-    """Blocks of every chunk of the members' pipelines, by (pp, vpp)."""
-    outer = members.outers.columns
-    first, last = members.space.first, members.space.last
-    pipelines, _ = distinct(
-        {"pp": members.meshes.columns["pp"][outer["mesh"]], "vpp": outer["vpp"]}
-    )
-    splits = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
-    return {
-        (pp, vpp): layout_of(problem.model, pp=pp, vpp=vpp, first=first, last=last)
-        for pp, vpp in splits
-    }
-
-
-_MESH_ROW: Final = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
-
-
-def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
-    """Distinct layer-table rows of the outers, and each outer's row."""
-    outer, mesh = members.outers.columns, members.meshes.columns
-    mesh_of = outer["mesh"]
-    columns = {name: mesh[name][mesh_of] for name in _MESH_ROW}
-    inside = tensor_groups_inside(Rows(columns=mesh), island=problem.cluster.node.island)
-    columns["within"] = inside[mesh_of].astype(np.int64)
-    if not has_experts(problem.model):
-        columns |= {name: np.ones_like(mesh_of) for name in ("dp", "pp", "s_dp", "s_pp")}
-    # A group of one has no place on the network.
-    columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
-    columns["s_cp"] = np.where(columns["cp"] > 1, columns["s_cp"], 1)
-    columns |= {
-        "sp": outer["sp"],
-        "ulysses": outer["ulysses"],
-        "gather": outer["gather"],
-        "mbs": outer["mbs"],
-    }
-    distinct_rows_, place = distinct(columns)
-    return Rows(columns=distinct_rows_), place
-
-
-def rows_of_meshes(problem: Problem, meshes: MeshRows) -> Rows:
-    """Mesh-table rows: each mesh with the stream cut over tp, then, with experts, with copies.
-
-    Ranks with copies of the stream hold other parts of the experts.
-    """
-    times = 1 + has_experts(problem.model)
-    columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
-    ones = np.ones_like(columns["tp"])
-    cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(meshes))
-    return Rows(
-        columns=columns
-        | {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones}
-    )
-
-
-def row_of_mesh(problem: Problem, members: Members) -> IntArray:
-    """(outers,) row of each outer's mesh among `rows_of_meshes`."""
-    outer = members.outers.columns
-    copied = (
-        has_experts(problem.model)
-        & (outer["sp"] == 0)
-        & (members.meshes.columns["tp"][outer["mesh"]] > 1)
-    )
-    row: IntArray = outer["mesh"] + copied * len(members.meshes)
-    return row
 
 
 def block_repeats(problem: Problem) -> FloatArray:
@@ -232,18 +25,6 @@ def block_repeats(problem: Problem) -> FloatArray:
     for run in problem.model.runs:
         repeats[run.block] += run.count
     return repeats
-
-
-def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
-    """Mesh-table rows crossed with sharding group sizes; an illegal size stands for all holders."""
-    rows, shards = (
-        rows_of_meshes(problem, members.meshes),
-        [int(s) for s in members.space.of("shard")],
-    )
-    columns = {name: np.repeat(column, len(shards)) for name, column in rows.columns.items()}
-    return Rows(columns=columns), legal_shards(
-        Rows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows))
-    )
 
 
 _SUMS: Final = (
@@ -340,61 +121,6 @@ def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArra
     }
     patterns, row = grid_patterns(problem, members.space, prepared.layouts, pipelines, units=units)
     return patterns, row, np.where(crosses_several, prepared.layers.border[..., 0].size, 0)
-
-
-def least_jitter(problem: Problem, devices: int) -> float:
-    """Jitter factor for a lower bound: the step's factor, reduced by the rounding of clocks.
-
-    Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
-    """
-    return jitter_factor(problem, devices) * (1 - 1e-6)
-
-
-def jitters(problem: Problem, devices: IntArray) -> FloatArray:
-    """(n,) jitter factors for lower bounds of many plans, by their numbers of devices."""
-    numbers, place = np.unique(devices, return_inverse=True)
-    return _jitters(Same(problem), tuple(numbers.tolist()))[place.reshape(-1)]
-
-
-@lru_cache(maxsize=64)
-def _jitters(problem: Same[Problem], devices: tuple[int, ...]) -> FloatArray:
-    """Cached jitter factors for each number of devices."""
-    return np.array([least_jitter(problem.value, number) for number in devices])
-
-
-def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
-    """Constants of the problem for the B0 kernel."""
-    device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
-    kinds = [i for i, b in enumerate(problem.model.blocks) if b.is_layer]
-    return Facts(
-        # Reserved bytes are whole, rounded down: less than one more byte still fits.
-        capacity=capacity + 1.0,
-        workspace=float(runtime.workspace_bytes),
-        context=float(context_bytes(problem)),
-        # As if all parameters were as narrow as those of GEMMs: at most the bytes of any mixture.
-        parameter_bytes=job.parameter.bits / 8 + min(narrow_copies(problem), 0.0),
-        shard_bytes=shard_bytes(problem),
-        frozen_shard_bytes=frozen_shard_bytes(problem),
-        gradient_bytes=runtime.gradient_dtype.bits / 8,
-        own_gradient_bytes=float(own_gradient_bytes(problem)),
-        state_bytes=float(problem.optimizer.state_bytes),
-        prefetch=float(runtime.gather_prefetch),
-        reuse=float(runtime.reuse_elements),
-        update_bytes=update_bytes(problem),
-        bandwidth=device.memory_bandwidth * device.element_efficiency,
-        host_rate=host_update_rate(problem, zero=0),
-        left_rate=host_update_rate(problem, zero=2),
-        jitter=least_jitter(problem, devices),
-        every_microbatch=runtime.reduce_every_microbatch,
-        gradients_leave=runtime.gradients_on_host,
-        overlap_gather=runtime.overlap_param_gather,
-        blocks_plain=runtime.blocks_sends(1),
-        blocks_several=runtime.blocks_sends(2),
-        layer_block=kinds[0] if len(kinds) == 1 else -1,
-        blocks=len(problem.model.blocks),
-        layer_rows=0,
-        reserve=reserve_factor(problem),
-    )
 
 
 def bound_all(

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared
+from shardwright.search.grid.bounds.member_price_tables import Prepared
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 _ROUNDED = 8.0

@@ -36,7 +36,9 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared, block_repeats, jitters
+from shardwright.search.grid.bounds.bound_kernel_constants import jitters
+from shardwright.search.grid.bounds.bound_kernel_inputs import block_repeats
+from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.nearest_group_layer_times import KIND, NearLayers, near_layers
 from shardwright.search.grid.members.axis_value_columns import (
     Columns,

@@ -18,7 +18,7 @@ from shardwright.cost.step.grid_bytes import (
 )
 from shardwright.cost.tables.grid_memory_choices import grid_choices
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared
+from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.members.enumerate_members import member_grid
 
 

@@ -19,13 +19,10 @@ from shardwright.cost.tables.mesh_table import scale_waits, untimed_table
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_inputs import (
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of, jitters
+from shardwright.search.grid.bounds.bound_kernel_inputs import block_repeats, bound_with, costs_of
+from shardwright.search.grid.bounds.member_price_tables import (
     Prepared,
-    block_repeats,
-    bound_with,
-    costs_of,
-    facts_of,
-    jitters,
     layouts_of,
     row_of_mesh,
     rows_of_meshes,

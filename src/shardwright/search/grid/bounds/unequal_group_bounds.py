@@ -20,7 +20,9 @@ from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.grid_seconds import StepCosts, step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_inputs import Prepared, costs_in, jitters
+from shardwright.search.grid.bounds.bound_kernel_constants import jitters
+from shardwright.search.grid.bounds.bound_kernel_inputs import costs_in
+from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.pipeline_block_arrays import Pattern, line_pattern, stacked
 from shardwright.search.grid.bounds.unequal_group_rows import LineRows
 from shardwright.search.grid.members.axis_value_columns import first_of_each

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.strategy.grid.grid_rules import GridFacts, legal_rows
+from shardwright.strategy.grid.grid_rule_violations import legal_rows
+from shardwright.strategy.grid.grid_rules import GridFacts
 
 Columns = dict[str, IntArray]
 

@@ -1,4 +1,4 @@
-"""Runtime options that a search tries by default, and the ladder of recomputed module sets."""
+"""Runtime options and recomputed module sets that a search tries by default."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import (
-    BY_NAME,
-    OF_EXPERTS,
-    in_vocabulary_order,
-    offered_values,
-)
+from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
+from shardwright.runtime.runtime_options import offered_values
 from shardwright.strategy.grid.model_size_facts import has_experts
 
 LADDER: Final[tuple[str, ...]] = (
@@ -151,3 +148,8 @@ def _recomputed_by_block(problem: Problem) -> tuple[frozenset[str], ...]:
         recomputed_operators(block.operators, problem.runtime).again
         for block in problem.model.blocks
     )
+
+
+def has_one_layer_kind(model: Model) -> bool:
+    """True if all layers are of one kind; only then is a recomputed layer count searched."""
+    return sum(b.is_layer for b in model.blocks) == 1

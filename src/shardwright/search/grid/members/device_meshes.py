@@ -12,7 +12,8 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.grid.members.axis_value_columns import Columns, select
 from shardwright.search.grid.members.grid_search_space import AXES, Space
-from shardwright.strategy.grid.grid_rules import GridFacts, legal_rows
+from shardwright.strategy.grid.grid_rule_violations import legal_rows
+from shardwright.strategy.grid.grid_rules import GridFacts
 
 MESH: Final = ("tp", "cp", "pp", "ep", "etp", "dp")
 

@@ -21,7 +21,7 @@ from shardwright.cost.bounds.closed_form_arrays import (
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import in_vocabulary_order
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.members.axis_value_columns import (
     Columns,
     extended,
@@ -29,11 +29,13 @@ from shardwright.search.grid.members.axis_value_columns import (
     select,
 )
 from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes
-from shardwright.search.grid.members.grid_search_space import Space, require_searchable
+from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.pinned_and_excluded_values import require_searchable
 from shardwright.search.grid.members.zero_and_recompute_choices import MemoryColumns, memory_choices
 from shardwright.strategy.grid.expert_mesh import FOLDED, mesh_folds
-from shardwright.strategy.grid.grid_rules import GridFacts, largest_chunk, legal_rows, unlike_stages
-from shardwright.strategy.grid.layers_per_chunk import largest_chunks
+from shardwright.strategy.grid.grid_rule_violations import legal_rows
+from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.layers_per_chunk import largest_chunk, largest_chunks, unlike_stages
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 SCHEDULES = {

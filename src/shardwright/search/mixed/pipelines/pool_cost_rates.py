@@ -1,4 +1,4 @@
-"""Cost rate of each device pool, in dollars or joules a second."""
+"""Cost rate of each device pool, in dollars or joules a second, and the goal of a search."""
 
 from __future__ import annotations
 
@@ -112,3 +112,16 @@ def _no_price(cluster: Cluster, pool: DevicePool) -> UsageError:
             f" {GIVE_A_PRICE}"
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Goal of a search: the objective, and an upper limit in dollars an hour on the rent of a plan.
+
+    Args:
+        objective: one of `search_request.OBJECTIVES`.
+        budget: dollars an hour; inf = no limit.
+    """
+
+    objective: str = TIME
+    budget: float = inf

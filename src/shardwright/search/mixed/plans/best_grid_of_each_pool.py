@@ -15,9 +15,13 @@ from shardwright.hardware.limit_or_scale_cluster import limit_devices
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem
+from shardwright.runtime.framework_description import Options
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.grid_search_space import Space, requested, standard_space
+from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.search.grid.members.pinned_and_excluded_values import requested
+from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import move_to_pool
 from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
@@ -224,3 +228,9 @@ def simulate_in_cluster(state: SearchState, pool: DevicePool, answer: Answer | f
         lower_bound_s=certificate.lower_bound_s,
         stopped_at=certificate.stopped_at,
     )
+
+
+def option_rows(singles: list[PoolResult], choices: PinnedValues) -> tuple[Options, ...]:
+    """Distinct runtime options of the pools' best grids; the pinned options where no grid fits."""
+    rows = [one.answer.grid.options for one in singles if one.answer is not None]
+    return tuple(dict.fromkeys(rows)) or (in_vocabulary_order(choices.options),)

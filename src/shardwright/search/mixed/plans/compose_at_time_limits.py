@@ -387,20 +387,6 @@ def composable_subspaces(pipelines: PricedPipelines) -> tuple[Subspace, ...]:
     return subspaces if pipelines.is_whole else subspaces[:1]
 
 
-def full_subspace(
-    pipelines: PricedPipelines, *, sharded: bool = False, alone: bool = False
-) -> Subspace:
-    """Subspace of all replica counts, node counts and tensor parallel degrees."""
-    stage_costs = pipelines.stage_costs
-    return Subspace(
-        replicas=(1, stage_costs.most_replicas),
-        tp=stage_costs.least_tp,
-        nodes=(0.0, stage_costs.nodes),
-        sharded=sharded,
-        alone=alone,
-    )
-
-
 def first_limit(
     pipelines: PricedPipelines, subspace: Subspace, *, latest_limit_s: float
 ) -> tuple[float, ShapeMicrobatches | None]:

@@ -19,13 +19,13 @@ from shardwright.search.mixed.pipelines.column_generation_pricing import (
 )
 from shardwright.search.mixed.pipelines.pipelines_by_pool_subset import pool_layer_rates
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
-from shardwright.search.mixed.plans.compose_at_time_limits import full_subspace
 from shardwright.search.mixed.plans.plan_search_state import (
     Lanes,
     MixedCandidate,
     SearchState,
     make_candidate,
 )
+from shardwright.search.mixed.stages.subspaces_and_stage_costs import full_subspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,9 @@ def compose_one_shape(
             tasks,
             pipelines,
             options,
-            pipelines.values(full_subspace(pipelines, sharded=sharded, alone=sharded), limit),
+            pipelines.values(
+                full_subspace(pipelines.stage_costs, sharded=sharded, alone=sharded), limit
+            ),
             place,
         )
 

@@ -11,8 +11,8 @@ from typing import Final
 from shardwright.errors import UsageError, nearest
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
-from shardwright.runtime.runtime_options import BY_NAME
-from shardwright.search.grid.members.grid_search_space import PINNABLE
+from shardwright.runtime.option_vocabulary import BY_NAME
+from shardwright.search.grid.members.pinned_and_excluded_values import PINNABLE
 
 FREE: Final = ("tp", "mbs")
 """Stage axes whose values are searched; for models with experts also ep."""

@@ -17,7 +17,7 @@ from shardwright.errors import UsageError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_inputs import facts_of
+from shardwright.search.grid.bounds.bound_kernel_constants import facts_of
 from shardwright.search.mixed.stages.allowed_layer_cuts import (
     LAYER,
     LayerPattern,

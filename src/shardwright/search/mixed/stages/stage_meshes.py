@@ -8,7 +8,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 

@@ -246,6 +246,19 @@ def _updates(problem: Problem, table: StageTable, sharers: StateSharers) -> Floa
     return result
 
 
+def full_subspace(
+    stage_costs: MixedStageCosts, *, sharded: bool = False, alone: bool = False
+) -> Subspace:
+    """Subspace of all replica counts, node counts and tensor parallel degrees."""
+    return Subspace(
+        replicas=(1, stage_costs.most_replicas),
+        tp=stage_costs.least_tp,
+        nodes=(0.0, stage_costs.nodes),
+        sharded=sharded,
+        alone=alone,
+    )
+
+
 def root_subspaces(stage_costs: MixedStageCosts) -> tuple[Subspace, ...]:
     """Subspaces that together cover the space, before any split.
 
