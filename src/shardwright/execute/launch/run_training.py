@@ -44,10 +44,11 @@ from shardwright.execute.numerics.base.run_precision import (
     precision_of,
     uniform_precision,
 )
+from shardwright.execute.training.device_training_state import prepare_training
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_loop import StepReport, prepare_training
+from shardwright.execute.training.training_loop import StepReport
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.hardware.device_topology import network_units
 from shardwright.model.ir.model_graph import Model
