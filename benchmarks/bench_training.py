@@ -12,13 +12,11 @@ from torch.nn import functional
 
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.native.decoder_module import NativeStage
+from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step_on_virtual_devices import prepare_step, single_device_plan
-from shardwright.execute.training.training_loop import (
-    create_device_state,
-    prepare_training,
-    step_task,
-)
+from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
+from shardwright.execute.training.training_loop import step_task
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

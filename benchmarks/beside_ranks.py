@@ -26,14 +26,15 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.bench_training import RULE, SAMPLES, SIZES, TOKENS, decoder
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.native.decoder_module import NativeStage
-from shardwright.execute.training.step_on_virtual_devices import prepare_step, single_device_plan
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     create_device_state,
     prepare_training,
-    step_task,
 )
+from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
+from shardwright.execute.training.training_loop import step_task
 from shardwright.execute.transport.group_collectives import GLOO
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 from shardwright.job.training_job import SequenceLength, TrainingJob

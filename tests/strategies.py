@@ -5,14 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.model.blocks.dense_blocks import (
-    attention_operators,
-    decoder_block,
-    embedding_block,
-    head_block,
-    norm,
-    residual,
-)
+from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
+from shardwright.model.blocks.dense_operators import attention_operators, norm, residual
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run

@@ -27,7 +27,7 @@ from shardwright.execute.device_state.zero_shards import (
 from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.interpreter.gather_and_reduce_hooks import bucket_gradients
 from shardwright.execute.numerics.base.run_precision import uniform_precision
-from shardwright.execute.training.training_loop import PreparedTraining, prepare_training
+from shardwright.execute.training.device_training_state import PreparedTraining, prepare_training
 from shardwright.execute.transport.communication_requests import (
     GroupExchange,
     Post,

@@ -9,7 +9,7 @@ import pytest
 import shardwright
 from shardwright.api.compare_strategies import compare
 from shardwright.cli.main import run
-from shardwright.cli.parsing.shared_options import read_prices, read_tokens
+from shardwright.cli.parsing.parse_memory_and_cost import read_prices, read_tokens
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator_names
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names

@@ -18,8 +18,8 @@ from shardwright.cli.main import help_text, run
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.cli.terminal.output_and_progress import show as show_on_screen
 from shardwright.cli.verb_table import VERBS
-from shardwright.report.screens.plan_screen import section
 from shardwright.report.terminal_table import plain_table
+from shardwright.report.titled_sections import section
 from tests.cli.screens import CATALOGS, SCREENS, answering, write_files
 from tests.golden.files import assert_golden
 from tests.registries import place, require_same_members

@@ -8,15 +8,17 @@ from shardwright.api.searches.grid_search import plan
 from shardwright.cli.terminal.output_and_progress import WIDTH, plain
 from shardwright.files.stored_plan_and_simulation import plan_document
 from shardwright.hardware.catalog.list_prices import ListPrice
+from shardwright.report.screens.alternatives_table import (
+    distinct_alternatives,
+    main_changes,
+    strategy_difference,
+)
 from shardwright.report.screens.memory_table import equal_ranks
 from shardwright.report.screens.plan_check_screen import render_checked
 from shardwright.report.screens.plan_screen import (
-    distinct_alternatives,
-    main_changes,
     render_answer,
     render_explanation,
     render_simulation,
-    strategy_difference,
 )
 from shardwright.report.screens.strategy_comparison_screen import render_comparison
 from shardwright.search.comparison_row import Compared

@@ -19,7 +19,7 @@ from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
 from shardwright.api.searches import grid_search
 from shardwright.cli.main import help_text, run
-from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.terminal.output_and_progress import progress
 from shardwright.cli.verb_table import VERBS
 from shardwright.errors import InfeasibleError, UsageError
@@ -355,24 +355,24 @@ def test_help_loads_no_verb(capsys: pytest.CaptureFixture[str]) -> None:
     ("text", "value"), [("4", (4 * GIB, 0.0)), ("0.5 GiB", (GIB // 2, 0.0)), ("12.5%", (0, 0.125))]
 )
 def test_memory_reserve(text: str, value: tuple[int, float]) -> None:
-    assert shared_options.read_reserve(text) == value
+    assert parse_memory_and_cost.read_reserve(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "100%", "-5%", "4 GB"])
 def test_bad_memory_reserve(text: str) -> None:
     with pytest.raises(UsageError):
-        shared_options.read_reserve(text)
+        parse_memory_and_cost.read_reserve(text)
 
 
 @pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0", 0.0), (" 12.5 % ", 0.125)])
 def test_headroom(text: str, value: float) -> None:
-    assert shared_options.read_headroom(text) == value
+    assert parse_memory_and_cost.read_headroom(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "100%", "5 GiB", "1e1", "٥"])
 def test_bad_headroom(text: str) -> None:
     with pytest.raises(UsageError, match="is not a percentage"):
-        shared_options.read_headroom(text)
+        parse_memory_and_cost.read_headroom(text)
 
 
 def _clock(times: list[float]) -> Callable[[], float]:

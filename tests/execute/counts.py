@@ -18,8 +18,8 @@ from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.cost.tables.recompute_and_offload import named_operators
 from shardwright.execute.device_state.operators_across_positions import is_gathered
 from shardwright.execute.device_state.parameter_store import seeded, whole_shape
-from shardwright.execute.interpreter import run_layer
-from shardwright.execute.interpreter.device_step import PreparedStep as Known
+from shardwright.execute.interpreter import layer_backward, layer_forward
+from shardwright.execute.interpreter.prepared_step import PreparedStep as Known
 from shardwright.execute.interpreter.stage_layers import stage_nodes
 from shardwright.execute.numerics.attention import attention_operator
 from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys
@@ -30,7 +30,8 @@ from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import narrowest_model
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.step_on_virtual_devices import StepResult, prepare_step, run_step
+from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.step_on_virtual_devices import StepResult, run_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import Answer, Task
 from shardwright.execute.transport.operator_share import OperatorShare
@@ -88,7 +89,8 @@ def ran(problem: Problem) -> Ran:
     trace, products = CommunicationRecord(), CountedProducts()
     source, batch = seeded(problem.model, seed=0), random_batch(problem.model, problem.job, seed=0)
     with (
-        mock.patch.object(run_layer, "numerics_of", products),
+        mock.patch.object(layer_forward, "numerics_of", products),
+        mock.patch.object(layer_backward, "numerics_of", products),
         mock.patch.object(attention_operator, "attend_to_keys", products.met),
     ):
         result = run_step(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from shardwright.errors import ShardwrightError
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.training.router_checks import require_trainable
 from shardwright.execute.training.step_on_virtual_devices import (
     StepResult,

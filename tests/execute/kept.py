@@ -10,9 +10,10 @@ import torch
 
 from shardwright.execute.device_state.parameter_store import Key
 from shardwright.execute.device_state.saved_layer_state import LayerState
-from shardwright.execute.interpreter.device_step import Walker, device_task
+from shardwright.execute.interpreter.chunk_passes import Walker
+from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import prepare_training
+from shardwright.execute.training.device_training_state import prepare_training
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.hardware.cluster_expression import parse_cluster

@@ -24,8 +24,9 @@ from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
 from shardwright.execute.native.rank_engine import NativeEngine
 from shardwright.execute.native.step_events import native_recorder
 from shardwright.execute.native.train_grid import train_native
+from shardwright.execute.training.device_training_state import prepare_training
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.training_loop import StepReport, prepare_training
+from shardwright.execute.training.training_loop import StepReport
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardwright.execute.checkpoints.save_and_resume import (
+from shardwright.execute.checkpoints.write_checkpoint import (
     begin_checkpoint,
     finish_checkpoint,
     write_device,
 )
-from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
+from shardwright.execute.training.device_training_state import DeviceState, PreparedTraining
 
 
 def save(members: Mapping[int, DeviceState], known: PreparedTraining, root: Path) -> Path:

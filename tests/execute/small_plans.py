@@ -9,17 +9,17 @@ from functools import lru_cache, partial
 import torch
 
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.proof.narrower_model import narrower_model
-from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
-    StepReport,
     create_device_state,
     prepare_training,
 )
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
+from shardwright.execute.training.training_loop import StepReport
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

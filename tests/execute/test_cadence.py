@@ -12,10 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.zero_shards import Bucket
-from shardwright.execute.interpreter.device_step import Walker, device_task
+from shardwright.execute.interpreter.chunk_passes import Walker
+from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.interpreter.gather_and_reduce_hooks import BucketHooks
 from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
-from shardwright.execute.training.training_loop import PreparedTraining
+from shardwright.execute.training.device_training_state import PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process

@@ -20,23 +20,21 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints import save_and_resume as checkpoint
+from shardwright.execute.checkpoints import read_checkpoint as reading
 from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
+from shardwright.execute.checkpoints.checkpoint_format import METADATA, tensor_name
 from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
-from shardwright.execute.checkpoints.save_and_resume import (
-    METADATA,
-    SavedCheckpoint,
+from shardwright.execute.checkpoints.read_checkpoint import SavedCheckpoint, read_checkpoint
+from shardwright.execute.checkpoints.resume_device_state import resume_device
+from shardwright.execute.checkpoints.write_checkpoint import (
     begin_checkpoint,
     finish_checkpoint,
-    read_checkpoint,
-    resume_device,
-    tensor_name,
     write_device,
 )
 from shardwright.execute.device_state.flat_tensor_boxes import box_views
 from shardwright.execute.device_state.parameter_store import Key, box_slice, seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     create_device_state,
@@ -192,13 +190,13 @@ def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPat
     """Every element that a device asks for is one that it keeps."""
     small = PLANS["tp2 then dp2"]
     known, asked = small.known(), []
-    original = checkpoint.read_pieces
+    original = reading.read_pieces
 
     def counted(pieces: list[CheckpointPiece], *others: object) -> None:
         asked.extend(pieces)
         original(pieces, *others)
 
-    monkeypatch.setattr(checkpoint, "read_pieces", counted)
+    monkeypatch.setattr(reading, "read_pieces", counted)
     own = resume_device(
         0, known, read_checkpoint(saved, model=small.model), source=seeded(small.model, seed=1)
     )

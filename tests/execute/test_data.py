@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import DataError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.training import token_files
+from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.token_batches import open_tokens, permuted_position
@@ -28,7 +29,6 @@ from shardwright.execute.training.tokenizer import (
     tokenise,
     tokenise_shipped,
 )
-from shardwright.execute.training.training_loop import create_device_state, prepare_training
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.execute.training.device_training_state import DeviceState, PreparedTraining
 from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
 from shardwright.execute.transport.in_process_transport import run_in_process
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train

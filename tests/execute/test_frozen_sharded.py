@@ -14,15 +14,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.cost.gradients.plan_synchronisation import device_sync_table
-from shardwright.execute.checkpoints.save_and_resume import (
+from shardwright.execute.checkpoints.read_checkpoint import read_checkpoint
+from shardwright.execute.checkpoints.resume_device_state import resume_device
+from shardwright.execute.checkpoints.write_checkpoint import (
     begin_checkpoint,
     finish_checkpoint,
-    read_checkpoint,
-    resume_device,
     write_device,
 )
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.training.training_loop import DeviceState, PreparedTraining
+from shardwright.execute.training.device_training_state import DeviceState, PreparedTraining
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.distillation import with_teacher

@@ -20,7 +20,7 @@ from shardwright.execute.numerics.attention.fused_kernel_calls import (
 from shardwright.execute.numerics.attention.fused_torch_kernels import CpuFlash
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.blocks.dense_blocks import core_operator
+from shardwright.model.blocks.dense_operators import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.program.layout.tensor_layout import Indices, count
 from tests.execute.lockstep import place_of, run

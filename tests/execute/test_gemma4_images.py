@@ -16,7 +16,7 @@ pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.interpreter import run_layer
+from shardwright.execute.interpreter import layer_inputs
 from shardwright.execute.numerics.attention import unfused_attention
 from shardwright.execute.numerics.images import patch_embedding, patch_pooling
 from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
@@ -255,10 +255,10 @@ def causal(patch: pytest.MonkeyPatch) -> None:
 
 
 def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    rows = run_layer._own_rows
+    rows = layer_inputs.own_rows
     patch.setattr(
-        run_layer,
-        "_own_rows",
+        layer_inputs,
+        "own_rows",
         lambda whole, *at: rows(whole, *at) / 2 + 0.5 if whole.dim() == 3 else rows(whole, *at),
     )
 

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.interpreter import device_step as device_walk
+from shardwright.execute.interpreter import chunk_passes
 from shardwright.execute.numerics.images.image_token_positions import require_one_row
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
@@ -39,7 +39,7 @@ def refused(config: Config, places: np.ndarray, monkeypatch: pytest.MonkeyPatch)
         .masked_fill(text[0] == image.token, image.token - 1)
         .masked_fill(torch.from_numpy(places), image.token)
     )
-    monkeypatch.setattr(device_walk, "run_forward", None)
+    monkeypatch.setattr(chunk_passes, "run_forward", None)
     with pytest.raises(DataError) as raised:
         run_step(
             model,

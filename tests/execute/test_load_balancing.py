@@ -19,6 +19,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.proof.narrower_model import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step_on_virtual_devices import (
@@ -27,7 +28,6 @@ from shardwright.execute.training.step_on_virtual_devices import (
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.training.training_loop import create_device_state, prepare_training
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob

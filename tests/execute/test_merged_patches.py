@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.numerics.images.merged_tokens import (
     fold_elements,
     merge_neighbours,
@@ -20,8 +20,8 @@ from shardwright.execute.numerics.images.merged_tokens import (
     unfold_elements,
 )
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.training.prepare_step import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import (
-    prepare_step,
     run_step,
     single_device_plan,
     step_differences,

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.device_state import gradient_reduction as gradients
 from shardwright.execute.device_state import parameter_store as device_parameters
 from shardwright.execute.interpreter import earlier_slice_tensors as earlier_slices
-from shardwright.execute.interpreter import run_layer
+from shardwright.execute.interpreter import layer_inputs
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.redistribution import edge_layouts
@@ -91,10 +91,10 @@ def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def positions_begin_at_zero(patch: pytest.MonkeyPatch) -> None:
-    rows = run_layer._own_rows
+    rows = layer_inputs.own_rows
     patch.setattr(
-        run_layer,
-        "_own_rows",
+        layer_inputs,
+        "own_rows",
         lambda whole, samples, positions: rows(
             whole, samples, ((0, sum(b - a for a, b in positions)),)
         ),

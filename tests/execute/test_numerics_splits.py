@@ -10,13 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import embedding_block, head_block
+from shardwright.model.blocks.dense_operators import (
     QkNorm,
     attention_operators,
     core_operator,
     distance_table,
-    embedding_block,
-    head_block,
     hidden_extent,
     linear,
     mlp_operators,

@@ -12,11 +12,12 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
-from shardwright.execute.checkpoints.save_and_resume import read_checkpoint, resume_device
+from shardwright.execute.checkpoints.read_checkpoint import read_checkpoint
+from shardwright.execute.checkpoints.resume_device_state import resume_device
 from shardwright.execute.device_state.activation_offload import offload_tensor, restore_tensor
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.training.training_loop import PreparedTraining, prepare_training
+from shardwright.execute.training.device_training_state import PreparedTraining, prepare_training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small

@@ -26,12 +26,12 @@ from shardwright.execute.numerics.attention.fused_torch_kernels import CudaEffic
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.training.device_training_state import (
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.transport.communication_requests import GroupExchange, Reduce, Task
 from shardwright.execute.transport.concurrent_side_tasks import StreamSideTasks
 from shardwright.job.training_job import TrainingJob

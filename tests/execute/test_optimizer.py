@@ -20,6 +20,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.device_state.zero_shards import ShardGroup
 from shardwright.execute.numerics.base.run_precision import uniform_precision
+from shardwright.execute.training.device_training_state import create_device_state
 from shardwright.execute.training.optimizer import (
     BLOCK,
     AdamW,
@@ -29,7 +30,6 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
-from shardwright.execute.training.training_loop import create_device_state
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings, plan_holdings
 from shardwright.program.zero_sharding import shard_rules

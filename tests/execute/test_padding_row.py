@@ -14,9 +14,9 @@ pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.checkpoints.save_and_resume import SavedSource, read_checkpoint
+from shardwright.execute.checkpoints.read_checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.device_state.parameter_store import seeded, whole_shape
-from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.proof.prove_plan import PlanProof, prove_plan
 from shardwright.execute.proof.shorter_step import num_operators
-from shardwright.execute.training.step_on_virtual_devices import prepare_step, single_device_plan
+from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.trained_parameters import trained

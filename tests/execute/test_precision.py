@@ -15,14 +15,14 @@ from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.numerics.base.run_precision import RunPrecision, precision_of
-from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
-    StepReport,
     prepare_training,
 )
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
+from shardwright.execute.training.training_loop import StepReport
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.hardware.cluster_expression import parse_cluster

@@ -19,8 +19,8 @@ from shardwright.execute.numerics.attention.indexer_key_selection import (
 )
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
+from shardwright.execute.training.prepare_step import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import (
-    prepare_step,
     run_step,
     single_device_plan,
     step_differences,

@@ -19,7 +19,7 @@ from shardwright.execute.numerics.attention import attention_by_key_block, score
 from shardwright.execute.numerics.attention.position_masks import may_see, visibility_mask
 from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.blocks.dense_blocks import core_operator, distance_table
+from shardwright.model.blocks.dense_operators import core_operator, distance_table
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator
 from shardwright.program.layout.tensor_layout import Indices
 from tests.execute.lockstep import made_weights, place_of, run

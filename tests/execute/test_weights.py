@@ -28,7 +28,7 @@ from shardwright.execute.weights.stored_tensor_layout import adapter_keys, store
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.families.numerical_settings import differences
+from shardwright.model.families.uncomputed_differences import differences
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.trained_parameters import trained

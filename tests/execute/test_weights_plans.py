@@ -11,14 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.checkpoints.save_and_resume import SavedSource, read_checkpoint
+from shardwright.execute.checkpoints.read_checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.device_state.parameter_store import whole_shape
-from shardwright.execute.training.step_on_virtual_devices import single_device_plan
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.training.device_training_state import (
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
+from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.weights import read_weights
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.stored_settings import stored_settings

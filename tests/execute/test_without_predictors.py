@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.training.training_loop import create_device_state, prepare_training
+from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.weights.checkpoint_to_weights import write_checkpoint_weights
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.interpreter.step_recorder import Recorder
-from shardwright.execute.training.training_loop import (
-    DeviceState,
-    PreparedTraining,
-    StepReport,
-    step_task,
-)
+from shardwright.execute.training.device_training_state import DeviceState, PreparedTraining
+from shardwright.execute.training.training_loop import StepReport, step_task
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.in_process_transport import run_in_process
 

@@ -13,14 +13,14 @@ from typing import Final
 
 from shardwright.calibrate.kineto_trace import parse_kineto
 from shardwright.calibrate.nccl_tests_output import parse_nccl_tests
-from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
-from shardwright.cli.parsing.shared_options import (
-    read_choices,
+from shardwright.cli.parsing.parse_memory_and_cost import (
     read_headroom,
     read_prices,
     read_reserve,
     read_tokens,
 )
+from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
+from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.canonical_json import to_text

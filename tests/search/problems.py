@@ -9,14 +9,8 @@ from math import prod
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.blocks.dense_blocks import (
-    attention_operators,
-    decoder_block,
-    embedding_block,
-    head_block,
-    norm,
-    residual,
-)
+from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
+from shardwright.model.blocks.dense_operators import attention_operators, norm, residual
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import INPUT, Block

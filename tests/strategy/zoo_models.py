@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.model.blocks.dense_blocks import (
-    decoder_block,
-    embedding_block,
-    mlp_operators,
-    residual,
-)
+from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block
+from shardwright.model.blocks.dense_operators import mlp_operators, residual
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run

@@ -11,12 +11,12 @@ from shardwright.arrays import IntArray
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.model.blocks.dense_blocks import (
-    attention_operators,
     decoder_block,
     embedding_block,
     head_block,
     layer_block,
 )
+from shardwright.model.blocks.dense_operators import attention_operators
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model, Run

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from shardwright.api.launches import launch_advice
 from shardwright.api.request_to_problem import load_cluster
-from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
 from shardwright.cli.parsing.verb_from_function import verb
@@ -66,7 +66,7 @@ def advise(
         )
     *paths, model, cluster = files
     length = read_count(seq_len, flag="--seq-len") if seq_len else 0
-    reserve_bytes, reserve_fraction = shared_options.read_reserve(platform.memory_reserve)
+    reserve_bytes, reserve_fraction = parse_memory_and_cost.read_reserve(platform.memory_reserve)
     request = Request(
         model=model,
         cluster=cluster,

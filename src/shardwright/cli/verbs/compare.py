@@ -6,7 +6,7 @@ from typing import Annotated
 
 from shardwright.api import compare_strategies
 from shardwright.cli import prediction_exit_code as verdict
-from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
@@ -51,8 +51,8 @@ def compare(
             request,
             clusters=clusters,
             strategies=texts,
-            tokens=shared_options.read_tokens(training_cost.tokens),
-            prices=shared_options.read_prices(training_cost.price),
+            tokens=parse_memory_and_cost.read_tokens(training_cost.tokens),
+            prices=parse_memory_and_cost.read_prices(training_cost.price),
             progress=report,
         )
     screen.print_answer(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from shardwright.api import request_to_problem
 from shardwright.api.searches import grid_search
 from shardwright.cli import prediction_exit_code as verdict
-from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Option, group
 from shardwright.cli.parsing.parse_token_counts import AUTO
 from shardwright.cli.parsing.verb_from_function import verb
@@ -204,8 +204,8 @@ def plan(
     automatic = job.global_batch.startswith(AUTO)
     _refuse_unused_options(search, automatic=automatic, output=output)
     tokens, prices = (
-        shared_options.read_tokens(training_cost.tokens),
-        shared_options.read_prices(training_cost.price),
+        parse_memory_and_cost.read_tokens(training_cost.tokens),
+        parse_memory_and_cost.read_prices(training_cost.price),
     )
     if prices and not (tokens or search.devices):
         raise UsageError(
@@ -281,9 +281,9 @@ def _with_limits(request: Request, limits: LimitFlags, search: SearchFlags) -> R
         request,
         max_devices=limits.max_devices,
         use_all=limits.use_all,
-        headroom=shared_options.read_headroom(limits.headroom),
-        budget=shared_options.read_budget(limits.budget),
-        search_memory=shared_options.read_search_memory(limits.search_memory),
+        headroom=parse_memory_and_cost.read_headroom(limits.headroom),
+        budget=parse_memory_and_cost.read_budget(limits.budget),
+        search_memory=parse_memory_and_cost.read_search_memory(limits.search_memory),
         space=search.space,
         lanes=search.lanes,
         objective=search.objective,

@@ -10,17 +10,16 @@ import torch.distributed as dist
 
 from shardwright.errors import DataError
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
-from shardwright.execute.checkpoints.save_and_resume import (
+from shardwright.execute.checkpoints.read_checkpoint import SavedCheckpoint, read_checkpoint
+from shardwright.execute.checkpoints.resume_device_state import resume_device
+from shardwright.execute.checkpoints.write_checkpoint import (
     DeviceFiles,
-    SavedCheckpoint,
     begin_checkpoint,
     finish_checkpoint,
-    read_checkpoint,
-    resume_device,
     write_device,
 )
 from shardwright.execute.device_state.parameter_store import Source
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     create_device_state,

@@ -15,7 +15,8 @@ from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
 from shardwright.execute.native.rank_engine import NativeEngine
 from shardwright.execute.native.train_grid import train_native
-from shardwright.execute.training.training_loop import Batches, PreparedTraining, StepReport
+from shardwright.execute.training.device_training_state import PreparedTraining
+from shardwright.execute.training.training_loop import Batches, StepReport
 from shardwright.job.training_job import TrainingJob
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import Table

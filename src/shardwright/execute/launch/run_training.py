@@ -1,4 +1,4 @@
-"""Training run of this process: from token files and options to a report, on one or more ranks."""
+"""Training run of this process, on one or more ranks: locks, steps, evaluations and the report."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.checkpoints.folder_lock import locked_folder
-from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.parameter_store import Source
 from shardwright.execute.interpreter.step_recorder import Recorder, gather_trace
 from shardwright.execute.launch.end_with_launcher import end_signals
+from shardwright.execute.launch.options_to_training_inputs import (
+    adamw_of_options,
+    evaluation_of_options,
+    initial_parameters,
+    native_grid,
+    precision_of_options,
+)
 from shardwright.execute.launch.peak_memory import watch_memory
 from shardwright.execute.launch.rank_device import backend_of, own_device
 from shardwright.execute.launch.run_checks import run_settings
-from shardwright.execute.launch.run_rank import PeriodicEvaluation, rank_by_device, run_rank
+from shardwright.execute.launch.run_rank import rank_by_device, run_rank
 from shardwright.execute.launch.run_report import (
     NATIVE,
-    OWN,
     RunEvaluation,
     RunMemory,
     RunOptions,
@@ -37,27 +41,16 @@ from shardwright.execute.launch.run_report import (
 from shardwright.execute.launch.start_ranks import FOLDER
 from shardwright.execute.native.supported_grids import (
     differences_from_plan,
-    require_expressible_grid,
 )
-from shardwright.execute.numerics.base.run_precision import (
-    RunPrecision,
-    precision_of,
-    uniform_precision,
-)
-from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.device_training_state import prepare_training
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.token_batches import open_tokens
-from shardwright.execute.training.training_loop import StepReport, prepare_training
-from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
+from shardwright.execute.training.training_loop import StepReport
+from shardwright.execute.weights.read_weights import HuggingFaceWeights
 from shardwright.hardware.device_topology import network_units
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import KINDS
-from shardwright.strategy.grid.grid_with_order_table import grid_form
-from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
 
 Watch = Callable[[RunStep | RunEvaluation], None]
@@ -136,7 +129,7 @@ def run_plan(
     model, job = problem.model, problem.job
     rule = adamw_of_options(options)
     precision, settings, source = (
-        _precision(problem, options),
+        precision_of_options(problem, options),
         run_settings(problem, options),
         initial_parameters(problem, options),
     )
@@ -161,9 +154,9 @@ def run_plan(
         seed=options.seed if options.shuffle else None,
         share=share,
     )
-    evaluation_data = _evaluation_data(problem, options, share)
+    evaluation_data = evaluation_of_options(problem, options, share)
     native = (
-        _native_grid(problem, plan, options, settings=settings, on=on, backend=backend)
+        native_grid(problem, plan, options, settings=settings, on=on, backend=backend)
         if options.backend == NATIVE
         else None
     )
@@ -244,51 +237,9 @@ def run_plan(
         remarks=(
             *(differences_from_plan(native[0]) if native is not None else ()),
             *_class_differences(problem.model),
-            *_unapplied(settings),
+            *_unapplied_settings(settings),
             *_unused_weights(source),
         ),
-    )
-
-
-def adamw_of_options(options: RunOptions) -> AdamW:
-    """AdamW settings from the run's options."""
-    return AdamW(
-        rate=options.rate,
-        betas=options.betas,
-        eps=options.eps,
-        decay=options.decay,
-        clip=options.clip,
-        curve=options.rates,
-        no_decay=options.no_decay,
-    )
-
-
-def initial_parameters(problem: Problem, options: RunOptions) -> Source:
-    """Source of a run's initial parameters: a folder of weights, or draws from the seed.
-
-    Raises:
-        DataError: the folder's weights are of another model, or incomplete.
-    """
-    if options.weights is None:
-        return InitialValues(model=problem.model, seed=options.seed, dtype=torch.float32)
-    return open_weights(
-        options.weights, model=problem.model, dtype=torch.float32, seed=options.seed
-    )
-
-
-def _evaluation_data(
-    problem: Problem, options: RunOptions, share: tuple[int, int]
-) -> PeriodicEvaluation | None:
-    """The evaluation that the run's options ask for; None without evaluation data."""
-    if not options.eval_data:
-        return None
-    tokens = open_tokens(dict(options.eval_data), model=problem.model, job=problem.job, share=share)
-    all_batches = tokens.windows // tokens.samples
-    return PeriodicEvaluation(
-        batches=tokens.batch,
-        count=min(options.eval_batches or all_batches, all_batches),
-        every=options.eval_every or options.steps,
-        report=lambda step, loss: None,
     )
 
 
@@ -301,7 +252,7 @@ def _class_differences(model: Model) -> tuple[str, ...]:
     )
 
 
-def _unapplied(settings: Settings) -> tuple[str, ...]:
+def _unapplied_settings(settings: Settings) -> tuple[str, ...]:
     """Lines on dropout and router losses of the published class that are not applied."""
     kinds = (
         ("trained without dropout (config.json: {})", settings.dropout),
@@ -324,63 +275,11 @@ def _unused_weights(source: Source) -> tuple[str, ...]:
     return source.remarks if isinstance(source, HuggingFaceWeights) else ()
 
 
-def _precision(problem: Problem, options: RunOptions) -> RunPrecision:
-    """Number formats of a run: the job's, or one format for all."""
-    if options.formats == "job":
-        return precision_of(problem.job, gradient=problem.runtime.gradient_dtype)
-    return uniform_precision(torch.float32 if options.formats == "fp32" else torch.float64)
-
-
 def _recorder(on: torch.device) -> Recorder:
     """Create a recorder for the interpreter; on a GPU it synchronises before each reading."""
     if on.type != "cuda":
         return Recorder()
     return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
-
-
-def _native_grid(
-    problem: Problem,
-    plan: Plan,
-    options: RunOptions,
-    *,
-    settings: Settings,
-    on: torch.device,
-    backend: str,
-) -> tuple[Grid, Table | None]:
-    """The grid that PyTorch's engine runs for a plan, and the plan's order table, if any.
-
-    Raises:
-        StrategyError: native.grid if no grid describes the plan; others of
-        `native.supported_grids`. UsageError: a trace would have other actions than the plan; ranks
-        share a GPU.
-    """
-    grid_and_order = grid_form(plan, model=problem.model)
-    if grid_and_order is None:
-        raise StrategyError(
-            "no grid says this plan, and PyTorch's engine runs grids",
-            hint=f"--backend {OWN} runs any plan",
-            rule="native.grid",
-        )
-    if (
-        options.trace
-        and grid_and_order[0].pp == 1
-        and any(KINDS[kind] in "IW" for kind in action_rows(plan).kind)
-    ):
-        # Its trace would not have the plan's actions.
-        raise UsageError(
-            f"--backend {NATIVE} runs whole backwards without pp,"
-            f" {grid_and_order[0].schedule} has them in halves",
-            hint=f"schedule=1f1b, or --backend {OWN}",
-        )
-    if on.type == "cuda" and not backend:
-        raise UsageError(
-            f"--backend {NATIVE} needs a GPU for each rank",
-            hint="--on cpu, or fewer ranks on this host",
-        )
-    require_expressible_grid(
-        replace(problem.model, settings=settings), grid_and_order[0], job=problem.job
-    )
-    return grid_and_order
 
 
 def _lock_checkpoints(checkpoints: Path | None) -> AbstractContextManager[None]:

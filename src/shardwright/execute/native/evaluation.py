@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.native.private_torch_api import (
     drop_output,
     keep_forward_actions,

@@ -15,22 +15,22 @@ import torch
 import torch.distributed as dist
 
 from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.checkpoint_format import VALUE, tensor_name
 from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
 from shardwright.execute.checkpoints.checkpoint_ranks import gather_results, save_files
 from shardwright.execute.checkpoints.checkpoint_retention import is_due, keep_last
-from shardwright.execute.checkpoints.save_and_resume import (
-    VALUE,
+from shardwright.execute.checkpoints.read_checkpoint import (
     SavedCheckpoint,
     SavedSource,
     read_checkpoint,
-    tensor_name,
-    write_files,
 )
+from shardwright.execute.checkpoints.write_checkpoint import write_files
 from shardwright.execute.device_state.parameter_store import Key, Source, whole_shape
 from shardwright.execute.native.decoder_module import ModuleLayout
 from shardwright.execute.native.private_torch_api import own_intervals
 from shardwright.execute.native.rank_engine import NativeEngine
-from shardwright.execute.training.training_loop import PreparedTraining, StepReport
+from shardwright.execute.training.device_training_state import PreparedTraining
+from shardwright.execute.training.training_loop import StepReport
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 

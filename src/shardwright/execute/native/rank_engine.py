@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import Source, parameter_of
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.native.context_parallel_tokens import RankTokens, rank_context, rank_tokens
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.native.device_meshes import GridMeshes, grid_meshes

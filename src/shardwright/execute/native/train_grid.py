@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.execute.device_state.parameter_store import Source
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder
 from shardwright.execute.native.private_torch_api import local_shard
 from shardwright.execute.native.rank_engine import NativeEngine, create_engine

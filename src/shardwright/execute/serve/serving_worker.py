@@ -11,8 +11,9 @@ from shardwright.errors import StrategyError
 from shardwright.execute.device_state.operator_shares import DeviceOfStage, operator_share
 from shardwright.execute.device_state.parameter_store import ParameterStore, Source
 from shardwright.execute.device_state.saved_layer_state import BlockRun
+from shardwright.execute.interpreter.chunk_passes import Walker
 from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.device_step import PreparedStep, Walker
+from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.serve.cached_latent_attention import cached_operator_of_block
 from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
@@ -20,7 +21,7 @@ from shardwright.execute.serve.device_kv_cache import DeviceCache
 from shardwright.execute.serve.iteration_batch import IterationRows
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reaches
 from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.training.step_on_virtual_devices import prepare_forward
+from shardwright.execute.training.prepare_step import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.operator_share import OperatorShare
 from shardwright.lazy_dataclass import dataclass

@@ -7,14 +7,15 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.interpreter.device_step import Batch, forward_task
+from shardwright.execute.interpreter.device_step import forward_task
 from shardwright.execute.interpreter.gather_and_reduce_hooks import drop_values, gather_sharded
-from shardwright.execute.training.training_loop import (
+from shardwright.execute.interpreter.prepared_step import Batch
+from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     bucket_hooks,
-    device_loss_sum,
 )
+from shardwright.execute.training.training_loop import device_loss_sum
 from shardwright.execute.transport.communication_requests import Reduce, Task
 from shardwright.execute.transport.torch_distributed import DistributedTransport
 

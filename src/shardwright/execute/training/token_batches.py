@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from shardwright.execute.interpreter.device_step import Batch
+from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.training.image_files import image_patches
 from shardwright.execute.training.token_files import TEXT, open_rows
 from shardwright.job.training_job import TrainingJob

@@ -7,12 +7,8 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.save_and_resume import (
-    SavedSource,
-    has_block,
-    read_checkpoint,
-    tensor_name,
-)
+from shardwright.execute.checkpoints.checkpoint_format import tensor_name
+from shardwright.execute.checkpoints.read_checkpoint import SavedSource, has_block, read_checkpoint
 from shardwright.execute.device_state.parameter_store import Key, parameter_of
 from shardwright.execute.weights.read_weights import FLOATS, open_weights
 from shardwright.execute.weights.stored_settings import stored_settings

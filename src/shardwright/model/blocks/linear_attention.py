@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_operators import (
     QkNorm,
     core_operator,
     head_extents,

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.dense_operators import (
     attention_operators,
     hidden_extent,
-    layer_block,
     linear,
     mlp_operators,
     norm,

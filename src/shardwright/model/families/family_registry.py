@@ -61,7 +61,7 @@ _BUILDERS: Final[dict[str, str]] = {
     "families.decoders.state_space_hybrids:build_granite_hybrid": (
         "GraniteMoeHybridForCausalLM granitemoehybrid"
     ),
-    "families.decoders.state_space_hybrids:build_nemotron_h": "NemotronHForCausalLM nemotron_h",
+    "families.decoders.nemotron_h:build_nemotron_h": "NemotronHForCausalLM nemotron_h",
     "families.decoders.qwen3_next:build_qwen3_next": "Qwen3NextForCausalLM qwen3_next",
     "families.decoders.qwen3_next:build_qwen3_5": "Qwen3_5ForCausalLM qwen3_5_text",
     "families.decoders.qwen3_next:build_qwen3_5_moe": "Qwen3_5MoeForCausalLM qwen3_5_moe_text",

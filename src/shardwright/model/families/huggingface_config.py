@@ -17,7 +17,8 @@ from shardwright.model.families.fields.weight_quantization import (
     stored_format,
     with_modelopt,
 )
-from shardwright.model.families.numerical_settings import differences, settings_of_fields
+from shardwright.model.families.numerical_settings import settings_of_fields
+from shardwright.model.families.uncomputed_differences import differences
 from shardwright.model.ir.config_fields import Fields, value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.registry import load_target

@@ -1,4 +1,4 @@
-"""Read the numerical settings of a model from config.json, and differences that we do not compute.
+"""Read the numerical settings of a model from config.json.
 
 A field that is not written has the value of the family's configuration class in Transformers.
 """
@@ -13,23 +13,18 @@ from typing import Any, Final
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.families.fields.activation_names import SPELLED
 from shardwright.model.families.fields.config_class_defaults import (
-    BY_LAYER,
     CLASSES,
-    FACTORS,
     UNKNOWN,
     ClassSettings,
 )
 from shardwright.model.families.fields.dropout import dropout_probabilities
-from shardwright.model.families.fields.padding_row import padding_difference, padding_row
+from shardwright.model.families.fields.padding_row import padding_row
 from shardwright.model.families.fields.rotary_fields import (
-    BY_LENGTH,
-    COMPUTED,
     ORIGINAL,
     latent_score_factor,
     local_rope_of,
     number_or_none,
     rotary_extension,
-    rotary_kind,
     rotary_settings,
     rotary_share,
     text_image_rotary,
@@ -40,14 +35,12 @@ from shardwright.model.families.fields.router_training_fields import (
     router_noise,
 )
 from shardwright.model.families.images.image_towers_by_architecture import (
-    image_differences,
     image_input,
     tower_settings,
 )
 from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields, value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import (
-    ACTIVATIONS,
     QUICK,
     USUAL,
     LongRotary,
@@ -82,7 +75,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
     """
     architecture = model.architecture
     own = CLASSES.get(architecture, UNKNOWN)
-    config = _with_rope(config, own)
+    config = with_class_rotary_fields(config, own)
     fields, rope = Fields(config, source), rotary_settings(config)
     spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
     eps = fields.number(spelled, minimum=0.0, maximum=1.0, default=own.eps)
@@ -104,7 +97,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         step_limits=_step_limits(config, model, own, fields),
         gate_limit=(
             fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0)
-            if _has_clamped_gate(model)
+            if has_clamped_gate(model)
             else 7.0
         ),
         gate_slope=(
@@ -125,9 +118,9 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         * _factor(fields, own, "lm_head_multiplier")
         * _tied_factor(fields, own)
         / _factor(fields, own, "logits_scaling"),
-        logits_cap=_cap(config, own) if own.reads_cap else 0.0,
+        logits_cap=logits_cap_of(config, own) if own.reads_cap else 0.0,
         activation=_activation_of(config, model),
-        shares_add_up=_weights_add_up(config, own) is not False,
+        shares_add_up=weights_add_up(config, own) is not False,
         sigmoid_scores=own.sigmoid,
         bias_reach=(
             fields.integer("relative_attention_max_distance", default=128)
@@ -153,32 +146,13 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
     )
 
 
-def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """Phrases on settings that our operators do not compute.
-
-    With such settings, published weights would not give the published losses.
-    """
-    own = CLASSES.get(model.architecture, UNKNOWN)
-    config = _with_rope(config, own)
-    checks = (
-        _activation(config, model),
-        *_positions(config, model, own),
-        padding_difference(config, model=model),
-        *_routing(config, model, own),
-        *_scores(config, own, model),
-        *_scans(config, model),
-        *image_differences(config, model=model),
-    )
-    return (*own.differs, *(c for c in checks if c))
-
-
 def _latent_norms(config: Mapping[str, Any], eps: float) -> tuple[tuple[str, Settings], ...]:
     """Settings of the latents' norms, if their epsilon differs from that of other norms."""
     apart = config.get("kv_lora_rank") and eps != LATENT_EPS
     return tuple((name, Settings(eps=LATENT_EPS)) for name in LATENT_NORMS) if apart else ()
 
 
-def _with_rope(config: Mapping[str, Any], own: ClassSettings) -> Mapping[str, Any]:
+def with_class_rotary_fields(config: Mapping[str, Any], own: ClassSettings) -> Mapping[str, Any]:
     """The configuration with the class's default rotary fields, if it has none."""
     return (
         {**config, "rope_parameters": own.rope}
@@ -206,25 +180,6 @@ def _query_growth(fields: Fields, model: Model) -> tuple[float, float]:
     )
 
 
-def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """Phrases on Falcon-H1's factors before biased projections and norms before gates."""
-    if model.architecture != "FalconH1ForCausalLM":
-        return ()
-    biased = {"attention_in_multiplier": "attention_bias", "ssm_in_multiplier": "mamba_proj_bias"}
-    return (
-        *(
-            f"{name} beside {bias}"
-            for name, bias in biased.items()
-            if config.get(name, 1.0) != 1.0 and config.get(bias)
-        ),
-        (
-            "norms before gates (mamba_norm_before_gate)"
-            if config.get("mamba_rms_norm") and config.get("mamba_norm_before_gate", True)
-            else ""
-        ),
-    )
-
-
 def _has_qk_norm(model: Model) -> bool:
     """True if the model norms queries and keys."""
     return any(
@@ -234,12 +189,12 @@ def _has_qk_norm(model: Model) -> bool:
     )
 
 
-def _has_scan(model: Model) -> bool:
+def has_scan(model: Model) -> bool:
     """True if the model has a state-space recurrence."""
     return any(o.scan is not None for b in model.blocks for o in b.operators)
 
 
-def _has_clamped_gate(model: Model) -> bool:
+def has_clamped_gate(model: Model) -> bool:
     """True if the model has a clamped gate."""
     return any(o.clamped for b in model.blocks for o in b.operators)
 
@@ -278,7 +233,7 @@ def _tied_factor(fields: Fields, own: ClassSettings) -> float:
     return fields.hidden() ** -0.5 if scaled else 1.0
 
 
-def _cap(config: Mapping[str, Any], own: ClassSettings) -> float:
+def logits_cap_of(config: Mapping[str, Any], own: ClassSettings) -> float:
     """Soft cap of the logits; 0 = none.
 
     A null value means none; the class's default is only for an absent field.
@@ -301,7 +256,7 @@ def _width_factor(fields: Fields, own: ClassSettings) -> float:
     return sqrt(fields.integer("head_dim", maximum=MAX_HEAD_DIM) / width)
 
 
-def _written_activation(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
+def written_activation(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
     """The written activation, and whether feed-forwards have a gate."""
     language = [b for b in model.blocks if b.sequence != IMAGE]
     gated = {
@@ -317,104 +272,16 @@ def _written_activation(config: Mapping[str, Any], model: Model) -> tuple[str, s
 
 def _activation_of(config: Mapping[str, Any], model: Model) -> str:
     """Our name of the written activation; empty for the usual or an unknown activation."""
-    asked, gated = _written_activation(config, model)
+    asked, gated = written_activation(config, model)
     found = SPELLED.get(asked, "")
     return (
         ""
-        if _has_clamped_gate(model) or len(gated) != 1 or {USUAL[g] for g in gated} == {found}
+        if has_clamped_gate(model) or len(gated) != 1 or {USUAL[g] for g in gated} == {found}
         else found
     )
 
 
-def _activation(config: Mapping[str, Any], model: Model) -> str:
-    """Phrase on an activation that our operators do not compute; else empty."""
-    asked, gated = _written_activation(config, model)
-    own = CLASSES.get(model.architecture, UNKNOWN)
-    if _has_clamped_gate(model) and asked not in ("", "silu", "quick_gelu"):
-        return f"activation {asked} of a clamped gate"
-    names = {
-        own.legacy.get(str(config[k]), str(config[k]))[:40] for k in ACTIVATION[:2] if config.get(k)
-    }
-    if len(names) > 1:
-        return (
-            f"hidden_act and hidden_activation that differ ({' and '.join(sorted(names))}), of"
-            " which releases read one or the other"
-        )
-    if _has_scan(model):
-        beside = [str(config[k])[:40] for k in ("hidden_act", "mamba_hidden_act") if config.get(k)]
-        other = next((name for name in beside if SPELLED.get(name) != "silu"), "")
-        if other:
-            return f"activation {other} beside a scan (ours is silu)"
-    usual = {USUAL[g] for g in gated}
-    same = (
-        not asked or not gated or SPELLED.get(asked) in (usual if len(usual) > 1 else ACTIVATIONS)
-    )
-    return "" if same else f"activation {asked} (ours is {' or '.join(sorted(usual))})"
-
-
-def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
-    """Phrases on rotary positions that our operators do not compute."""
-    if not own.rope_base:
-        return ()
-    rope = rotary_settings(config)
-    kind = rotary_kind(rope)
-    known = (*COMPUTED, *own.kinds)
-    # What turns in proportion has a share of its own (`ProportionalRotary`).
-    share = 1.0 if kind in own.kinds else rotary_share(config, usual=own.usual_share)
-    widths = [
-        o.reads[0].quantum
-        for b in model.blocks
-        if b.sequence != IMAGE
-        for o in b.operators
-        if o.kind is OperatorKind.ROTARY
-    ]
-    unlisted = (
-        kind == "longrope"
-        and rotary_extension({ORIGINAL: own.trained or None, **config}, source=model.architecture)
-        is None
-    )
-    odd = not config.get("kv_lora_rank") and any(
-        int(width * (min(share, 1.0) if own.rope_share else 1.0)) % 2 for width in widths
-    )
-    turned = [
-        (o.choice, o.attention)
-        for b in model.blocks
-        for o in b.operators
-        if o.kind is OperatorKind.INDEX
-    ]
-    narrow = any(
-        one and shape and int(one.width * min(share, 1.0)) > shape.head_dim for one, shape in turned
-    )
-    local, local_kind = (
-        number_or_none(config.get("rope_local_base_freq")),
-        rotary_kind(local_rope_of(config)),
-    )
-    return (
-        f"rotary positions of kind {kind}" if kind not in known else "",
-        (
-            f"rotary positions of kind {kind} of a text with images"
-            if own.axes and kind in BY_LENGTH
-            else ""
-        ),
-        "rotary positions without a factor for every pair (longrope)" if unlisted else "",
-        BY_LAYER if local_rope_of(config) and own.local_base is None else "",
-        (
-            f"rotary positions of kind {local_kind} of layers with a window"
-            if local_kind != "default"
-            else ""
-        ),
-        "rotary positions of an odd number of elements" if odd else "",
-        "heads of an indexer that are narrower than what turns of a head" if narrow else "",
-        f"rotary positions of {share:g} of a head" if share != 1.0 and not own.rope_share else "",
-        (
-            f"rope_local_base_freq {local:g} for layers with a window"
-            if local and own.local_base is None and local != config.get("rope_theta")
-            else ""
-        ),
-    )
-
-
-def _weights_add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
+def weights_add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
     """True if the weights of chosen experts are normalized to add up to one; None if unknown."""
     return (
         bool(config["norm_topk_prob"])
@@ -423,107 +290,7 @@ def _weights_add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | Non
     )
 
 
-def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
-    """Phrases on routing that our operators do not compute."""
-    shapes = [
-        o.experts
-        for b in model.blocks
-        for o in b.operators
-        if o.kind is OperatorKind.ROUTE and o.experts is not None
-    ]
-    if not shapes:
-        return ()
-    asked, scoring = config.get("norm_topk_prob"), config.get("scoring_func")
-    other = not own.reads_norm and asked is not None and bool(asked) is not own.scores_add_up
-    return (
-        (
-            "scores of chosen experts (norm_topk_prob), which are not known to add up to one"
-            if _weights_add_up(config, own) is None
-            else ""
-        ),
-        (
-            f"norm_topk_prob {str(asked)[:10].lower()}, which the published class does not read"
-            if other
-            else ""
-        ),
-        (
-            f"scoring_func {str(scoring)[:40]}"
-            if own.scoring and scoring not in (None, own.scoring)
-            else ""
-        ),
-        (
-            "topk_method greedy beside groups of experts"
-            if shapes[0].groups and config.get("topk_method") == "greedy"
-            else ""
-        ),
-    )
-
-
-def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tuple[str, ...]:
-    """Phrases on attention scores and factors that our operators do not compute."""
-    scalar, width = number_or_none(config.get("query_pre_attn_scalar")), config.get("head_dim")
-    cap = 0.0 if own.reads_cap else _cap(config, own)
-    alpha = number_or_none(config.get("swiglu_alpha"))
-    others = [
-        (name, number_or_none(config.get(name))) for name in FACTORS if name not in own.factors
-    ]
-    return (
-        (
-            f"query_pre_attn_scalar {scalar:g} beside head_dim {width}"
-            if scalar and scalar != width and not own.score_width
-            else ""
-        ),
-        f"final_logit_softcapping {cap:g}" if cap else "",
-        (
-            "scores that are not divided by the root of a head's width (scale_attn_weights: false)"
-            if config.get("scale_attn_weights") is False
-            else ""
-        ),
-        *(f"{name} {value:g}" for name, value in others if value not in (None, 1.0)),
-        *(
-            f"{name}, which the published class does not read"
-            for name in own.leaves_out
-            if config.get(name)
-        ),
-        *(
-            f"{name} {value_text(config[name])}, where the published class has {value_text(value)}"
-            for name, value in own.fixed.items()
-            if config.get(name, value) not in (None, value)
-        ),
-        *_before_biases(config, model),
-        (
-            f"swiglu_alpha {alpha:g}"
-            if _has_clamped_gate(model) and not own.reads_slope and alpha not in (None, QUICK)
-            else ""
-        ),
-        "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
-        (
-            "biases by distance (alibi) that are divided by the root of a head's width"
-            if config.get("alibi") and model.architecture == "FalconForCausalLM"
-            else ""
-        ),
-        "scale_attn_by_inverse_layer_idx" if config.get("scale_attn_by_inverse_layer_idx") else "",
-        (
-            "post-norm residuals (apply_residual_connection_post_layernorm)"
-            if config.get("apply_residual_connection_post_layernorm")
-            else ""
-        ),
-    )
-
-
-def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """Phrases on recurrences that our operators do not compute."""
-    limit = config.get("time_step_limit")
-    own = CLASSES.get(model.architecture, UNKNOWN)
-    other = (
-        own.least_step
-        and isinstance(limit, (list, tuple))
-        and _bounds(limit) not in ((0.0, inf), (own.least_step, inf))
-    )
-    return ("time_step_limit, which the published class does not read" if other else "",)
-
-
-def _bounds(limit: Sequence[object]) -> tuple[float, float]:
+def bounds_of_pair(limit: Sequence[object]) -> tuple[float, float]:
     """Two bounds as (low, high); a null bound is 0 or infinity."""
     low, high = (number_or_none(end) for end in (*limit, None, None)[:2])
     return low or 0.0, inf if high is None else high
@@ -536,10 +303,12 @@ def _step_limits(
     if own.least_step:
         return fields.number("time_step_min", minimum=0.0, maximum=1e6, default=own.least_step), inf
     limit = config.get("time_step_limit")
-    if limit is None or not _has_scan(model):
+    if limit is None or not has_scan(model):
         return 0.0, inf
     low, high = (
-        _bounds(limit) if isinstance(limit, (list, tuple)) and len(limit) == 2 else (1.0, 0.0)
+        bounds_of_pair(limit)
+        if isinstance(limit, (list, tuple)) and len(limit) == 2
+        else (1.0, 0.0)
     )
     if not 0.0 <= low < high:
         fields.fail(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
-from typing import Any, Final
+from typing import Final
 
 from shardwright.model.blocks.deepstack import with_deepstack
 from shardwright.model.blocks.pooled_projector import pooled_operators
@@ -21,6 +21,12 @@ from shardwright.model.blocks.vision_language import (
     with_vision_tower,
 )
 from shardwright.model.families.decoders.gemma4 import with_image_attention
+from shardwright.model.families.fields.vision_language_sections import (
+    MAX_POSITIONS,
+    read_vision_tower,
+    text_fields,
+    tied_text_fields,
+)
 from shardwright.model.families.huggingface_config import build_architecture
 from shardwright.model.families.images.image_tower_interface import MAX_PATCH
 from shardwright.model.families.images.kimi_tower import merged_patch_sides, position_table_shape
@@ -28,7 +34,6 @@ from shardwright.model.families.images.llava_tower import STRATEGIES
 from shardwright.model.families.images.minimax_tower import merge_sizes
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.config_fields import (
-    MAX_FFN,
     MAX_HEADS,
     MAX_HIDDEN,
     MAX_LAYERS,
@@ -37,74 +42,9 @@ from shardwright.model.ir.config_fields import (
 )
 from shardwright.model.ir.model_graph import Model
 
-MAX_POSITIONS: Final = 2**24
 QWEN_DEEP: Final = (8, 16, 24)
 """Qwen3-VL's default tower layers for DeepStack features."""
 LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
-
-
-def text_fields(fields: Fields) -> Fields:
-    """Fields of ``text_config``, with the top level's ``tie_word_embeddings`` if it has none."""
-    section = fields.section("text_config")
-    _, top = fields.find("tie_word_embeddings")
-    return (
-        section
-        if top is None or section.present("tie_word_embeddings")
-        else section.replaced("tie_word_embeddings", top)
-    )
-
-
-def _tied_text(fields: Fields) -> Fields:
-    """Fields of ``text_config``, tied if the section or the top level says so."""
-    text = fields.section("text_config")
-    tied = [one.flag("tie_word_embeddings", default=False) for one in (fields, text)]
-    return text.replaced("tie_word_embeddings", any(tied))
-
-
-def _tower(
-    vision: Fields,
-    *,
-    patch: int,
-    rows: int = 0,
-    layers: str = "",
-    heads: str = "",
-    prefix: str = "",
-    **more: Any,
-) -> VisionShape:
-    """Read a vision transformer's sizes from its section; its heads must divide its width.
-
-    Args:
-        patch: input elements of a patch.
-        rows: rows of the table of learned positions.
-        layers, heads: names of the fields with these numbers, if not the usual names.
-        prefix: optional prefix of the usual fields.
-        more: further fields of the shape.
-    """
-
-    def spelled(name: str) -> tuple[str, ...]:
-        """A field name with and without the prefix."""
-        return tuple(dict.fromkeys((f"{prefix}{name}", name)))
-
-    hidden = vision.integer(*spelled("hidden_size"), maximum=MAX_HIDDEN)
-    count = vision.integer(
-        *((heads,) if heads else spelled("num_attention_heads")), maximum=MAX_HEADS
-    )
-    if hidden % count:
-        vision.fail(
-            f"{vision.path}{prefix}hidden_size = {hidden} is not a multiple of its {count} heads",
-            hint="choose a divisor",
-        )
-    return VisionShape(
-        layers=vision.integer(
-            *((layers,) if layers else spelled("num_hidden_layers")), maximum=MAX_LAYERS
-        ),
-        hidden=hidden,
-        heads=count,
-        ffn=vision.integer(*spelled("intermediate_size"), maximum=MAX_FFN),
-        patch=patch,
-        rows=rows,
-        **more,
-    )
 
 
 def build_llava(fields: Fields) -> Model:
@@ -115,7 +55,7 @@ def build_llava(fields: Fields) -> Model:
     Only the layers up to that layer run; later stored layers are left out (they have no gradient
     and no use).
     """
-    text, vision = _tied_text(fields), fields.section("vision_config")
+    text, vision = tied_text_fields(fields), fields.section("vision_config")
     kind = text.string("model_type")
     if kind not in LLAVA_TEXTS:
         text.fail(
@@ -132,7 +72,7 @@ def build_llava(fields: Fields) -> Model:
         vision.integer("image_size", maximum=MAX_POSITIONS),
     )
     channels = vision.integer("num_channels", default=3, maximum=64)
-    shape = _tower(
+    shape = read_vision_tower(
         vision,
         patch=channels * patch**2,
         rows=(size // patch) ** 2 + 1,
@@ -180,7 +120,7 @@ def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] =
         vision.integer("in_channels", maximum=64) * pixels,
         vision.integer("num_position_embeddings", maximum=MAX_POSITIONS),
     )
-    shape = _tower(
+    shape = read_vision_tower(
         vision,
         patch=patch,
         rows=rows,
@@ -283,7 +223,7 @@ def build_gemma4_vl(fields: Fields) -> Model:
         return language
     rows = 2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS)
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
-    normed = _tower(
+    normed = read_vision_tower(
         vision,
         patch=patch,
         rows=rows,
@@ -344,7 +284,7 @@ def build_kimi_k25(fields: Fields) -> Model:
     vision.mark_read("init_pos_emb_time", "pos_emb_time", "video_attn_type")
     (rows, columns), block = position_table_shape(vision), merged_patch_sides(vision)
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
-    shape = _tower(
+    shape = read_vision_tower(
         vision,
         patch=patch,
         rows=rows * columns,
@@ -378,7 +318,7 @@ def build_kimi_k25(fields: Fields) -> Model:
 
 def build_minimax_m3_vl(fields: Fields) -> Model:
     """Build MiniMax-M3 with its image tower: each patch through two layers, then merged by two."""
-    text = _tied_text(fields)
+    text = tied_text_fields(fields)
     language, vision = (
         build_architecture("MiniMaxM3ForCausalLM", text),
         fields.optional_section("vision_config"),
@@ -392,7 +332,7 @@ def build_minimax_m3_vl(fields: Fields) -> Model:
     )  # positions are rotary; of a space shared with a text of its own
     side, frames = merge_sizes(vision)
     pixels, merge = vision.integer("patch_size", maximum=MAX_PATCH) ** 2, side**2
-    shape = _tower(
+    shape = read_vision_tower(
         vision,
         patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
         norm_before=True,

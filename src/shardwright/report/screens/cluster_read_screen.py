@@ -10,9 +10,9 @@ from rich.text import Text
 
 from shardwright.hardware.inventories.cluster_from_inventories import ClusterRead
 from shardwright.hardware.inventories.node_facts import Assumption, FoundFact
-from shardwright.report.screens.plan_screen import section
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
+from shardwright.report.titled_sections import section
 from shardwright.strategy.text.printable_text import printable
 
 MAX_CELL: Final = 400

@@ -9,10 +9,10 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.screens.plan_screen import labelled_lines, section
 from shardwright.report.screens.strategy_comparison_screen import days_text, training_document
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
+from shardwright.report.titled_sections import labelled_lines, section
 from shardwright.search.answer_summary import request_lines
 from shardwright.search.comparison_row import Compared
 from shardwright.search.scaling_and_batch_results import Batches, ScalingTable, Trial

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.report.screens.plan_screen import section
+from shardwright.report.titled_sections import section
 from shardwright.search.runnable_frameworks import Runners
 
 RUN_COMMAND = "shardwright run"

@@ -9,17 +9,17 @@ from rich.text import Text
 
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH
-from shardwright.report.screens.mixed_search_screen import render_mixed
-from shardwright.report.screens.plan_screen import (
+from shardwright.report.screens.certificate_text import (
     bound_lines,
     certificate_text,
     claim_text,
-    render_simulation,
-    section,
     unsearched_parts,
 )
+from shardwright.report.screens.mixed_search_screen import render_mixed
+from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.report.screens.scenarios_screen import render_scenarios
 from shardwright.report.terminal_line_wrapping import without_wrapping
+from shardwright.report.titled_sections import section
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import Unsearched
 from shardwright.search.simulated_strategy import Simulation

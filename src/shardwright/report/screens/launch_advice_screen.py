@@ -11,13 +11,10 @@ from shardwright.files.stored_plan_and_simulation import plan_document, predicti
 from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
 from shardwright.report.screens.plan_against_strategy_screen import step_change_text
-from shardwright.report.screens.plan_screen import (
-    labelled_lines,
-    part_name,
-    render_simulation,
-    section,
-)
+from shardwright.report.screens.plan_screen import render_simulation
+from shardwright.report.screens.step_time_table import part_name
 from shardwright.report.terminal_table import plain_table
+from shardwright.report.titled_sections import labelled_lines, section
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.answer_summary import Line
 from shardwright.search.optimality_certificate import claim

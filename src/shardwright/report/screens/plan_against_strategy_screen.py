@@ -8,8 +8,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.files.stored_plan_and_simulation import prediction_document
-from shardwright.report.screens.plan_screen import part_name, section
+from shardwright.report.screens.step_time_table import part_name
 from shardwright.report.terminal_table import plain_table
+from shardwright.report.titled_sections import section
 from shardwright.search.answer_summary import answer_line, misfit_text, verdict
 from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid
 from shardwright.search.simulated_strategy import strategy_text

@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.model.blocks.assemble_decoder_model import decoder_model
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import embedding_block, head_block, layer_block
+from shardwright.model.blocks.dense_operators import (
     attention_operators,
     core_operator,
     distance_table,
-    embedding_block,
-    head_block,
     head_extents,
     hidden_extent,
-    layer_block,
     linear,
     mlp_operators,
     norm,

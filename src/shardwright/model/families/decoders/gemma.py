@@ -6,7 +6,8 @@ from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.attention_windows import windows_by_period
-from shardwright.model.blocks.dense_blocks import decoder_block, grouped_shape
+from shardwright.model.blocks.dense_blocks import decoder_block
+from shardwright.model.blocks.dense_operators import grouped_shape
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model

@@ -9,13 +9,13 @@ from typing import Final
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.attention_windows import windows_of
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.dense_operators import (
     QkNorm,
     attention_operators,
     core_operator,
     head_extents,
     hidden_extent,
-    layer_block,
     linear,
     mlp_operators,
     norm,

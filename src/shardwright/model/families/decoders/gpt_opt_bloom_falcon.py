@@ -6,13 +6,11 @@ from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import configured_model
 from shardwright.model.blocks.attention_windows import windows_of
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import decoder_block, layer_block, parallel_block
+from shardwright.model.blocks.dense_operators import (
     attention_operators,
-    decoder_block,
     grouped_shape,
-    layer_block,
     mlp_operators,
-    parallel_block,
 )
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_FFN, Fields

@@ -7,12 +7,11 @@ from typing import Any
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.attention_windows import windows_by_period, windows_of
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import decoder_block, layer_block
+from shardwright.model.blocks.dense_operators import (
     QkNorm,
     attention_operators,
-    decoder_block,
     grouped_shape,
-    layer_block,
     mlp_operators,
 )
 from shardwright.model.ir.block import INPUT, Block

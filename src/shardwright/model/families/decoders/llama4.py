@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.dense_operators import (
     QkNorm,
     attention_operators,
     grouped_shape,
-    layer_block,
     mlp_operators,
 )
 from shardwright.model.blocks.expert_blocks import moe_operators

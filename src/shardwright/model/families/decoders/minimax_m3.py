@@ -7,10 +7,10 @@ from functools import partial
 from typing import Final
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.dense_operators import (
     attention_operators,
     grouped_shape,
-    layer_block,
     mlp_operators,
 )
 from shardwright.model.blocks.expert_blocks import moe_operators

@@ -10,11 +10,11 @@ from typing import Any
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.attention_windows import refuse_window, windows_of
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.dense_operators import (
     QkNorm,
     attention_operators,
     grouped_shape,
-    layer_block,
     mlp_operators,
     norm,
     residual,

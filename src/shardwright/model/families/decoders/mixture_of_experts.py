@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.attention_windows import refuse_window, windows_of
-from shardwright.model.blocks.dense_blocks import (
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.dense_operators import (
     QkNorm,
     attention_operators,
     grouped_shape,
-    layer_block,
     mlp_operators,
 )
 from shardwright.model.blocks.expert_blocks import moe_operators

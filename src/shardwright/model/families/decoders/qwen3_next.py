@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.dense_blocks import grouped_shape, layer_block, mlp_operators
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.dense_operators import grouped_shape, mlp_operators
 from shardwright.model.blocks.linear_attention import (
     delta_operators,
     delta_shape,
