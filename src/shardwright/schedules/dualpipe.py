@@ -42,7 +42,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The action table of DualPipe: every rank's row in eight phases."""
+    """Action table of DualPipe: every rank's row in eight phases."""
     rows = []
     for rank in range(sizes.ranks):
         down, up = (0, rank), (1, sizes.ranks - 1 - rank)

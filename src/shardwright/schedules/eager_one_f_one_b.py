@@ -23,7 +23,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The looped table in which rank r warms up with min(2 (p - r - 1), m) forwards."""
+    """Action table of eager 1F1B: rank r warms up with min(2 (p - r - 1), m) forwards."""
     return looped_table(
         sizes, warm_up=np.minimum(2 * (sizes.ranks - 1 - sizes.rank), sizes.microbatches)
     )

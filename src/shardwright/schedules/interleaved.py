@@ -22,7 +22,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _group(sizes: Sizes) -> int:
-    """Microbatches that go through a chunk before the next chunk has its turn; default p."""
+    """Microbatches that run through a chunk before the next chunk's turn: option, else p."""
     return sizes.option("group", sizes.ranks)
 
 
@@ -54,7 +54,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The looped table of interleaved 1F1B, in groups of microbatches."""
+    """Action table of interleaved 1F1B: looped chunks, in groups of microbatches."""
     return looped_table(
         sizes, warm_up=np.minimum(_warm_up(sizes), _peak(sizes)), group=_group(sizes)
     )

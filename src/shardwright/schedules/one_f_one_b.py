@@ -22,7 +22,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The looped table in which rank r warms up with min(p - r - 1, m) forwards."""
+    """Action table of 1F1B: rank r warms up with min(p - r - 1, m) forwards."""
     return looped_table(sizes, warm_up=np.minimum(sizes.ranks - 1 - sizes.rank, sizes.microbatches))
 
 

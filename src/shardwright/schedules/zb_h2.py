@@ -19,7 +19,7 @@ from shardwright.schedules.zero_bubble_tables import put_off_table
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight by rank: min(2 p - 1, m)."""
+    """Peak microbatches in flight by rank in ZB-H2: min(2 p - 1, m)."""
     return np.full(sizes.ranks, min(2 * sizes.ranks - 1, sizes.microbatches), np.int64)
 
 
