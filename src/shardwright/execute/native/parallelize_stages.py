@@ -156,7 +156,7 @@ def shard_stage(
 
 
 def _evenly_divided_dim(experts: nn.Parameter, *, ranks: int) -> Shard:
-    """Placement on the first dim of this rank's experts that the ranks divide evenly.
+    """FSDP2 placement Shard(first dim of the local experts that `ranks` divides), else Shard(0).
 
     Else dim 0.
     """
