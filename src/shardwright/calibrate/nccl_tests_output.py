@@ -84,7 +84,7 @@ class _Header:
 
 
 def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
-    """Read the points of one output file of nccl-tests.
+    """Measured points (collective, bytes, devices, seconds) of an nccl-tests output file.
 
     Raises:
         DataError: the file cannot be read, or holds no table of nccl-tests.
@@ -105,7 +105,7 @@ def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
 
 
 def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[NcclPoint, ...]:
-    """Parse the points of an nccl-tests output; one text may hold several tests.
+    """Measured points of nccl-tests output text, which may hold the output of several tests.
 
     Args:
         name: for messages, and for the kind of collective where the text does not name its program

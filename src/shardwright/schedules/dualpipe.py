@@ -37,7 +37,7 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight by rank, both lanes together: p + 1."""
+    """Peak microbatches in flight by rank in DualPipe, both lanes together: p + 1."""
     return np.full(sizes.ranks, sizes.ranks + 1, np.int64)
 
 

@@ -18,7 +18,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight on rank r: min(2 (p - r) - 1, m)."""
+    """Peak microbatches in flight on rank r in eager 1F1B: min(2 (p - r) - 1, m)."""
     return np.minimum(2 * (sizes.ranks - sizes.rank) - 1, sizes.microbatches)
 
 

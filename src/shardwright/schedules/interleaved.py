@@ -49,7 +49,7 @@ def _warm_up(sizes: Sizes) -> IntArray:
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak chunks in flight on rank r: min(2 (p - r - 1) + (v - 1) g + 1, m v)."""
+    """Peak chunks in flight, interleaved 1F1B, rank r: min(2 (p - r - 1) + (v - 1) g + 1, m v)."""
     return np.minimum(_warm_up(sizes) + 1, sizes.microbatches * sizes.chunks)
 
 

@@ -17,7 +17,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight on rank r: min(p - r, m)."""
+    """Peak microbatches in flight on rank r in 1F1B: min(p - r, m)."""
     return np.minimum(sizes.ranks - sizes.rank, sizes.microbatches)
 
 

@@ -24,7 +24,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The table in which rank r warms up with 2 (p - r - 1) and postpones 2 r weight gradients.
+    """Action table of ZB-H2: rank r runs 2 (p - r - 1) warm-ups and postpones 2 r W.
 
     The warm-up is in forwards; see `put_off_table`.
     """

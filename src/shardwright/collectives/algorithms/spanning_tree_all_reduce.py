@@ -42,7 +42,7 @@ class TreeAlgorithm:
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds for each group of `span`: the least over numbers of pipelined parts.
+        """Seconds of a tree all-reduce for each group: the least over numbers of pipelined parts.
 
         inf where the algorithm does not apply; 0 for one member.
 
@@ -63,7 +63,7 @@ class TreeAlgorithm:
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links.
+        """Bytes that the busiest member of a tree all-reduce sends over each tier's links.
 
         Over a unit's uplink, its part of them.
         """
@@ -94,7 +94,7 @@ class TreeAlgorithm:
         return layout.size == 1 or (layout.size <= self.most and self.legal(layout))
 
     def _sent_by_tier(self, layout: Layout) -> list[float]:
-        """Bytes that the busiest member of a tree all-reduce sends over each tier, a byte."""
+        """Bytes that a tree all-reduce's busiest member sends over each tier, a byte of buffer."""
         if layout.size == 1 or not self._is_legal(layout):
             return [0.0] * len(layout.share)
         schedule = tree_all_reduce(self.trees(layout))

@@ -199,7 +199,7 @@ class Straggler:
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds from the last member's arrival to the end, for each group of `span`.
+        """Seconds of an all-reduce from its late member's arrival to the end, for each group.
 
         inf where the algorithm does not apply; 0 for groups of one member.
         """
@@ -222,7 +222,7 @@ class Straggler:
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links."""
+        """Bytes that the busiest member of a straggler all-reduce sends over each tier's links."""
         require_kind(self, kind)
         quantities = span_quantities(span)
         sent = np.array([_most_sent(int(size)) for size in quantities.size])

@@ -117,7 +117,7 @@ class Layout:
 
 
 def layouts_of(span: Span) -> tuple[Layout, ...]:
-    """Layout of each group of a span.
+    """Units, sizes and link rates of each group of a span; unknown units are filled in order.
 
     Where its units are not known, whole units are filled one after the other.
     """

@@ -166,7 +166,7 @@ class InitialValues:
 
 
 def residual_branches(model: Model) -> int:
-    """Number of residual branches that are added to the stream: two in a usual layer.
+    """Number of operators in the model that add a branch to the residual stream: two a layer.
 
     The sum over a token's experts is within a branch.
     """

@@ -67,7 +67,7 @@ def model_computation(model: Model, settings: Settings) -> dict[str, Any]:
 def require_same_computation(
     saved: Mapping[str, Any], model: Model, settings: Settings, *, folder: Path
 ) -> None:
-    """Raise if a checkpoint's model computes differently from this model.
+    """Raise DataError if the saved settings or operator options differ from this model's.
 
     Raises:
         DataError: the first name whose value differs, with both.

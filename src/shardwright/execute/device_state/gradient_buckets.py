@@ -161,7 +161,7 @@ HoldersByPosition = Mapping[tuple[int, Stages, bool], set[tuple[int, ...]]]
 
 
 def _holders_by_position(groups: Groups, users: Mapping[Key, _ParameterUses]) -> HoldersByPosition:
-    """Holders of all untied parameters, by their position in buckets."""
+    """Bucket position (device, stages, class) -> holders of the untied parameters there."""
     holders_at: dict[tuple[int, Stages, bool], set[tuple[int, ...]]] = {}
     for key, uses in users.items():
         for holders in (

@@ -65,7 +65,7 @@ class DeviceOfStage:
 
 @lru_cache(maxsize=65536)
 def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | None:
-    """The device's share of `operator`; None if it has none.
+    """Rows, parameters, heads, experts and groups that the device has of `operator`, or None.
 
     A device that only holds tokens has a share of the operators that exchange tokens.
     """
@@ -213,7 +213,7 @@ def _head_ranges(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple
 
 
 def _expert_range(operator: Operator, cell: Cell) -> tuple[int, int]:
-    """Range of experts of a cell."""
+    """[first, end) of the experts of a device's cell; (0, 0) for operators without experts."""
     if operator.experts is None:
         return (0, 0)
     return covered_runs(

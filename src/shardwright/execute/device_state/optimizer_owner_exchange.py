@@ -63,7 +63,7 @@ def _sums_to_owners(
 def new_values(
     device: int, bucket: Bucket, piece: torch.Tensor, *, want: int
 ) -> Task[torch.Tensor]:
-    """The new values of ZeRO stage `want` (0: everything), gathered from the owners of states."""
+    """Updated parameter piece that ZeRO stage `want` keeps (0: all), gathered from its owners."""
     if bucket.sharing(device).reduction_groups:
         piece = yield from _from_owners(device, bucket, piece)
     return (yield from all_gather_bucket(device, bucket, piece, have=1, want=want, key="new"))

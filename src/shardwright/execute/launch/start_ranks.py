@@ -69,7 +69,7 @@ def start_ranks(words: Sequence[str], *, ranks: int) -> int:
 def _start_rank(
     words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path, alive: int
 ) -> subprocess.Popen[bytes]:
-    """Start one rank as a process with the environment of torchrun."""
+    """Start ``shardwright words`` as one rank: a process with torchrun's environment variables."""
     rank_variables = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -133,7 +133,7 @@ def _forward_interrupts(processes: Sequence[subprocess.Popen[bytes]]) -> Iterato
 
 
 def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    """Wait for all ranks, not long after a failure; return failed ranks as they were found."""
+    """Wait for all ranks, GRACE_S seconds after a failure; return failed ranks as found."""
     failed: list[int] = []
     deadline = float("inf")
     while any(process.poll() is None for process in processes):

@@ -190,9 +190,6 @@ class TokenTable(nn.Embedding):  # type: ignore[misc]
     """Embedding table whose padding row gets no lookup gradient, even if ranks share its rows.
 
     PyTorch's own ``padding_idx`` counts the rows of a rank's part.
-
-
-
     """
 
     def __init__(self, rows: int, width: int, *, padding_row: int | None) -> None:

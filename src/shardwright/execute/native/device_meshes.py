@@ -2,9 +2,6 @@
 
 Each mesh arranges the same ranks along its own dims, so a rank's coordinates in two meshes are
 unrelated.
-
-
-
 """
 
 from __future__ import annotations

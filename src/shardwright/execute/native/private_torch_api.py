@@ -148,9 +148,6 @@ def wrap_shard_waits(
     """Enter context `around` while FSDP2 begins or ends a gather, or reduces gradients.
 
     Collectives of one rank are left out.
-
-
-
     """
     modules = (module for module in stage.modules() if isinstance(module, FSDPModule))
     for group in dict.fromkeys(

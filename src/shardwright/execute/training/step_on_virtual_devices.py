@@ -66,7 +66,7 @@ class StepResult:
 def prepare_step(
     model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
 ) -> tuple[PreparedStep, Groups]:
-    """Prepare a plan's step: the work that devices share, and the groups that sum gradients.
+    """(stages, batches and orders of a plan's step, device groups that sum gradients).
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -129,7 +129,7 @@ def prepare_forward(model: Model, plan: Plan, *, length: int = 1) -> PreparedSte
 
 
 def _require_executable(model: Model) -> None:
-    """Raise for image towers with only sizes known, and blocks that read several streams."""
+    """Raise for an image tower without patch details, or blocks that read several streams."""
     numbers = {run.name: i for i, run in enumerate(model.runs)}
     for number, run in enumerate(model.runs):
         block = model.blocks[run.block]
@@ -162,7 +162,7 @@ def _require_executable(model: Model) -> None:
 
 
 def _output_width(model: Model, block: int) -> int:
-    """Width of a block's output."""
+    """Number of elements a token in the output of block number `block`."""
     return model.blocks[block].output_width or model.hidden
 
 
@@ -217,7 +217,7 @@ def run_step(
 def _step_with_summed_gradients(
     device: int, work: PreparedStep, groups: Groups, batch: Batch, store: ParameterStore
 ) -> Task[DeviceOutcome]:
-    """One device's step, with its gradients summed over devices."""
+    """Run a device's actions of a step, then sum its gradients over the devices."""
     outcome = yield from device_task(device, work, batch=batch, store=store)
     yield from sum_gradients(device, groups, store)
     return outcome
@@ -258,7 +258,7 @@ def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
 def step_differences(
     result: StepResult, reference_result: StepResult
 ) -> Iterator[tuple[Key, int, float]]:
-    """Largest gradient difference of each part on each device: (parameter, device, difference).
+    """Iterate over (parameter, device, largest gradient difference) of parts on devices.
 
     Compares all parts of the devices of `result` with the unsplit model's step `reference_result`.
 

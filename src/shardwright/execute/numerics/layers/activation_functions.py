@@ -9,7 +9,7 @@ from shardwright.model.ir.numerical_constants import QUICK, USUAL, Settings
 
 
 def activation_name(settings: Settings, *, gated: bool) -> str:
-    """The activation's name in the settings; the usual one if the settings have none."""
+    """Activation named in the settings, else the family default for gated or plain layers."""
     return settings.activation or USUAL[gated]
 
 
