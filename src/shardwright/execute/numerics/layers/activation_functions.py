@@ -9,7 +9,7 @@ from shardwright.model.ir.numerical_constants import QUICK, USUAL, Settings
 
 
 def activation_name(settings: Settings, *, gated: bool) -> str:
-    """Activation named in the settings, else the family default for gated or plain layers."""
+    """Activation that the settings name, else silu if `gated` and gelu_tanh if not."""
     return settings.activation or USUAL[gated]
 
 
