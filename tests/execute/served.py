@@ -119,14 +119,14 @@ def moving(run_tasks: TaskRunner | None = None, here: frozenset[int] | None = No
 
     iterate(0, (0, 5, 0), (1, 2, 0))
     served.send(0, source=0, target=1)
-    served.land(1, 0, end=5)
+    served.store_sent_cache(1, 0, end=5)
     iterate(1, (0, 1, 5))
     iterate(0, (1, 2, 2))
     served.send(1, source=0, target=1)
-    served.land(1, 1, end=4)
+    served.store_sent_cache(1, 1, end=4)
     iterate(1, (0, 1, 6), (1, 1, 4))
     served.send(0, source=1, target=0)
-    served.land(0, 0, end=7)
+    served.store_sent_cache(0, 0, end=7)
     iterate(0, (0, 1, 7))
     return served
 
@@ -169,7 +169,7 @@ class Script:
         other, rank = 1 - place.worker, self.random.randrange(self.ranks[1 - place.worker])
         if place.cached:
             served.send(request, source=place.worker, target=other, ranks=(place.rank, rank))
-            served.land(other, request, end=place.cached, rank=rank)
+            served.store_sent_cache(other, request, end=place.cached, rank=rank)
         self.places[request] = _Place(worker=other, rank=rank, cached=place.cached)
 
     def _iterate(self, served: Server, worker: int, left: Sequence[int]) -> None:

@@ -56,7 +56,7 @@ def test_rows_that_fit_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) ->
     def never(*_: object) -> None:
         raise AssertionError("the ends are asked for")
 
-    monkeypatch.setattr(grouped_gemm, "_parts", never)
+    monkeypatch.setattr(grouped_gemm, "_rows_by_group", never)
     rows, ends = torch.randn(4, 16), group_ends(torch.tensor([0, 1, 1, 2]), 3)
     assert grouped_matmul(rows, torch.randn(3, 16, 8), ends).shape == (4, 8)
     assert grouped_outer_products(rows, torch.randn(4, 8), ends).shape == (3, 16, 8)

@@ -201,7 +201,7 @@ def _biased(block: Block) -> Block:
         (
             Grid(dp=4, etp=2),
             replace(expert_model(), blocks=tuple(map(_biased, expert_model().blocks))),
-            "has biases of experts",
+            "has biases, which every part of an expert would add",
         ),
         (
             Grid(cp=8, tp=4, sp=True, gather=True),

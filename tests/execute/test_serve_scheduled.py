@@ -205,7 +205,7 @@ class Counted:
     ) -> None:
         raise AssertionError("one worker")
 
-    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
+    def store_sent_cache(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
         raise AssertionError("one worker")
 
 

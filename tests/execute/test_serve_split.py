@@ -106,7 +106,7 @@ class CountedWorkers:
         self.release(source, request, rank=ranks[0])
         self.under_way[request] = end
 
-    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
+    def store_sent_cache(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
         assert self.under_way.pop(request) - end in (0, 1)
         self.tables[worker][rank].receive(request, first=end, end=end)
 
@@ -126,7 +126,7 @@ def test_logs_of_both_workers_are_the_simulators(name: str) -> None:
         case = split_case(name, random)
         workers = CountedWorkers((tables_of(case.prefill), tables_of(case.decode)))
         prefill, decode = case.on(workers)
-        serve_prefill_and_decode(prefill, decode, turns=case.turns)
+        serve_prefill_and_decode(prefill, decode, transfer_turns=case.turns)
         log, more, _ = case.simulated()
         assert prefill.log == log
         assert decode.log == more
@@ -192,7 +192,7 @@ def test_answers_of_both_workers_are_the_unsplit_models(
         model, plans, prompts=prompts, source=seeded(model, seed=SEED), size=size, sizes=(4, 8)
     )
     prefill, decode = case.on(served)
-    serve_prefill_and_decode(prefill, decode, turns=case.turns)
+    serve_prefill_and_decode(prefill, decode, transfer_turns=case.turns)
     assert (prefill.log, decode.log) == case.simulated()[:2]
     refused = {*prefill.refused, *decode.refused}
     served.tokens = {r: tokens for r, tokens in served.tokens.items() if r not in refused}
@@ -217,5 +217,5 @@ def test_a_state_does_not_go_back() -> None:
     served.iterate(0, [[RequestPart(request=0, tokens=5, past=0)]])
     served.send(0, source=0, target=1)
     with pytest.raises(StrategyError) as error:
-        served.land(1, 0, end=4)
+        served.store_sent_cache(1, 0, end=4)
     assert error.value.rule == "serve.state"

@@ -49,7 +49,7 @@ def _measure_profile(request: Calibration, progress: Progress | None) -> Profile
 
 
 def _import_profiles(request: Calibration, *, name: str) -> list[Profile]:
-    """Profiles from the files of nccl-tests and Kineto that the settings name."""
+    """Profiles fitted to the nccl-tests outputs and the Kineto trace that the request names."""
     if not name:
         raise UsageError("an import needs the name of its accelerator", hint="--name h100-sxm")
     profiles = []

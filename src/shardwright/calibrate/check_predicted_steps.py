@@ -122,7 +122,7 @@ def check_machine(
 
 
 def _check_row(name: str, prediction: Prediction, measured: MeasuredStep) -> CheckRow:
-    """Row of the check from a prediction and a measurement."""
+    """Row of a check: predicted and measured step seconds and peak bytes of one case."""
     low, high = prediction.interval_s
     return CheckRow(
         name,

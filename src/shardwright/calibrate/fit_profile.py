@@ -64,11 +64,12 @@ def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.
         raise DataError(
             f"{len(points)} GEMM points do not make a fit", hint="measure 4 shapes or more"
         )
-    seconds = _positive([p.seconds for p in points])
+    seconds = _positive_seconds([p.seconds for p in points])
     flops = np.array([2.0 * p.m * p.n * p.k for p in points])
     traffic = np.array([gemm_bytes(p, dtype) for p in points])
 
     def fitted(x: FloatArray) -> FloatArray:
+        """Roofline seconds for x = (log FLOP/s, log bytes/s, log launch seconds, exponent)."""
         compute, memory, q = flops / np.exp(x[0]), traffic / np.exp(x[1]), x[3]
         larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
         result: FloatArray = larger * (1.0 + (smaller / larger) ** q) ** (1.0 / q) + np.exp(x[2])
@@ -104,14 +105,14 @@ def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, FitError]:
-    """Fit t = alpha + beta x size with both >= 0; returns (alpha, beta, errors).
+    """Least squares of relative errors, t = alpha + beta x size, both >= 0: (alpha, beta, errors).
 
     The fit minimises the squared relative errors.
 
     Raises:
         DataError: fewer than two sizes, or times that do not grow with them.
     """
-    x, t = np.asarray(sizes, dtype=np.float64), _positive(seconds)
+    x, t = np.asarray(sizes, dtype=np.float64), _positive_seconds(seconds)
     if np.unique(x).size < 2:
         raise DataError(
             f"{x.size} points of one size do not make a line", hint="measure two sizes or more"
@@ -163,7 +164,7 @@ def fit_collective(
 def fit_attention(
     generation: str, points: Sequence[AttentionPoint], *, dtype: Dtype
 ) -> AttentionProfile:
-    """Median forward FLOP/s at each length, and median ratio of backward to forward seconds.
+    """Attention profile: median forward FLOP/s by length, median backward / forward seconds.
 
     Raises:
         DataError: no points.
@@ -171,8 +172,8 @@ def fit_attention(
     if not points:
         raise DataError("no attention was measured", hint="measure one length or more")
     forward, backward = (
-        _positive([p.forward_s for p in points]),
-        _positive([p.backward_s for p in points]),
+        _positive_seconds([p.forward_s for p in points]),
+        _positive_seconds([p.backward_s for p in points]),
     )
     flops = np.array([p.flops for p in points])
     lengths = sorted({p.length for p in points})
@@ -198,8 +199,8 @@ def fit_attention(
     )
 
 
-def _positive(seconds: Sequence[float]) -> FloatArray:
-    """Array of seconds; DataError if one is not a positive number."""
+def _positive_seconds(seconds: Sequence[float]) -> FloatArray:
+    """Measured seconds as an array; DataError if one is not a positive, finite number."""
     measured = np.asarray(seconds, dtype=np.float64)
     if not (np.isfinite(measured) & (measured > 0.0)).all():
         raise DataError(

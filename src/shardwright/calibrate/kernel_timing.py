@@ -81,7 +81,7 @@ class Timer:
 
 
 def native_dtypes(device: str) -> tuple[Dtype, ...]:
-    """Number formats that `device` multiplies in units of its own, according to torch."""
+    """Number formats whose GEMMs `device` has hardware units for, according to torch."""
     if device == "cuda":
         major = torch.cuda.get_device_capability()[0]
         return (Dtype.BF16, Dtype.FP16, Dtype.TF32) if major >= 8 else (Dtype.FP16, Dtype.FP32)

@@ -160,7 +160,7 @@ def parse_kineto(text: str, *, name: str = "trace") -> KinetoTrace:
         total, calls = times.get(kind, (0.0, 0))
         times[kind] = (total + seconds, calls + 1)
         if kind == "nccl":
-            collective = _collective(_event_arguments(event), seconds) or _collective(
+            collective = _traced_collective(_event_arguments(event), seconds) or _traced_collective(
                 issued.get(_external_id(event), {}), seconds
             )
             collectives += [collective] if collective else []
@@ -202,7 +202,7 @@ def kernel_class(event: Mapping[str, Any]) -> str:
 def shortest_calls(
     collectives: Iterable[TracedCollective],
 ) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
-    """(collective, ranks) -> (bytes, shortest seconds) of each size, sizes rising."""
+    """(collective, number of ranks) -> (bytes, shortest seconds of a call), sizes rising."""
     groups: dict[tuple[str, int], dict[int, float]] = {}
     for call in collectives:
         sizes = groups.setdefault((call.collective, call.num_devices), {})
@@ -242,7 +242,7 @@ def _positive_count(arguments: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollective | None:
+def _traced_collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollective | None:
     """Collective call from an event's arguments; None where kind, size or group is missing.
 
     The full buffer is the larger of input and output.

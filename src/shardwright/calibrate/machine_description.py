@@ -15,7 +15,7 @@ _MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "instinct", "quadro")
 
 
 def accelerator_name(device: str) -> str:
-    """Catalog name of this machine's device: the longest known beginning of the driver's name.
+    """Catalog name that is the longest beginning of the driver's device name, else that name.
 
     The driver's name itself where the catalog knows none.
     """

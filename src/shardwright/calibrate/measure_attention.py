@@ -80,6 +80,7 @@ def _forward_backward_seconds(
     )
 
     def forward() -> torch.Tensor:
+        """Run the attention kernel forward."""
         with torch.no_grad():
             return scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -87,6 +88,7 @@ def _forward_backward_seconds(
     gradient = torch.randn_like(out)
 
     def backward() -> Any:
+        """Run the attention kernel backward, keeping the graph."""
         return torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
     return timer.seconds(forward), timer.seconds(backward)

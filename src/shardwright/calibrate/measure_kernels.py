@@ -92,7 +92,7 @@ def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasureme
     A training step waits for the slowest device.
 
     Args:
-        devices: measurements of the same points at the same time.
+        devices: measurements of the measured_points points at the measured_points time.
     """
     one_device = devices[0]
     return KernelMeasurements(
@@ -100,8 +100,10 @@ def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasureme
             (
                 dtype,
                 tuple(
-                    max(same, key=lambda p: p.seconds)
-                    for same in zip(*(device.gemm[i][1] for device in devices), strict=True)
+                    max(measured_points, key=lambda p: p.seconds)
+                    for measured_points in zip(
+                        *(device.gemm[i][1] for device in devices), strict=True
+                    )
                 ),
                 _largest_sustained(devices, i),
             )
@@ -112,15 +114,17 @@ def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasureme
                 kernel,
                 dtype,
                 tuple(
-                    _slowest_attention(same)
-                    for same in zip(*(device.attention[i][2] for device in devices), strict=True)
+                    _slowest_attention(measured_points)
+                    for measured_points in zip(
+                        *(device.attention[i][2] for device in devices), strict=True
+                    )
                 ),
             )
             for i, (kernel, dtype, _) in enumerate(one_device.attention)
         ),
         elements=tuple(
-            max(same, key=lambda p: p[1])
-            for same in zip(*(device.elements for device in devices), strict=True)
+            max(measured_points, key=lambda p: p[1])
+            for measured_points in zip(*(device.elements for device in devices), strict=True)
         ),
         copies=(
             min(device.copies[0] for device in devices),
@@ -131,10 +135,11 @@ def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasureme
 
 
 def progress_step(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
-    """Make a function that reports progress, to call after each of a phase's `total` points."""
+    """Make a function that counts a phase's measured points and reports each to `progress`."""
     done = 0
 
     def step() -> None:
+        """Count one more point as measured, and report the phase, count and total."""
         nonlocal done
         done += 1
         if progress is not None:
@@ -144,14 +149,15 @@ def progress_step(phase: str, total: int, progress: Progress | None) -> Callable
 
 
 def _largest_sustained(devices: Sequence[KernelMeasurements], index: int) -> float:
-    """Largest long-run factor of the devices' GEMM number `index`."""
+    """Largest ratio of long-run to short-run GEMM seconds of any device, for format `index`."""
     return max(device.gemm[index][2] for device in devices)
 
 
-def _slowest_attention(same: Sequence[AttentionPoint]) -> AttentionPoint:
-    """Attention point with the slowest forward and backward seconds of several devices."""
-    return same[0]._replace(
-        forward_s=max(p.forward_s for p in same), backward_s=max(p.backward_s for p in same)
+def _slowest_attention(measured_points: Sequence[AttentionPoint]) -> AttentionPoint:
+    """One attention point measured on several devices: the most forward, and backward, seconds."""
+    return measured_points[0]._replace(
+        forward_s=max(p.forward_s for p in measured_points),
+        backward_s=max(p.backward_s for p in measured_points),
     )
 
 

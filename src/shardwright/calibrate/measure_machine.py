@@ -42,7 +42,7 @@ from shardwright.progress_callback import Progress
 
 
 def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:
-    """Measure this machine and fit its profile.
+    """Measure this machine's kernels and collectives, and fit a profile of accelerator and links.
 
     A device of a processor is 1/ranks of its cores and memory: all measure the same kernels at the
     same time, with that many threads each, and the slowest counts, because a step waits for it.

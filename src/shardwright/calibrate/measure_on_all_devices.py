@@ -26,7 +26,7 @@ POLL_S = 0.1
 def measure_simultaneously(
     work: Callable[[], T], *, here: Callable[[], T], others: int, threads: int
 ) -> list[T]:
-    """Run one measurement in this process and in `others` processes at the same time.
+    """Run `here` in this process and `work` in `others` processes at once; return all results.
 
     Args:
         work, here: the same measurement; `work` and its result can be pickled.
@@ -61,7 +61,7 @@ def measure_simultaneously(
 
 
 def _next_result(results: Queue[Any], processes: list[BaseProcess]) -> Any:
-    """Wait for a result; DataError if a process died or hung."""
+    """Wait for a measuring process's result; DataError if one died or none sends in time."""
     deadline = monotonic() + READY_S
     while True:
         dead = [process for process in processes if process.exitcode not in (None, 0)]

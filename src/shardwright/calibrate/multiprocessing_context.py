@@ -9,7 +9,7 @@ PRELOADED: Final = "shardwright.calibrate.time_collectives_on_rank"
 
 
 def process_context() -> Any:
-    """Multiprocessing context whose processes load PyTorch once, by a fork server.
+    """Multiprocessing context whose processes inherit a loaded PyTorch (a fork server, else spawn).
 
     Where there is no fork server, each process loads PyTorch.
     """

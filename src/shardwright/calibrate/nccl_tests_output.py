@@ -84,7 +84,7 @@ class _Header:
 
 
 def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
-    """Read the points of one output file of nccl-tests.
+    """Measured points (collective, bytes, devices, seconds) of an nccl-tests output file.
 
     Raises:
         DataError: the file cannot be read, or holds no table of nccl-tests.
@@ -105,7 +105,7 @@ def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
 
 
 def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[NcclPoint, ...]:
-    """Parse the points of an nccl-tests output; one text may hold several tests.
+    """Measured points of nccl-tests output text, which may hold the output of several tests.
 
     Args:
         name: for messages, and for the kind of collective where the text does not name its program
@@ -178,7 +178,7 @@ def _unprefixed_lines(text: str) -> Iterator[str]:
 
 
 def _required_kind(kind: str, name: str) -> str:
-    """Kind of the collective of a program; DataError where the program is not known."""
+    """Collective that an nccl-tests program measures; DataError for an unknown program."""
     if not kind:
         known = ", ".join(f"{k}_perf" for k in KINDS)
         raise DataError(
@@ -189,7 +189,7 @@ def _required_kind(kind: str, name: str) -> str:
 
 
 def _parse_header(words: list[str], above: str) -> _Header:
-    """Positions of a header's columns; `above` is the line that marks the in-place half."""
+    """Columns of an nccl-tests header (size, words, times, bandwidths); `above` marks in-place."""
     times, algorithm, bus = (
         [place for place, word in enumerate(words) if word == name]
         for name in ("time", "algbw", "busbw")
@@ -211,7 +211,7 @@ def _parse_header(words: list[str], above: str) -> _Header:
 def _parse_row(
     words: list[str], header: _Header, *, kind: str, num_devices: int, name: str
 ) -> list[NcclPoint]:
-    """Parse the points of a row.
+    """Points (size, seconds, devices) of a row of nccl-tests: out-of-place, then in-place.
 
     Collectives without a reduction leave `redop` empty in some versions: a row's columns after the
     words shift left by the missing ones.

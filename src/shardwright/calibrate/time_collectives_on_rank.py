@@ -136,6 +136,7 @@ def _make_collective(
     ]
 
     def send() -> None:
+        """Send the full buffer to the next rank, and receive the previous rank's."""
         for work in dist.batch_isend_irecv(exchange):
             work.wait()
 
@@ -143,15 +144,16 @@ def _make_collective(
 
 
 def _median_seconds(collective: Callable[[], Any], *, device: str, repetitions: int) -> float:
-    """Median seconds of a collective between barriers; short ones are repeated."""
+    """Median seconds of a collective, over timings of many calls in a row after a barrier."""
 
     def span(times: int) -> float:
+        """Seconds of `times` calls of the collective in a row, after a barrier."""
         dist.barrier()
-        _settle(device)
+        _synchronise(device)
         start = time.perf_counter()
         for _ in range(times):
             collective()
-        _settle(device)
+        _synchronise(device)
         return time.perf_counter() - start
 
     span(2)
@@ -162,7 +164,7 @@ def _median_seconds(collective: Callable[[], Any], *, device: str, repetitions: 
     return median(span(inner) / inner for _ in range(repetitions))
 
 
-def _settle(device: str) -> None:
-    """Wait until the device is idle."""
+def _synchronise(device: str) -> None:
+    """Wait until a CUDA device is idle; do nothing on a processor."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -43,17 +43,17 @@ class PriceList:
             volume: bytes of the full buffer on the wire, shape (n,) or (1,).
         """
         volume = np.asarray(volume, dtype=np.float64)
-        best = self._priced(0, volume)
+        best = self._seconds_of_algorithm(0, volume)
         chosen = np.zeros(best.shape, dtype=np.int64)
         for index in range(1, len(self.algorithms)):
-            candidate = self._priced(index, volume)
+            candidate = self._seconds_of_algorithm(index, volume)
             better = candidate < best
             np.putmask(chosen, better, index)
             np.minimum(best, candidate, out=best)
         return best, chosen
 
-    def _priced(self, index: int, volume: FloatArray) -> FloatArray:
-        """Seconds of one of the algorithms for each group."""
+    def _seconds_of_algorithm(self, index: int, volume: FloatArray) -> FloatArray:
+        """Seconds of algorithm `index` for each group with `volume` bytes; inf where illegal."""
         line = self.lines[index]
         if line is None:
             return self.algorithms[index].seconds(
@@ -97,7 +97,7 @@ def price_list(
 def _line(
     algorithm: CollectiveAlgorithm, kind: Collective, quantities: SpanQuantities
 ) -> Line | None:
-    """Alpha and beta of an algorithm; None where its time is not linear in the volume."""
+    """Alpha and beta of an algorithm for each group; None where its time is not linear in bytes."""
     return algorithm.line(kind, quantities) if isinstance(algorithm, LinearAlgorithm) else None
 
 

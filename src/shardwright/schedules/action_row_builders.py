@@ -35,13 +35,11 @@ class RowWriter:
     _next_microbatch: dict[tuple[int, Place], int] = field(default_factory=dict)
 
     def count(self, kind: int, place: Place) -> int:
-        """Number of actions of `kind` that the row has for a chunk; B counts as I."""
+        """Number of actions of `kind` that the row has so far for a chunk; B counts as I."""
         return self._next_microbatch.get((I if kind == B else kind, place), 0)
 
     def add(self, kind: int, place: Place, *, paired: bool = False) -> None:
         """Append a chunk's next action of `kind`, on the next microbatch.
-
-        B gives the input and the weight gradient of one microbatch.
 
         B gives the input and the weight gradient of one microbatch.
         """
@@ -65,7 +63,7 @@ class RowWriter:
             self.add(F, place)
 
     def backward_pair(self, forward: Place, backward: Place) -> None:
-        """Append a forward of one chunk overlapped with a full backward of another.
+        """Append an overlapped pair: one chunk's next forward, another's next full backward.
 
         Either one is left out beyond the last microbatch; the other then runs alone.
         """
@@ -78,9 +76,7 @@ class RowWriter:
 
 
 def written_table(rows: Sequence[RowWriter], *, num_chunks: int) -> ActionTable:
-    """Build the action table of finished rows, one row for each rank.
-
-    All rows have the same microbatches.
+    """Build the action table of finished rows, one for each rank.
 
     All rows have the same microbatches.
     """

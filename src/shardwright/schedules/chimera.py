@@ -37,7 +37,7 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak microbatches in flight by rank, both lanes together.
+    """Peak microbatches in flight by rank in Chimera, both lanes together.
 
     p/2 + 1 + min(r, p - 1 - r); None for less than a unit.
     """
@@ -47,7 +47,7 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The action table of Chimera, by time slots.
+    """Action table of Chimera: a downward and an upward 1F1B lane, interleaved by time slots.
 
     Microbatch i of a unit: forward of chunk c at slot c + 2 i, backward at 2 p - 1 - c + 2 i; units
     are 2 p slots apart.

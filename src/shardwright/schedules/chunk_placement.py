@@ -22,7 +22,7 @@ class ChunkPlacement(StrEnum):
 
     @property
     def lanes(self) -> int:
-        """Number of lanes (model copies' chains of chunks) that share the ranks."""
+        """Number of lanes that share the ranks: 2 for bidirectional schedules, else 1."""
         return 2 if self is ChunkPlacement.OPPOSITE else 1
 
 

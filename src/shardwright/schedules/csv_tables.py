@@ -14,7 +14,7 @@ from shardwright.schedules.table_entries_and_slots import entries_by_slot
 
 
 def format_csv(table: ActionTable, *, lanes: tuple[str, ...] = ()) -> str:
-    """An action table as CSV text, each action at its earliest slot.
+    """Action table as CSV text in PyTorch's letters: a line a rank, a column a time slot.
 
     Args:
         lanes: names of the table's lanes; not needed for one lane.

@@ -37,12 +37,12 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight by rank, both lanes together: p + 1."""
+    """Peak microbatches in flight by rank in DualPipe, both lanes together: p + 1."""
     return np.full(sizes.ranks, sizes.ranks + 1, np.int64)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The action table of DualPipe: every rank's row in eight phases."""
+    """Action table of DualPipe: every rank's row in eight phases."""
     rows = []
     for rank in range(sizes.ranks):
         down, up = (0, rank), (1, sizes.ranks - 1 - rank)

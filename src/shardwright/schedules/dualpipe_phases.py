@@ -14,7 +14,7 @@ from shardwright.schedules.action_table import B, F, I, W
 def overlapped_row(
     *, microbatches: int, ranks: int, depth: int, near_chunk: Place, far_chunk: Place
 ) -> RowWriter:
-    """The actions of the rank at `depth` of `ranks` in DualPipe, on a path down and up again.
+    """Row of DualPipe at pipeline position `depth` of `ranks`, with chunks of both directions.
 
     Phases: near forwards; near and far forwards in turn; far input and weight gradient and far
     forward; pairs of a near forward with a far backward, then of a far forward with a near

@@ -28,7 +28,7 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak chunks in flight by rank: 2 p + 1."""
+    """Peak chunks in flight by rank in DualPipe-V: 2 p + 1."""
     return np.full(sizes.ranks, 2 * sizes.ranks + 1, np.int64)
 
 

@@ -18,12 +18,12 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight on rank r: min(2 (p - r) - 1, m)."""
+    """Peak microbatches in flight on rank r in eager 1F1B: min(2 (p - r) - 1, m)."""
     return np.minimum(2 * (sizes.ranks - sizes.rank) - 1, sizes.microbatches)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The looped table in which rank r warms up with min(2 (p - r - 1), m) forwards."""
+    """Action table of eager 1F1B: rank r warms up with min(2 (p - r - 1), m) forwards."""
     return looped_table(
         sizes, warm_up=np.minimum(2 * (sizes.ranks - 1 - sizes.rank), sizes.microbatches)
     )

@@ -20,7 +20,7 @@ from shardwright.schedules.schedule_protocol import Sizes
 
 
 def all_forwards(sizes: Sizes) -> IntArray:
-    """(num_ranks,) number of forwards of each rank in a step.
+    """(num_ranks,) number of forwards of each rank in a step: microbatches x slices x chunks.
 
     m microbatches of v chunks of s slices each.
 
@@ -32,14 +32,14 @@ def all_forwards(sizes: Sizes) -> IntArray:
 
 
 def forwards_first_table(sizes: Sizes) -> ActionTable:
-    """The action table with all forwards of a rank before the rank's first backward."""
+    """Action table in which every rank runs all its forwards before its first backward."""
     return looped_table(sizes, warm_up=all_forwards(sizes), slices=sizes.option("slices", 1))
 
 
 def looped_table(
     sizes: Sizes, *, warm_up: IntArray, group: int = 0, slices: int = 1
 ) -> ActionTable:
-    """The action table of looped chunks with `warm_up` forwards before each first backward.
+    """Action table of 1F1B over looped chunks, each rank starting with `warm_up` forwards.
 
     The k-th forward of a rank is, with g microbatches a group, v chunks and j = k mod (g v): local
     chunk j // g, microbatch (k // (g v)) g + j mod g; the k-th backward the same with local chunk v

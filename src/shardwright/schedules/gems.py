@@ -18,12 +18,12 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight by rank: 1."""
+    """Peak microbatches in flight by rank in GEMS: 1."""
     return np.ones(sizes.ranks, np.int64)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The action table of GEMS: forward and backward of one microbatch after the other.
+    """Action table of GEMS: forward and backward of one microbatch, then of the next.
 
     Lanes in turn.
     """

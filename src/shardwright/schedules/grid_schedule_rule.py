@@ -9,7 +9,7 @@ from shardwright.strategy.rule_violations import Violation
 
 
 def order_violations(grid: Grid, *, microbatches: int) -> tuple[Violation, ...]:
-    """Rules that a grid breaks because its schedule has no table for its sizes.
+    """Broken rules of the grid's schedule, where it has no table for its ranks and microbatches.
 
     The rules are the schedule's: ``order.ranks``, ``order.microbatches``, ``order.chunks`` and
     others.

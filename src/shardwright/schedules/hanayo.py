@@ -70,7 +70,7 @@ def _table(sizes: Sizes) -> ActionTable:
 
 
 def _no_form(sizes: Sizes) -> IntArray | None:
-    """None, as the paper gives no formula for the peak of activations in flight.
+    """None: Hanayo's paper gives no formula for the peak of activations in flight.
 
     The paper draws the peak.
     """

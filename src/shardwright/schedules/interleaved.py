@@ -22,7 +22,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _group(sizes: Sizes) -> int:
-    """Microbatches that go through a chunk before the next chunk has its turn; default p."""
+    """Microbatches that run through a chunk before the next chunk's turn: option, else p."""
     return sizes.option("group", sizes.ranks)
 
 
@@ -49,12 +49,12 @@ def _warm_up(sizes: Sizes) -> IntArray:
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak chunks in flight on rank r: min(2 (p - r - 1) + (v - 1) g + 1, m v)."""
+    """Peak chunks in flight, interleaved 1F1B, rank r: min(2 (p - r - 1) + (v - 1) g + 1, m v)."""
     return np.minimum(_warm_up(sizes) + 1, sizes.microbatches * sizes.chunks)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The looped table of interleaved 1F1B, in groups of microbatches."""
+    """Action table of interleaved 1F1B: looped chunks, in groups of microbatches."""
     return looped_table(
         sizes, warm_up=np.minimum(_warm_up(sizes), _peak(sizes)), group=_group(sizes)
     )

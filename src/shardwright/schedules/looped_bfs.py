@@ -18,7 +18,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The breadth-first action table with the microbatches of backwards reversed."""
+    """Action table of looped BFS: all forwards, then backwards from the last microbatch on."""
     table = forwards_first_table(sizes)
     return replace(
         table,

@@ -17,12 +17,12 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight on rank r: min(p - r, m)."""
+    """Peak microbatches in flight on rank r in 1F1B: min(p - r, m)."""
     return np.minimum(sizes.ranks - sizes.rank, sizes.microbatches)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The looped table in which rank r warms up with min(p - r - 1, m) forwards."""
+    """Action table of 1F1B: rank r warms up with min(p - r - 1, m) forwards."""
     return looped_table(sizes, warm_up=np.minimum(sizes.ranks - 1 - sizes.rank, sizes.microbatches))
 
 

@@ -23,7 +23,7 @@ PERIOD = 6
 def block_slots(
     ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]
 ) -> IntArray:
-    """(6, ranks) time slots of one microbatch's actions in a V-shaped schedule.
+    """(6, ranks) time slots of one microbatch's F, F, I, I, W, W on a V of two chunks a rank.
 
     F of the chunk going down, F going up, I going down, I going up, W of the upper chunk, W of the
     lower chunk.
@@ -52,7 +52,7 @@ def block_slots(
 
 
 def repeated_table(sizes: Sizes, slots: IntArray) -> ActionTable:
-    """The action table of one block of slots repeated for every microbatch.
+    """Action table of one microbatch's time slots, repeated each PERIOD slots for the next.
 
     Each rank's actions are ordered by slot.
     """

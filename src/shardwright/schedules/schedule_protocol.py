@@ -31,7 +31,7 @@ class Schedule(Protocol):
 
     @property
     def placement(self) -> ChunkPlacement:
-        """The map of chunks to ranks.
+        """Placement of the schedule's chunks on ranks: looped, wave, or two opposite lanes.
 
         It also gives the number of lanes.
         """
@@ -39,7 +39,7 @@ class Schedule(Protocol):
 
     @property
     def kinds(self) -> str:
-        """Kinds of action in the schedule's tables, in PyTorch's letters."""
+        """Letters of the kinds of action in the schedule's tables: F, I, W, B."""
         ...
 
     def table(
@@ -84,7 +84,7 @@ class Sizes:
     options: tuple[tuple[str, int], ...] = ()
 
     def option(self, name: str, default: int) -> int:
-        """Value of the schedule's parameter `name`, or `default` where it is not given."""
+        """Value of the schedule's parameter `name` (such as "group"), or `default` if not given."""
         return dict(self.options).get(name, default)
 
     @property
@@ -93,7 +93,7 @@ class Sizes:
         return np.arange(self.ranks)
 
     def refuse(self, message: str, *, rule: str, hint: str = "") -> StrategyError:
-        """A StrategyError that states why the schedule has no table of these sizes."""
+        """Make a StrategyError, with rule ``order.<rule>``: no table exists for these sizes."""
         return StrategyError(f"{self.schedule} {message}", hint=hint, rule=f"order.{rule}")
 
 

@@ -26,7 +26,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The looped table with slices, in which rank r warms up with p - r + s - 2 slices."""
+    """Action table of Seq1F1B: 1F1B over slices, rank r warming up with p - r + s - 2 of them."""
     slices = sizes.option("slices", 1)
     warm_up = np.minimum(sizes.ranks - sizes.rank + slices - 2, sizes.microbatches * slices)
     return looped_table(sizes, warm_up=warm_up, slices=slices)

@@ -91,7 +91,7 @@ def entries_by_slot(table: ActionTable) -> list[list[Entry | None]]:
 
 
 def _inputs(action: Action, last_chunk: int, num_slices: int) -> list[_Need]:
-    """The actions that must end before `action` starts.
+    """Actions that must end before `action`: of its own, the neighbouring chunk, and slice.
 
     Args:
         last_chunk: last chunk of the lane's chain of chunks.

@@ -19,7 +19,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank: 2 ((p + 2) // 2).
+    """Peak chunks in flight by rank in V-Half: 2 ((p + 2) // 2).
 
     2 on a single rank; None for p microbatches or less.
     """

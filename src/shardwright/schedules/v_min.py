@@ -18,7 +18,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank: 2 ((p + 4) // 3), or two less on every third rank.
+    """Peak chunks in flight by rank in V-Min: 2 ((p + 4) // 3), two less on every third rank.
 
     Two less on every third rank where p mod 3 is 2; None for less than p microbatches.
     """

@@ -17,12 +17,12 @@ from shardwright.schedules.zero_bubble_tables import put_off_table
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight by rank: min(p, m)."""
+    """Peak microbatches in flight by rank in ZB-H1: min(p, m)."""
     return np.full(sizes.ranks, min(sizes.ranks, sizes.microbatches), np.int64)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The table in which rank r postpones r weight gradients."""
+    """Action table of ZB-H1: 1F1B in which rank r postpones r weight gradients."""
     return put_off_table(sizes, warm_up=sizes.ranks - 1 - sizes.rank, lag=sizes.rank)
 
 

@@ -19,12 +19,12 @@ from shardwright.schedules.zero_bubble_tables import put_off_table
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """Peak microbatches in flight by rank: min(2 p - 1, m)."""
+    """Peak microbatches in flight by rank in ZB-H2: min(2 p - 1, m)."""
     return np.full(sizes.ranks, min(2 * sizes.ranks - 1, sizes.microbatches), np.int64)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The table in which rank r warms up with 2 (p - r - 1) and postpones 2 r weight gradients.
+    """Action table of ZB-H2: rank r runs 2 (p - r - 1) warm-ups and postpones 2 r W.
 
     The warm-up is in forwards; see `put_off_table`.
     """

@@ -18,7 +18,7 @@ from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank: 2 p; None for less than 2 p - 1 microbatches."""
+    """Peak chunks in flight by rank in ZB-V: 2 p; None for less than 2 p - 1 microbatches."""
     return (
         np.full(sizes.ranks, 2 * sizes.ranks, np.int64)
         if sizes.microbatches >= 2 * sizes.ranks - 1

@@ -14,7 +14,7 @@ from shardwright.schedules.schedule_protocol import Sizes
 
 
 def put_off_table(sizes: Sizes, *, warm_up: IntArray, lag: IntArray) -> ActionTable:
-    """The action table of 1F1B with `lag` weight gradients of each rank postponed to its tail.
+    """Action table of 1F1B with `lag` weight gradients of each rank postponed.
 
     `warm_up` forwards come before each rank's first input gradient; both (ranks,).
     """

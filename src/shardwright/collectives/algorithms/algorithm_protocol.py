@@ -69,7 +69,7 @@ class CollectiveAlgorithm(Protocol):
         ...
 
 
-def require(algorithm: CollectiveAlgorithm, kind: Collective) -> None:
+def require_kind(algorithm: CollectiveAlgorithm, kind: Collective) -> None:
     """Raise UsageError if the algorithm cannot run collectives of kind `kind`."""
     if kind not in algorithm.kinds:
         raise UsageError(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, require_kind
 from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, span_quantities
 from shardwright.lazy_dataclass import dataclass
@@ -29,7 +29,7 @@ class Line:
     seconds_per_byte: FloatArray
 
     def at(self, volume: FloatArray, *, rows: IntArray | None = None) -> FloatArray:
-        """Seconds of a collective of `volume` bytes for each group.
+        """Seconds of a collective of `volume` bytes for each group: alpha + beta x volume.
 
         Args:
             rows: place of each group in this line's arrays; None = the same place.
@@ -68,7 +68,7 @@ class LinearAlgorithm:
 
         0 for groups of one member.
         """
-        require(self, kind)
+        require_kind(self, kind)
         quantities = span_quantities(span)
         return self.line(kind, quantities).at(
             np.asarray(volume, dtype=np.float64), rows=quantities.rows
@@ -85,7 +85,7 @@ class LinearAlgorithm:
         counted there; the island's links (tier 0) carry only what stays in the island. Divided by a
         tier's bandwidth it is that link's busy time.
         """
-        require(self, kind)
+        require_kind(self, kind)
         quantities = span_quantities(span)
         shares = self.shares(kind, quantities)
         return tuple(
@@ -95,7 +95,7 @@ class LinearAlgorithm:
 
 
 def where_legal(line: Line, legal: BoolArray) -> Line:
-    """`line` with infinite latency where `legal` is false."""
+    """The alpha-beta `line`, with infinite latency (alpha) for groups where `legal` is false."""
     return Line(
         latency_s=np.where(legal, line.latency_s, np.inf), seconds_per_byte=line.seconds_per_byte
     )

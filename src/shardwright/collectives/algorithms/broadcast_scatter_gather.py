@@ -41,7 +41,7 @@ _KINDS = frozenset({Collective.BROADCAST, Collective.SCATTER, Collective.GATHER}
 
 
 def _peers(level: Level) -> FloatArray:
-    """Most members that are reached over this tier: c_k - c_(k-1)."""
+    """Most members that a flat root reaches over this tier: c_k - c_(k-1)."""
     peers: FloatArray = (level.members - 1.0) / level.inside_inverse
     return peers
 
@@ -57,7 +57,7 @@ def _binomial_rounds(level: Level) -> FloatArray:
 
 
 def _binomial_sent(kind: Collective, quantities: SpanQuantities, level: Level) -> FloatArray:
-    """Bytes sent one after another over a tier in a binomial tree, a byte of volume."""
+    """Bytes that a binomial tree sends over a tier in all its rounds, a byte of volume."""
     return (
         _binomial_rounds(level)
         if kind is Collective.BROADCAST
@@ -72,7 +72,7 @@ def _line(
     messages: Callable[[Level], FloatArray],
     sent: Callable[[Collective, SpanQuantities, Level], FloatArray],
 ) -> Line:
-    """Latency and seconds a byte of a rooted collective, one tier after another.
+    """Latency and seconds a byte of a broadcast, scatter or gather: the sum over tiers.
 
     Args:
         messages: number of messages one after another on a tier.
@@ -91,7 +91,7 @@ def _shares(
     *,
     sent: Callable[[Collective, SpanQuantities, Level], FloatArray],
 ) -> tuple[FloatArray, ...]:
-    """Bytes sent over each tier's links in a rooted collective, a byte of volume."""
+    """Bytes over each tier's links in a broadcast, scatter or gather, a byte of volume."""
     return per_tier(
         quantities, {level.tier: sent(kind, quantities, level) for level in quantities.levels}
     )

@@ -39,7 +39,7 @@ def _sent_in_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
 
 
 def sent_by_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
-    """Bytes that the busiest island sends in both trees, a byte of volume.
+    """Bytes that the busiest island of a double binary tree sends, a byte of volume.
 
     0 for groups inside one island.
     """
@@ -49,7 +49,7 @@ def sent_by_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
 
 
 def shares_between_islands(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over the links of each network tier, a byte of volume.
+    """Bytes that a double binary tree's member sends over each network tier, a byte of volume.
 
     The traffic between islands is shared by the members of an island.
     """
@@ -61,7 +61,7 @@ def shares_between_islands(kind: Collective, quantities: SpanQuantities) -> tupl
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a double binary tree."""
+    """Latency and seconds a byte of an all-reduce along NCCL's double binary tree."""
     latency_s = seconds_per_byte = quantities.zero
     outside = sent_by_island(kind, quantities)
     for level in quantities.levels:

@@ -73,7 +73,7 @@ def _line(
     link_share: float = 1.0,
     by_switch: bool = False,
 ) -> Line:
-    """Latency and seconds a byte of an all-reduce inside an island; inf where it is illegal.
+    """Latency and seconds a byte of a one-kernel all-reduce; inf for groups outside one island.
 
     Args:
         hops: start, in latencies of the island's links.
@@ -96,7 +96,7 @@ def _line(
 def _shares(
     kind: Collective, quantities: SpanQuantities, *, moved: Callable[[SpanQuantities], FloatArray]
 ) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over each tier's links, a byte of volume: none leave the island."""
+    """Bytes that a member of a one-kernel all-reduce sends over each tier: 0 but inside islands."""
     inside = moved(quantities) * (quantities.size > 1.0)
     return (inside, *(quantities.zero for _ in quantities.inverse[2:]))
 

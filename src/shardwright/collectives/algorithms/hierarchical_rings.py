@@ -19,12 +19,12 @@ from shardwright.collectives.groups.span_cost_quantities import SpanQuantities
 
 
 def _steps(members: FloatArray) -> FloatArray:
-    """Number of consecutive messages of a ring on one tier."""
+    """Consecutive messages of a ring of `members` on one tier: members - 1."""
     return members - 1.0
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a hierarchy of rings."""
+    """Latency and seconds a byte of nested rings: one ring inside every unit of each tier."""
     return nested_line(kind, quantities, _steps)
 
 

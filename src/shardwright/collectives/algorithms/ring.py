@@ -25,7 +25,7 @@ from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, 
 
 
 def _sent(kind: Collective, quantities: SpanQuantities) -> FloatArray:
-    """Bytes that a member sends along the ring, a byte of volume."""
+    """Bytes that a member sends to the next in a ring collective, a byte of volume."""
     if kind is Collective.ALL_REDUCE:
         return 2.0 * quantities.others
     if kind is Collective.BROADCAST:
@@ -34,7 +34,7 @@ def _sent(kind: Collective, quantities: SpanQuantities) -> FloatArray:
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a ring."""
+    """Latency and seconds a byte of a ring collective, at the slowest tier that it crosses."""
     latency_s = quantities.line_latency_s
     if kind is Collective.ALL_REDUCE:
         latency_s = latency_s * 2.0

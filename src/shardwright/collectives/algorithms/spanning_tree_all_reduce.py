@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, require_kind
 from shardwright.collectives.groups.group_link_layout import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.collectives.groups.span_cost_quantities import span_quantities
@@ -42,7 +42,7 @@ class TreeAlgorithm:
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds for each group of `span`: the least over numbers of pipelined parts.
+        """Seconds of a tree all-reduce for each group: the least over numbers of pipelined parts.
 
         inf where the algorithm does not apply; 0 for one member.
 
@@ -51,7 +51,7 @@ class TreeAlgorithm:
         Args:
             volume: bytes of the full buffer on the wire, shape (n,) or (1,).
         """
-        require(self, kind)
+        require_kind(self, kind)
         alpha, beta, rows = _lines_over(self, span)
         if rows is not None:
             alpha, beta = alpha[rows], beta[rows]
@@ -63,14 +63,14 @@ class TreeAlgorithm:
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links.
+        """Bytes that the busiest member of a tree all-reduce sends over each tier's links.
 
         Over a unit's uplink, its part of them.
         """
-        require(self, kind)
+        require_kind(self, kind)
         quantities = span_quantities(span)
         shares = (
-            np.array([self._sent(layout) for layout in layouts_of(quantities.prepared)])
+            np.array([self._sent_by_tier(layout) for layout in layouts_of(quantities.prepared)])
             .reshape(-1, len(span.below))
             .T
         )
@@ -80,7 +80,7 @@ class TreeAlgorithm:
         )
 
     def lines(self, layout: Layout) -> tuple[FloatArray, FloatArray]:
-        """Latency and seconds a byte of a group for each number of parts; inf where illegal."""
+        """(latency, seconds a byte) of a tree all-reduce by number of parts; inf where illegal."""
         if not self._is_legal(layout):
             return np.full(len(PARTS), np.inf), np.zeros(len(PARTS))
         return (
@@ -90,11 +90,11 @@ class TreeAlgorithm:
         )
 
     def _is_legal(self, layout: Layout) -> bool:
-        """True if the group can run the algorithm: legal layout, and not too large."""
+        """True if tree all-reduce can run on the group: legal layout, at most `most` members."""
         return layout.size == 1 or (layout.size <= self.most and self.legal(layout))
 
-    def _sent(self, layout: Layout) -> list[float]:
-        """Bytes that the busiest member sends over each tier's links, a byte of volume."""
+    def _sent_by_tier(self, layout: Layout) -> list[float]:
+        """Bytes that a tree all-reduce's busiest member sends over each tier, a byte of buffer."""
         if layout.size == 1 or not self._is_legal(layout):
             return [0.0] * len(layout.share)
         schedule = tree_all_reduce(self.trees(layout))
@@ -118,7 +118,7 @@ class TreeAlgorithm:
 def _lines_over(
     algorithm: TreeAlgorithm, span: Span
 ) -> tuple[FloatArray, FloatArray, IntArray | None]:
-    """Latencies and seconds a byte of a span's distinct groups, and each group's row (cached).
+    """(latency, seconds a byte, row of each group) of a span's distinct groups by part count.
 
     As one span is priced many times.
     """

@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, require_kind
 from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.collectives.groups.span_cost_quantities import (
     SpanQuantities,
@@ -50,7 +50,7 @@ each round."""
 
 @lru_cache(maxsize=64)
 def late_schedule(members: int) -> tuple[MessageSchedule, int]:
-    """Messages of an all-reduce whose last member is late, and the rounds before its arrival.
+    """(all-reduce messages if the last member is late, number of rounds before it arrives).
 
     Over `members` (3 or more); the second is the number of rounds before it is needed.
     """
@@ -73,7 +73,7 @@ def late_schedule(members: int) -> tuple[MessageSchedule, int]:
 
 
 def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
-    """Messages (round, source, target, piece) of the rounds with the late member.
+    """(round, source, target, piece) of all messages from the late member's first exchange on.
 
     Numbered behind those without: its exchanges, and the messages that carry each piece to all
     other members.
@@ -91,7 +91,7 @@ def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
         for last in (False, True)
         if (found_route := _route_of_piece(on_time, step, last))
     ]
-    greedy_messages = _greedy(on_time) if on_time <= _MOST_GREEDY or not routes else []
+    greedy_messages = _greedy_messages(on_time) if on_time <= _MOST_GREEDY or not routes else []
     if greedy_messages and (
         not routes or greedy_messages[-1][0] + 1 <= on_time + min(map(len, routes))
     ):
@@ -112,7 +112,7 @@ def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
 
 
 def _route_of_piece(on_time: int, step: int, last: bool) -> list[list[tuple[int, int]]] | None:
-    """Messages of each round that carry a piece to all members on time.
+    """(source, target) messages by round that spread one piece to all on time; None if not found.
 
     For each round after its exchange (source, target), counted from the member that had it.
 
@@ -144,13 +144,10 @@ def _route_of_piece(on_time: int, step: int, last: bool) -> list[list[tuple[int,
     return None if waiting else rounds
 
 
-def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
-    """Greedy rounds of messages that spread all pieces of a straggler all-reduce.
+def _greedy_messages(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
+    """(round, (source, target, piece)): each round the most useful messages, rare pieces first.
 
-    (round, (source, target, piece)) for few members: as many useful messages as fit beside each
-    exchange, rare pieces first.
-
-    As many useful messages as fit beside each exchange, rare pieces first.
+    For few members: as many messages as fit beside each exchange with the late member.
     """
     has = np.zeros((on_time + 1, on_time), dtype=np.bool_)  # member x piece: the whole sum
     messages = []
@@ -159,7 +156,7 @@ def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
         busy = np.zeros(on_time + 1, dtype=np.bool_)
         if number < on_time:
             busy[[on_time, number]] = True
-        gains = _matched(has, busy)
+        gains = _matched_messages(has, busy)
         messages += [(number, gain) for gain in gains]
         if number < on_time:
             has[[on_time, number], number] = True
@@ -169,8 +166,8 @@ def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
     return messages
 
 
-def _matched(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
-    """(source, target, piece) messages of one round, by maximum-weight matching.
+def _matched_messages(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
+    """(source, target, piece) messages of one round, by maximum-weight matching of idle members.
 
     Each member but busy ones sends and gets at most one piece; most messages first, then rare
     pieces.
@@ -202,19 +199,19 @@ class Straggler:
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds from the last member's arrival to the end, for each group of `span`.
+        """Seconds of an all-reduce from its late member's arrival to the end, for each group.
 
         inf where the algorithm does not apply; 0 for groups of one member.
         """
-        require(self, kind)
+        require_kind(self, kind)
         if span.late_s is None:
             return np.where(span.size == 1, 0.0, np.inf)
         quantities = span_quantities(span)
-        ready, rounds, hop, seconds_per_byte = self._parts(quantities)
+        ready, rounds, hop, seconds_per_byte = self._rounds_and_seconds(quantities)
         size = np.asarray(volume, dtype=np.float64) * seconds_per_byte
         seconds = np.maximum(ready * (hop + size) - span.late_s, 0.0) + rounds * (hop + size)
         legal = (
-            _one_tier(quantities)
+            _crosses_one_tier(quantities)
             & (span.late_s > 0.0)
             & (quantities.size > 2.0)
             & (quantities.size <= MOST_MEMBERS)
@@ -225,8 +222,8 @@ class Straggler:
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links."""
-        require(self, kind)
+        """Bytes that the busiest member of a straggler all-reduce sends over each tier's links."""
+        require_kind(self, kind)
         quantities = span_quantities(span)
         sent = np.array([_most_sent(int(size)) for size in quantities.size])
         shares = per_tier(
@@ -237,13 +234,10 @@ class Straggler:
             for share in shares
         )
 
-    def _parts(
+    def _rounds_and_seconds(
         self, quantities: SpanQuantities
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Rounds before and from the late member's part on, seconds of one hop, and seconds a byte.
-
-        Seconds a byte of the buffer.
-        """
+        """(rounds before, rounds from the late member on, seconds of one hop, seconds a byte)."""
         counts = np.array(
             [_round_counts(int(size)) for size in quantities.size], dtype=np.float64
         ).reshape(-1, 2)
@@ -260,8 +254,8 @@ class Straggler:
         )
 
 
-def _one_tier(quantities: SpanQuantities) -> BoolArray:
-    """(groups,) True for groups that cross exactly one tier."""
+def _crosses_one_tier(quantities: SpanQuantities) -> BoolArray:
+    """(groups,) True for groups whose members are spread over units of exactly one tier."""
     crossed = [level.members > 1.0 for level in quantities.levels]
     return (
         np.asarray(np.sum(crossed, axis=0) == 1)

@@ -37,7 +37,7 @@ NESTED_KINDS: Final = frozenset(
 def nested_line(
     kind: Collective, quantities: SpanQuantities, steps: Callable[[FloatArray], FloatArray]
 ) -> Line:
-    """Latency and seconds a byte of an algorithm nested by tiers.
+    """Latency and seconds a byte of a collective that runs tier after tier (`steps` messages each).
 
     Args:
         steps: maps m_k to the number of consecutive messages on tier k, 0 for one member.
@@ -53,6 +53,6 @@ def nested_line(
 
 
 def nested_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that one member sends over each tier's links, a byte of volume."""
+    """Bytes that a member sends over each tier in a tier-by-tier collective, a byte of volume."""
     times = 2.0 if kind is Collective.ALL_REDUCE else 1.0
     return per_tier(quantities, {level.tier: level.moved * times for level in quantities.levels})

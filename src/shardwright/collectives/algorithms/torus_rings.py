@@ -33,7 +33,7 @@ _LARGEST_GRID: Final = 2**20
 
 @lru_cache(maxsize=4)
 def _grid_sides(limit: int) -> IntArray:
-    """For each n below `limit`, the largest divisor of n that is at most sqrt(n)."""
+    """For each n below `limit`, the largest divisor of n up to sqrt(n): its grid's short side."""
     sides = np.ones(limit, dtype=np.int64)
     for divisor in range(2, int(limit**0.5) + 1):
         sides[divisor * divisor :: divisor] = divisor
@@ -54,7 +54,7 @@ def _steps(members: FloatArray) -> FloatArray:
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a 2D torus."""
+    """Latency and seconds a byte of 2D-torus rings (grid rows, then columns) on every tier."""
     return nested_line(kind, quantities, _steps)
 
 

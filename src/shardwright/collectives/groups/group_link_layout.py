@@ -53,17 +53,17 @@ class Layout:
 
     @property
     def counts(self) -> tuple[tuple[int, ...], ...]:
-        """Members of each unit of every tier; the last tier has one unit."""
+        """Number of members in each unit, by tier and unit; the last tier has one unit."""
         return (*self.units, (self.size,))
 
     @property
     def is_even(self) -> bool:
-        """True if all units of each tier have as many members."""
+        """True if, on each tier, all units have equally many members."""
         return all(len(set(counts)) == 1 for counts in self.units)
 
     @cached_property
     def unit_of(self) -> tuple[IntArray, ...]:
-        """For each tier, the unit that each member belongs to.
+        """For each tier, (members,) number of the unit that holds each member.
 
         In the last tier all members belong to one.
         """
@@ -71,7 +71,7 @@ class Layout:
 
     @cached_property
     def share(self) -> tuple[float, ...]:
-        """For each tier, bytes/s of a member's message that crosses the tier.
+        """For each tier, bytes/s of a message that crosses it: the slowest network tier on its way.
 
         The slowest of the network tiers on its way.
         """
@@ -79,7 +79,7 @@ class Layout:
 
     @cached_property
     def capacity(self) -> FloatArray:
-        """Bytes/s of every link: island links, network cards, then uplinks of units.
+        """(links,) bytes/s: members' island links, their network cards, then uplinks of units.
 
         The members' island links, their cards (of tier 1), then the uplinks of the units of tiers
         1, 2, ..
@@ -102,7 +102,7 @@ class Layout:
 
     @property
     def links(self) -> tuple[int, ...]:
-        """Number of links of each tier, in the order of `capacity`."""
+        """Number of links of each tier: members for islands and cards, then uplinks of units."""
         uplinks = [len(counts) for counts in self.units[1:]]
         if self.between is not None:
             uplinks[-1] **= 2
@@ -110,14 +110,14 @@ class Layout:
 
     @cached_property
     def children(self) -> tuple[tuple[range, ...], ...]:
-        """For each unit of tier k = 1, 2, .., the units of tier k - 1 inside the unit."""
+        """For each tier from 1 up, by unit, the range of units of the tier below inside it."""
         ends = [np.cumsum((0, *counts)) for counts in self.counts]
         cut = [np.searchsorted(below, above) for below, above in pairwise(ends)]
         return tuple(tuple(range(int(low), int(high)) for low, high in pairwise(at)) for at in cut)
 
 
 def layouts_of(span: Span) -> tuple[Layout, ...]:
-    """Layout of each group of a span.
+    """Units, sizes and link rates of each group of a span; unknown units are filled in order.
 
     Where its units are not known, whole units are filled one after the other.
     """
@@ -142,7 +142,7 @@ def layouts_of(span: Span) -> tuple[Layout, ...]:
 
 
 def _units_of(span: Span, below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Members of each unit of every tier but the last."""
+    """Members of each unit by tier, the last tier left out: known ones, else filled in order."""
     if span.between is not None:
         return span.between.units
     return _units_filled_in_order(below) if span.units is None else span.units
@@ -150,7 +150,7 @@ def _units_of(span: Span, below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]
 
 @lru_cache(maxsize=64)
 def _units_filled_in_order(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Members of each unit of every tier, where whole units are filled one after the other."""
+    """Members of each unit by tier, from members in full units; the last has the rest."""
     tiers: list[tuple[int, ...]] = []
     sizes: tuple[int, ...] = (below[-1],)
     for count in reversed(below[:-1]):
@@ -163,7 +163,7 @@ def _units_filled_in_order(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...
 
 
 def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray:
-    """Index of the innermost tier that has both ends of each message in one unit."""
+    """Innermost tier, by index, that has source and target of each message in one unit."""
     tier = np.full(source.shape, len(layout.unit_of) - 1)
     for index in range(len(layout.unit_of) - 2, -1, -1):
         tier[layout.unit_of[index][source] == layout.unit_of[index][target]] = index
@@ -171,7 +171,7 @@ def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray
 
 
 def hop_seconds(layout: Layout, source: IntArray, target: IntArray) -> FloatArray:
-    """Latency of each message between two members, in seconds."""
+    """Latency in seconds of each message: of the innermost tier with both ends in one unit."""
     tier = meeting_tier(layout, source, target)
     seconds = np.array(layout.latency_s)[tier]
     if layout.between is not None:
@@ -191,7 +191,7 @@ def link_seconds(
     group: IntArray,
     groups: int,
 ) -> FloatArray:
-    """(groups, 2 x links) seconds that messages keep each link busy.
+    """(groups, 2 x links) seconds that each link sends, then receives, the messages of each group.
 
     One direction after the other.
 
@@ -203,6 +203,7 @@ def link_seconds(
     busy = np.zeros(groups * 2 * links)
 
     def add(chosen: BoolArray, link: IntArray) -> None:
+        """Add the chosen messages' bytes to the given link of their groups."""
         busy[:] += np.bincount(
             group[chosen] * (2 * links) + link, weights=size[chosen], minlength=busy.size
         )

@@ -72,7 +72,7 @@ class Span:
 
     @cached_property
     def fewest(self) -> tuple[IntArray, ...]:
-        """For each tier, the members of the unit that has the fewest.
+        """For each tier, members in the unit with the fewest, or in the fullest where not known.
 
         Where `units` are known; else `below`.
 
@@ -109,9 +109,7 @@ class Span:
 
     @cached_property
     def members(self) -> tuple[FloatArray, ...]:
-        """For each tier, the ratio of members in a unit to members in a unit of the tier inside.
-
-        Whole numbers where units divide the group.
+        """For each tier, members in one of its units over members in a unit of the tier inside.
 
         Whole numbers where units divide the group.
         """
@@ -167,7 +165,7 @@ def span_of(
 def span_with(
     tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_network_reduction: bool = False
 ) -> Span:
-    """The span of groups with at most `below` members in a unit of each tier.
+    """The span of groups, given the most members in a unit of each tier; the last is their size.
 
     (n,) each; the last is their size.
     """
@@ -182,7 +180,7 @@ def span_with(
 
 
 def bandwidths(tiers: tuple[Tier, ...], below: tuple[IntArray, ...]) -> tuple[FloatArray, ...]:
-    """(n,) bytes/s of a member's share of each tier's links.
+    """For each tier, (n,) bytes/s of one member's share of the tier's links, one direction.
 
     A group that has one member in every unit of a tier above the islands only passes through that
     tier to the next. Where the tier is one inside a node and slower than the cards, the group's
@@ -223,7 +221,7 @@ def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ..
 def _by_stride(
     axes: tuple[tuple[IntArray, IntArray], ...], shape: tuple[int, ...]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """Axes (degree, stride) of each group, sorted by rising stride.
+    """Mesh axes as (degree, stride) arrays, sorted by rising stride for each group.
 
     A degree of one has no stride: it gets one that no unit reaches.
     """
@@ -244,7 +242,7 @@ def _by_stride(
 def _points_below(
     unit: int, axes: list[tuple[FloatArray, FloatArray]], points: list[FloatArray]
 ) -> FloatArray:
-    """Number of points (members) of each group with offset in [0, unit).
+    """(n,) number of a group's members whose device number is less than `unit`.
 
     Args:
         points: points[a] is the number of points of the axes before a.

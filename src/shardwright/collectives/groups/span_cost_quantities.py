@@ -131,7 +131,7 @@ class SpanQuantities:
 
 @lru_cache(maxsize=64)
 def span_quantities(span: Span) -> SpanQuantities:
-    """`span` prepared for pricing (cached).
+    """Reciprocals, rates and latencies by tier that prices of collectives on `span` use (cached).
 
     Callers ask for one span by kinds and by blocks in turn.
 
@@ -188,7 +188,7 @@ def span_quantities(span: Span) -> SpanQuantities:
 
 
 def crosses(quantities: SpanQuantities, tier: int) -> BoolArray:
-    """(groups,) True where some of the group's messages leave the units below `tier`.
+    """(groups,) True where a group has members in several units of the tier below `tier`.
 
     size > c_(tier-1).
     """
@@ -206,7 +206,7 @@ def tree_depth(members: FloatArray) -> FloatArray:
 
 
 def per_tier(quantities: SpanQuantities, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links, given bytes by the outermost tier that messages cross.
+    """Bytes over each tier's links, given (tier -> bytes) of messages by outermost tier crossed.
 
     The island's links carry only messages that stay in it; links of a network tier carry all
     messages that cross it or a tier above.
@@ -249,7 +249,7 @@ _LARGEST_TABLE: Final = 2**18
 
 
 def distinct_groups(span: Span) -> tuple[Span, IntArray | None]:
-    """A span with each distinct group once, and the row of each group of `span` in it.
+    """(span with each distinct group once, row of each group in it); (span, None) if few.
 
     (`span`, None) where that does not pay.
 

@@ -70,7 +70,7 @@ def span_of_devices(
 
 
 def _most_of_run(devices: DeviceList, level: Units) -> int:
-    """Most devices of a run of consecutive devices in one of a level's equal units.
+    """Most devices of a run of consecutive devices that lie in one unit of `level`.
 
     Only the first and the last unit are not full.
     """
@@ -96,7 +96,7 @@ def _links_between_units(
     inside: tuple[tuple[int, ...], ...],
     rates: tuple[PairRates, PairRates] | None,
 ) -> Between | None:
-    """Links between each two units that the group lies in; None where all rates are equal."""
+    """Bandwidth and latency between each two units of the group; None where all are equal."""
     if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
         return None
     units_there = distinct(units[-2].of(places)).tolist()
@@ -116,7 +116,7 @@ def side_of_span(
     units: tuple[Units, ...],
     in_network_reduction: bool = False,
 ) -> Span:
-    """The span of a group as one member sees it: every unit like that member's units.
+    """Span of a group as if every unit held as many members as the unit of `device`.
 
     A group of equal size whose members in every unit are as many as in the units of one device.
 
@@ -142,7 +142,7 @@ def _span(
     reduces: bool,
     between: Between | None = None,
 ) -> Span:
-    """The span of these member counts: one object for equal arguments."""
+    """Span of one group with `below` members in its fullest unit of each tier (cached)."""
     counts = tuple(np.array([count], dtype=np.int64) for count in below)
     return Span(
         below=counts,

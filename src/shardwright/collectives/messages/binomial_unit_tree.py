@@ -31,7 +31,7 @@ MOST_MEMBERS: Final = 512
 
 @lru_cache(maxsize=1024)
 def binomial_unit_tree(layout: Layout) -> tuple[Tree, ...]:
-    """The binomial tree of a group over its units, rooted at its first member."""
+    """One binomial tree of units, each with a binomial tree inside, rooted at the first member."""
     heads, edges = list(range(layout.size)), []
     islands = [
         range(first, first + count)
@@ -48,5 +48,5 @@ def binomial_unit_tree(layout: Layout) -> tuple[Tree, ...]:
 
 
 def _starts(counts: tuple[int, ...]) -> list[int]:
-    """First member of each unit, from the number of members of each."""
+    """Number of the first member of each unit: the sum of the `counts` before it."""
     return [sum(counts[:number]) for number in range(len(counts))]

@@ -62,6 +62,7 @@ def middle_member(edges: list[tuple[int, int]]) -> int:
     """A member in the middle of a longest path of the tree with the given edges."""
 
     def farthest(start: int) -> list[int]:
+        """Members on the path from the member farthest from `start` back to `start`."""
         tree = rooted_tree(1.0, edges, start)
         depth, order = {start: 0}, [start]
         children: list[list[int]] = [[] for _ in tree.parent]
@@ -82,7 +83,7 @@ def middle_member(edges: list[tuple[int, int]]) -> int:
 
 
 def send_steps(tree: Tree) -> tuple[IntArray, int]:
-    """The broadcast step in which each member receives, and the number of steps.
+    """(step in which each member receives a broadcast down the tree (root: -1), number of steps).
 
     The root: -1.
     """
@@ -134,7 +135,7 @@ def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> MessageSchedu
 
 @lru_cache(maxsize=1024)
 def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, FloatArray]:
-    """Latency and seconds a byte of the all-reduce for each number of parts of `PARTS`.
+    """(latency, seconds a byte) of an all-reduce along trees, for each number of parts in `PARTS`.
 
     alpha_P and beta_P. The schedule is proven for one part: each further part is the same a round
     later.
@@ -159,7 +160,7 @@ def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, Flo
 def _windows(
     schedule: MessageSchedule, first_step: IntArray, last_step: IntArray
 ) -> MessageSchedule:
-    """A schedule with one round for each window of steps, of all messages of these steps.
+    """Schedule whose round r has all messages of steps first_step[r] to last_step[r].
 
     From `first_step` to `last_step`.
     """

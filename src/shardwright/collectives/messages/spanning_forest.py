@@ -71,15 +71,15 @@ class _Forest:
     strips: dict[Unit, _Strips] = field(default_factory=dict)
 
     def inside(self, unit: Unit) -> range:
-        """Numbers of the units one tier below, or of the members of an island."""
+        """Numbers of the units one tier below that `unit` holds; of an island, its members."""
         tier, number = unit
         if tier > 0:
             return self.layout.children[tier - 1][number]
         first = sum(self.layout.counts[0][:number])
         return range(first, first + self.layout.counts[0][number])
 
-    def weights(self, unit: Unit) -> list[float]:
-        """Cumulative share of a unit's outgoing edges that leaves each unit inside, from 0.
+    def cumulative_edges(self, unit: Unit) -> list[float]:
+        """Running sum, from 0, of mean edges that leave `unit`, by the unit inside that they leave.
 
         As part of those that leave this one.
         """
@@ -93,8 +93,8 @@ class _Forest:
         ends = np.cumsum(parts)
         return [0.0, *(ends[:-1] * (above / ends[-1] if ends[-1] > 0.0 else 0.0)).tolist(), above]
 
-    def beside(self, parent: Unit, place: float) -> list[int]:
-        """Number of edges from each unit inside `parent` to its siblings, at `place`.
+    def sibling_edges(self, parent: Unit, place: float) -> list[int]:
+        """Edges from each unit inside `parent` to its siblings, in the tree at `place`.
 
         In the tree at `place` of the buffer.
         """
@@ -106,8 +106,8 @@ class _Forest:
         marks = np.floor(np.concatenate([[0.0], ends]) + place).astype(int)
         return [int(1 + b - a) for a, b in pairwise(marks)]
 
-    def border(self, parent: Unit) -> None:
-        """Cut the buffer at each place where `beside` changes."""
+    def cut_at_sibling_changes(self, parent: Unit) -> None:
+        """Cut the buffer at each place where the units inside `parent` change `sibling_edges`."""
         inside = self.inside(parent)
         if len(inside) > 1:
             ends = np.cumsum(self.packing.inner[parent[0] - 1][inside.start : inside.stop] - 1.0)[
@@ -116,11 +116,11 @@ class _Forest:
             self.cuts += (1.0 - ends % 1.0).tolist()
 
     def owners(self, unit: Unit, place: float) -> list[int]:
-        """For each edge that leaves `unit` at `place`, the unit inside that the edge leaves.
+        """By edge that leaves `unit`, the unit inside that it starts from, in the tree at `place`.
 
         In the tree at `place`; units inside are 0, 1, ..
         """
-        strips, ends = self.strips[unit], self.weights(unit)
+        strips, ends = self.strips[unit], self.cumulative_edges(unit)
         strip = bisect_right(strips.start, place) - 1
         length = (strips.start[strip + 1] if strip + 1 < len(strips.start) else 1.0) - strips.start[
             strip
@@ -137,29 +137,29 @@ class _Forest:
             for number in range(strips.count[strip])
         ]
 
-    def edges_of(self, parent: Unit, place: float) -> list[int]:
+    def leaving_edges(self, parent: Unit, place: float) -> list[int]:
         """Number of edges that leave each unit inside `parent`, in the tree at `place`."""
-        edges = self.beside(parent, place)
+        edges = self.sibling_edges(parent, place)
         if parent in self.strips:
             for owner in self.owners(parent, place):
                 edges[owner] += 1
         return edges
 
-    def lay(self, parent: Unit) -> None:
-        """Lay out the edges of the units inside `parent`, and cut the buffer where owners change.
+    def lay_edges(self, parent: Unit) -> None:
+        """Lay out edges of units inside `parent` along the buffer; cut it where edges change owner.
 
         Where an edge passes from a unit inside one to the next.
         """
         starts = sorted({cut for cut in self.cuts if cut < 1.0})
         middles = [(a + b) / 2 for a, b in pairwise([*starts, 1.0])]
-        counts = [self.edges_of(parent, place) for place in middles]
+        counts = [self.leaving_edges(parent, place) for place in middles]
         for index, number in enumerate(self.inside(parent)):
             unit = parent[0] - 1, number
             column = [count[index] for count in counts]
             lengths = [b - a for a, b in pairwise([*starts, 1.0])]
             before = [0.0, *np.cumsum(np.multiply(column, lengths)).tolist()]
             self.strips[unit] = _Strips(start=starts, count=column, before=before[:-1])
-            ends = self.weights(unit)
+            ends = self.cumulative_edges(unit)
             scale = before[-1] / ends[-1] if ends[-1] > 0.0 else 1.0
             for start, length, count, low in zip(starts, lengths, column, before, strict=False):
                 for edge in range(count):
@@ -170,23 +170,26 @@ class _Forest:
                     ]
 
     def member(self, unit: Unit, edge: int, place: float) -> int:
-        """The member at the end of an edge that leaves `unit`, in the tree at `place`."""
+        """The member that edge number `edge` of `unit` starts from, in the tree at `place`."""
         while True:
             owners = self.owners(unit, place)
             owner, inside = owners[edge], self.inside(unit)
             if unit[0] == 0:
                 return inside[owner]
-            edge = self.beside(unit, place)[owner] + owners[:edge].count(owner)
+            edge = self.sibling_edges(unit, place)[owner] + owners[:edge].count(owner)
             unit = unit[0] - 1, inside[owner]
 
     def tree(self, place: float) -> list[tuple[int, int]]:
-        """Edges between members of the spanning tree at `place` of the buffer."""
+        """(member, member) edges of the spanning tree at `place`, from 0 to 1, of the buffer."""
         edges = []
         for tier in range(len(self.layout.children), 0, -1):
             for number in range(len(self.layout.children[tier - 1])):
-                inside, beside = self.inside((tier, number)), self.beside((tier, number), place)
+                inside, beside = (
+                    self.inside((tier, number)),
+                    self.sibling_edges((tier, number), place),
+                )
                 used = [0] * len(inside)
-                for unit_beside, other_beside in _low_tree(beside):
+                for unit_beside, other_beside in _tree_of_degrees(beside):
                     ends = []
                     for unit in (unit_beside, other_beside):
                         ends.append(self.member((tier - 1, inside[unit]), used[unit], place))
@@ -199,8 +202,8 @@ class _Forest:
         return edges
 
 
-def _low_tree(degrees: list[int]) -> list[tuple[int, int]]:
-    """Edges of a low tree with the given degrees.
+def _tree_of_degrees(degrees: list[int]) -> list[tuple[int, int]]:
+    """Edges of a tree with the given degrees, of little height: units of many edges come first.
 
     Units of many edges are near the top.
     """
@@ -220,13 +223,13 @@ def _low_tree(degrees: list[int]) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=1024)
 def forest_of(layout: Layout) -> tuple[Tree, ...]:
-    """The spanning trees of a group, each with its share of the buffer (cached)."""
+    """Spanning trees, with shares of the buffer, that fill links equally fast (cached)."""
     forest = _Forest(layout=layout, packing=packing_of(layout))
     for tier in range(len(layout.children), 0, -1):
         for number in range(len(layout.children[tier - 1])):
-            forest.border((tier, number))
+            forest.cut_at_sibling_changes((tier, number))
         for number in range(len(layout.children[tier - 1])):
-            forest.lay((tier, number))
+            forest.lay_edges((tier, number))
     for count in set(layout.counts[0]):
         forest.cuts += [member / count for member in range(1, count)]
     ends = [0.0]

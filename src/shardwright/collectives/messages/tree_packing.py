@@ -55,7 +55,7 @@ class Packing:
 
 
 def packing_of(layout: Layout) -> Packing:
-    """Degrees of the spanning trees that take the least time over the network.
+    """Mean edges of each unit in the spanning trees of the least network seconds, and a bound.
 
     Stars inside islands.
     """
@@ -67,7 +67,7 @@ def packing_of(layout: Layout) -> Packing:
         _least_seconds(layout, connected=connected) for connected in (True, False)
     )
     inside = 2.0 * (1.0 - 1.0 / max(layout.units[0])) / layout.share[0]
-    inner, total = _degrees(layout, network_seconds)
+    inner, total = _spanning_tree_degrees(layout, network_seconds)
     # A part of the members is not faster than its least cut either: whole islands apart, a member
     # has its island's link and its card.
     member = 1.0 / (layout.share[0] + layout.share[1])
@@ -79,8 +79,8 @@ def packing_of(layout: Layout) -> Packing:
     )
 
 
-def _rooms(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Edges that units of each tier can have within `seconds` a byte, and their slopes.
+def _edges_within(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[FloatArray]]:
+    """By tier and unit, tree edges that links allow in `seconds` a byte, and edges a second more.
 
     Rooms of the units of each tier but the last, then the room left at the top, and the slope of
     each.
@@ -102,7 +102,7 @@ def _rooms(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[Float
 
 
 def _least_seconds(layout: Layout, *, connected: bool) -> float:
-    """The least seconds a byte for which trees exist, by Newton's method from below.
+    """Least seconds a byte at which links have room for spanning trees, by Newton's method.
 
     Every condition is a concave rising function with few corners, so the steps end at the root.
 
@@ -117,7 +117,7 @@ def _least_seconds(layout: Layout, *, connected: bool) -> float:
     ]
     seconds = max((1.0 / uplink for uplink in uplinks), default=0.0)
     while True:
-        rooms, slopes = _rooms(layout, seconds)
+        rooms, slopes = _edges_within(layout, seconds)
         next_seconds = float((seconds + (1.0 - rooms[0]) / slopes[0]).max())
         for tier in range(1, len(rooms) - 1) if connected else ():
             has_siblings = np.concatenate(
@@ -132,16 +132,14 @@ def _least_seconds(layout: Layout, *, connected: bool) -> float:
         seconds = next_seconds
 
 
-def _degrees(
+def _spanning_tree_degrees(
     layout: Layout, seconds: float
 ) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Mean number of tree edges of each network unit that keep within `seconds` a byte.
+    """Divide a spanning tree's edges among units by their links' room: (inner, all) by tier.
 
     From the top down: every unit gets one, and of the rest its part of the room that is left.
-
-    Every unit gets one, and of the rest its part of the room that is left.
     """
-    rooms, _ = _rooms(layout, seconds)
+    rooms, _ = _edges_within(layout, seconds)
     inner: list[FloatArray] = []
     total = [np.zeros(1)]
     for tier in range(len(rooms) - 2, -1, -1):

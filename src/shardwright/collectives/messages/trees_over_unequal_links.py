@@ -44,7 +44,7 @@ Edge = tuple[int, int]
 
 @lru_cache(maxsize=1024)
 def paired_trees(layout: Layout) -> tuple[Tree, ...]:
-    """All-reduce trees of a group whose zones have different links, with their shares.
+    """Spanning trees, with shares of the buffer, that balance unequal links of zones (cached).
 
     Outermost units with different links pair by pair; shares of the buffer.
     """
@@ -75,7 +75,7 @@ def pair_costs(layout: Layout) -> FloatArray:
 
 
 def trees_over(layout: Layout, parts: int) -> list[list[Edge]]:
-    """Edges over the outermost units of each part's tree, chosen to balance the links."""
+    """Minimum spanning tree of outermost units by link seconds so far, part after part."""
     costs, units = pair_costs(layout) / parts, len(layout.units[-1])
     busy, trees = np.zeros_like(costs), []
     for _ in range(parts):
@@ -105,7 +105,7 @@ def _kruskal_tree(weight: FloatArray, units: int) -> list[Edge]:
 
 
 def _stars_inside_units(layout: Layout, turn: int) -> tuple[list[int], list[Edge]]:
-    """Centre of each outermost unit in one turn, and edges of the stars inside the units."""
+    """(centre of each outermost unit, star edges inside the units); centres rotate with `turn`."""
     starts = np.cumsum([0, *layout.units[-1]])
     centres = {
         int(start) + turn % count for start, count in zip(starts, layout.units[-1], strict=False)

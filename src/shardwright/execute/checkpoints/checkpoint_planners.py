@@ -51,14 +51,14 @@ class CheckpointPiece:
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
-        """The box's place in its tensor, as torch's chunk metadata."""
+        """Offsets and sizes of the box in its tensor, as torch's chunk metadata."""
         return ChunkStorageMetadata(
             offsets=torch.Size(a for a, _ in self.box), sizes=torch.Size(b - a for a, b in self.box)
         )
 
     @property
     def index(self) -> MetadataIndex:
-        """Metadata index of the box: pieces of one tensor do not overlap."""
+        """Name and offsets of the box, torch's key of a written piece."""
         return MetadataIndex(self.name, [a for a, _ in self.box])
 
 
@@ -74,7 +74,7 @@ class PieceWriter(SavePlanner):  # type: ignore[misc]
     def set_up_planner(
         self, state_dict: object, storage_meta: object = None, is_coordinator: bool = False
     ) -> None:
-        """Do nothing: the pieces are known."""
+        """Do nothing: the pieces to write are given at construction."""
 
     def create_local_plan(self) -> SavePlan:
         """Plan a write item for every piece."""
@@ -103,7 +103,7 @@ class PieceWriter(SavePlanner):  # type: ignore[misc]
         return new_plan
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
-        """Values of a piece in contiguous CPU memory of their own.
+        """Copy of a planned piece's values in contiguous CPU memory, for torch's writer.
 
         A view would be written with its whole storage.
         """
@@ -125,7 +125,7 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
     def set_up_planner(
         self, state_dict: object, metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
-        """Do nothing: the pieces are known."""
+        """Do nothing: the pieces to read are given at construction."""
 
     def create_local_plan(self) -> LoadPlan:
         """Plan a read item for every overlap of a piece with a written box."""
@@ -164,7 +164,7 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
         ]
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """Do nothing: the tensor was filled in place."""
+        """Do nothing: torch's reader filled the piece's tensor in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

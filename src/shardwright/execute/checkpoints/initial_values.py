@@ -70,8 +70,8 @@ class InitialValues:
             torch.get_num_threads(),
         )
 
-        def make(start: int) -> None:
-            """Draw the rows from `start` on."""
+        def draw_rows(start: int) -> None:
+            """Draw the values of a block of the box's rows, from row `start` on."""
             numbers = first[start : start + step, None] + inner
             rows[start : start + step] = torch.from_numpy(
                 self._draw(key, operator, parameter, numbers)
@@ -79,16 +79,16 @@ class InitialValues:
 
         starts = range(0, len(first), step)
         if min(len(starts), threads) <= 1:
-            deque(map(make, starts), maxlen=0)
+            deque(map(draw_rows, starts), maxlen=0)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                deque(pool.map(make, starts), maxlen=0)
+                deque(pool.map(draw_rows, starts), maxlen=0)
         return result
 
     def _draw(
         self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray
     ) -> np.ndarray:
-        """Draw the elements `numbers` of a parameter by the rule of its operator."""
+        """Draw elements of a parameter by its operator's rule: normal, uniform or constant."""
         leaf_name = parameter.split(".", 1)[1] if "." in parameter else parameter
         is_time_step = parameter.rpartition(".")[2] == "dt_bias" or (
             operator.name.endswith("dt_proj") and "bias" in leaf_name
@@ -130,7 +130,7 @@ class InitialValues:
         return np.asarray(np.log(RATES[0] + self._uniform(key, numbers) * (RATES[1] - RATES[0])))
 
     def _residual_factor(self, operator: Operator) -> float:
-        """Factor of a projection that ends a residual branch: 1 / sqrt(branches); else 1."""
+        """1 / sqrt(residual branches) for a projection back into the stream; 1 for others."""
         ends = (
             operator.kind in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
             and [(e.dim, e.size) for e in operator.writes] == [(Dim.HIDDEN, self.model.hidden)]
@@ -166,7 +166,7 @@ class InitialValues:
 
 
 def residual_branches(model: Model) -> int:
-    """Number of residual branches that are added to the stream: two in a usual layer.
+    """Number of operators in the model that add a branch to the residual stream: two a layer.
 
     The sum over a token's experts is within a branch.
     """
@@ -182,7 +182,7 @@ def residual_branches(model: Model) -> int:
 
 
 def _element_numbers(shape: tuple[int, ...], box: Box) -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays whose sums are the element numbers of a box: leading dims, and inner dims.
+    """Two arrays whose outer sum numbers a box's elements: of leading dims, and of inner dims.
 
     The array of inner dims has at most `AT_ONCE` elements.
 

@@ -28,7 +28,7 @@ FLAGS: Final = ("tempered", "weighed", "biased", "adds", "sees_images")
 
 
 def model_computation(model: Model, settings: Settings) -> dict[str, Any]:
-    """Names and values of a model's settings and operator shapes.
+    """Settings and operator options on which a model's outputs depend, as dotted name -> value.
 
     Example: ``layer.core.attention.heads`` = 6.
     """
@@ -67,7 +67,7 @@ def model_computation(model: Model, settings: Settings) -> dict[str, Any]:
 def require_same_computation(
     saved: Mapping[str, Any], model: Model, settings: Settings, *, folder: Path
 ) -> None:
-    """Raise if a checkpoint's model computes differently from this model.
+    """Raise DataError if the saved settings or operator options differ from this model's.
 
     Raises:
         DataError: the first name whose value differs, with both.
@@ -89,12 +89,12 @@ def require_same_computation(
 
 
 def _without_training_settings(settings: Settings) -> Settings:
-    """The settings with training-only settings at their defaults."""
+    """The settings with those that only training reads set to their defaults."""
     return replace(settings, **{name: getattr(Settings(), name) for name in TRAINING_SETTINGS})
 
 
 def _default_settings(settings: Settings) -> Settings:
-    """Default settings for the same blocks and operators."""
+    """Default settings with an entry, default too, for each block that `settings` names."""
     return Settings(
         own=tuple(
             (name, _default_settings(block_settings)) for name, block_settings in settings.own
@@ -127,7 +127,7 @@ def _leaves(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _value_text(value: object) -> str:
-    """A value as text for errors."""
+    """A setting's value as short text for error messages."""
     return (
         "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:60]
     )

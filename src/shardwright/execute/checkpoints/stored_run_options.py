@@ -66,7 +66,7 @@ def stored_options(folder: Path | None) -> dict[str, Any]:
 def merge_stored_options(
     options: Mapping[str, Any], stored: Mapping[str, Any], *, given: Collection[str]
 ) -> dict[str, Any]:
-    """The options, with stored values where an option was not `given`."""
+    """Options of a resumed run: given ones as given, others as the earlier run stored them."""
     return {
         name: stored[name] if name in stored and name not in given else value
         for name, value in options.items()

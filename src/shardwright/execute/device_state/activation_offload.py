@@ -36,7 +36,9 @@ def offload_tensor(tensor: torch.Tensor, *, percent: int) -> OffloadedTensor:
     flat = tensor.reshape(-1)
     count = flat.numel() * percent // WHOLE_PERCENT
     host = host_like(flat[:count])
-    _copy_on_stream(tensor.device, lambda: host.copy_(flat[:count], non_blocking=True), then=False)
+    _copy_on_stream(
+        tensor.device, lambda: host.copy_(flat[:count], non_blocking=True), later_work_waits=False
+    )
     if tensor.is_cuda:
         flat.record_stream(_stream(tensor.device))
     return OffloadedTensor(host=host, rest=flat[count:].clone(), shape=tensor.shape)
@@ -47,7 +49,9 @@ def restore_tensor(offloaded: OffloadedTensor) -> torch.Tensor:
     count = offloaded.host.numel()
     flat = offloaded.rest.new_empty(count + offloaded.rest.numel())
     _copy_on_stream(
-        flat.device, lambda: flat[:count].copy_(offloaded.host, non_blocking=True), then=True
+        flat.device,
+        lambda: flat[:count].copy_(offloaded.host, non_blocking=True),
+        later_work_waits=True,
     )
     flat[count:] = offloaded.rest
     return flat.view(offloaded.shape)
@@ -60,10 +64,12 @@ def host_like(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torc
     )
 
 
-def _copy_on_stream(device: torch.device, copy: Callable[[], object], *, then: bool) -> None:
-    """Copy on a separate CUDA stream after all launched work.
+def _copy_on_stream(
+    device: torch.device, copy: Callable[[], object], *, later_work_waits: bool
+) -> None:
+    """Run `copy` on a side CUDA stream after all launched work; at once on a CPU.
 
-    `then`: work launched later waits for the copy. Without CUDA, the copy runs at once.
+    `later_work_waits`: work launched later waits for the copy. Without CUDA, the copy runs at once.
     """
     if device.type != "cuda":
         copy()
@@ -72,11 +78,11 @@ def _copy_on_stream(device: torch.device, copy: Callable[[], object], *, then: b
     copy_stream.wait_stream(current_stream)
     with torch.cuda.stream(copy_stream):
         copy()
-    if then:
+    if later_work_waits:
         current_stream.wait_stream(copy_stream)
 
 
 @lru_cache(maxsize=64)
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """The copy stream of a CUDA device, created once."""
+    """The side stream on which a CUDA device copies to and from the host, created once."""
     return torch.cuda.Stream(device)

@@ -56,11 +56,11 @@ class FlatBucket:
 
     @property
     def parts(self) -> Iterator[PartOfBox]:
-        """Iterate over all stored parts of all boxes."""
+        """Iterate over the stored parameter parts that lie in the bucket, box after box."""
         return (part for box in self.boxes for part in box.parts)
 
     def copy_values(self) -> torch.Tensor:
-        """Copy the values of all boxes into a flat tensor.
+        """Copy the bucket's parameter values into a new flat tensor, box after box.
 
         Parts that cover the same box have equal values.
         """
@@ -70,7 +70,7 @@ class FlatBucket:
         return flat
 
     def set_values(self, flat: torch.Tensor) -> None:
-        """Make all stored parts views or copies of `flat`, the new values of the bucket."""
+        """Make the stored parameters of the bucket views, or copies, of the new values `flat`."""
         self.values = flat
         for box, values in self._box_views(flat):
             for part in box.parts:
@@ -122,7 +122,7 @@ class FlatBucket:
             yield box, elements.view(box.shape)
 
     def _empty(self, dtype: torch.dtype) -> torch.Tensor:
-        """An empty flat tensor for all boxes."""
+        """Uninitialised flat tensor with room for all boxes of the bucket."""
         return next(self.parts).held.value.new_empty(
             sum(prod(s.shape) for s in self.boxes), dtype=dtype
         )
@@ -131,7 +131,7 @@ class FlatBucket:
 def flat_bucket(
     boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: ParameterStore
 ) -> FlatBucket:
-    """Collect the device's stored tensor parts that the boxes of a bucket cover."""
+    """Make a bucket's flat view: its boxes, each with the device's stored parts that cover it."""
     bucket_boxes = []
     for key, boxes_of_key in boxes:
         for box in boxes_of_key:
@@ -148,8 +148,8 @@ def flat_bucket(
     return FlatBucket(boxes=tuple(bucket_boxes))
 
 
-def _broadcast(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Reshape one index list per dim so that indexing with all of them selects a box."""
+def _indexable(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Reshape one index list a dim so that indexing with all of them at once selects a box."""
     return tuple(
         row.reshape((1,) * i + (-1,) + (1,) * (len(rows) - 1 - i)) for i, row in enumerate(rows)
     )
@@ -174,4 +174,4 @@ def rows_within(inner: Box, outer: Box) -> Rows | None:
         rows_by_dim.append(rows)
     if all(len(joined_intervals(rows)) == 1 for rows in rows_by_dim):
         return tuple(slice(rows[0][0], rows[-1][1]) for rows in rows_by_dim)
-    return _broadcast([torch.cat([torch.arange(a, b) for a, b in rows]) for rows in rows_by_dim])
+    return _indexable([torch.cat([torch.arange(a, b) for a, b in rows]) for rows in rows_by_dim])

@@ -14,7 +14,7 @@ from shardwright.program.layout.tensor_layout import Box, Indices, Interval, cou
 def box_views(
     flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0
 ) -> Iterator[tuple[tuple[Interval, ...], torch.Tensor]]:
-    """Iterate over (interval of each dim, view of `flat`) of boxes without gaps in a flat range.
+    """Iterate over (interval of each dim, view of `flat`): gapless pieces of consecutive boxes.
 
     Args:
         flat: contiguous; elements [low, low + numel) of all boxes one after another, each in the
@@ -42,7 +42,7 @@ def box_views(
 
 
 def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Interval, ...]]:
-    """Boxes of positions that together are the flat range [low, high) of an array, in order."""
+    """Boxes that together are the elements [low, high) of an array in flat order."""
     if low >= high:
         return
     inner = prod(shape[1:])
@@ -59,13 +59,13 @@ def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Inter
 def _in_row(
     shape: tuple[int, ...], row: int, low: int, high: int
 ) -> Iterator[tuple[Interval, ...]]:
-    """Boxes of positions of a flat range inside one row of an array."""
+    """Boxes that together are the elements [low, high) of an array, all inside one of its rows."""
     start = row * prod(shape[1:])
     yield from (((row, row + 1), *rest) for rest in _blocks(shape[1:], low - start, high - start))
 
 
 def _runs(indices: Indices, positions: Interval) -> list[tuple[Interval, Interval]]:
-    """(indices, positions from the first) of each gapless run of indices at these positions."""
+    """(index interval, interval of places less the first) of each gapless run at `positions`."""
     runs, start = [], 0
     for a, b in indices:
         low, high = max(positions[0], start), min(positions[1], start + b - a)

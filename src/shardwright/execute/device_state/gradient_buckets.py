@@ -56,9 +56,9 @@ def plan_buckets(
         for group in groups[key]:
             for number, summing in enumerate(group.groups):
                 holders, sharers = _holders(summing, group), []
-                for devices in _sharing(holders, uses, beside):
+                for devices in _state_sharing_groups(holders, uses, beside):
                     sharers.append(
-                        _sharers(
+                        _shard_group(
                             rules.sharing(uses.klass, DeviceList.of(devices)),
                             key,
                             trainable=uses.trainable,
@@ -124,7 +124,7 @@ class _ParameterUses:
     operator: dict[int, str]
 
     def holders_by_operator(self, holders: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Holders grouped by operator: several groups where the parameter is tied."""
+        """Devices that hold the parameter, grouped by the first operator that uses it there."""
         names = dict.fromkeys(self.operator[d] for d in holders)
         return [tuple(d for d in holders if self.operator[d] == name) for name in names]
 
@@ -134,7 +134,7 @@ class _ParameterUses:
 
 
 def _parameter_uses(uses: tuple[ParameterPlace, ...]) -> _ParameterUses:
-    """The stages, first operators and gradient flags of a parameter's uses."""
+    """Stages and first operator by device, and gradient flags, of a parameter's places."""
     stages: dict[int, set[tuple[int, int]]] = {}
     operator: dict[int, str] = {}
     for place in uses:
@@ -152,7 +152,7 @@ def _parameter_uses(uses: tuple[ParameterPlace, ...]) -> _ParameterUses:
 
 
 def _holders(summing: Iterable[int], group: SumGroup) -> tuple[int, ...]:
-    """The devices that sum a gradient, and their duplicates."""
+    """Devices that hold the same elements: those that sum the gradient, and their duplicates."""
     return tuple(sorted({*summing, *(d for copy in group.copies for d in copy)}))
 
 
@@ -161,7 +161,7 @@ HoldersByPosition = Mapping[tuple[int, Stages, bool], set[tuple[int, ...]]]
 
 
 def _holders_by_position(groups: Groups, users: Mapping[Key, _ParameterUses]) -> HoldersByPosition:
-    """Holders of all untied parameters, by their position in buckets."""
+    """Bucket position (device, stages, class) -> holders of the untied parameters there."""
     holders_at: dict[tuple[int, Stages, bool], set[tuple[int, ...]]] = {}
     for key, uses in users.items():
         for holders in (
@@ -172,10 +172,10 @@ def _holders_by_position(groups: Groups, users: Mapping[Key, _ParameterUses]) ->
     return holders_at
 
 
-def _sharing(
+def _state_sharing_groups(
     holders: tuple[int, ...], uses: _ParameterUses, holders_at: HoldersByPosition
 ) -> list[tuple[int, ...]]:
-    """Groups of devices that share optimizer states: by operator if tied, else by bucket.
+    """Groups of devices that divide optimizer states: by operator if tied, else by bucket.
 
     See `program.stages.gradient_sum_groups`.
     """
@@ -192,14 +192,14 @@ def _sharing(
     return parts if sum(map(len, parts)) == len(holders) else [holders]
 
 
-def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> ShardGroup:
-    """The sharers of a bucket and their ZeRO degrees, with reduction groups if there are several.
+def _shard_group(sharing: Sharing, key: Key, *, trainable: bool) -> ShardGroup:
+    """Devices of a bucket with their ZeRO degrees, divided into reduction groups if several.
 
     Frozen parameters have only the parameter's degree.
     """
     if not trainable:
         groups = tuple(
-            _group_sharers(group, (group.parameter,) * 3, key) for group in sharing.parties
+            _shard_group_of_party(group, (group.parameter,) * 3, key) for group in sharing.parties
         )
         return (
             groups[0]
@@ -210,9 +210,11 @@ def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> ShardGroup:
         )
     if len(sharing.parties) == 1:
         (group,) = sharing.parties
-        return _group_sharers(group, (sharing.optimizer, group.gradient, group.parameter), key)
+        return _shard_group_of_party(
+            group, (sharing.optimizer, group.gradient, group.parameter), key
+        )
     groups = tuple(
-        _group_sharers(group, (group.reduced, group.gradient, group.parameter), key)
+        _shard_group_of_party(group, (group.reduced, group.gradient, group.parameter), key)
         for group in sharing.parties
     )
     return ShardGroup(
@@ -220,8 +222,8 @@ def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> ShardGroup:
     )
 
 
-def _group_sharers(group: Party, degrees: tuple[int, int, int], key: Key) -> ShardGroup:
-    """The sharers of one reduction group, with checked ZeRO degrees."""
+def _shard_group_of_party(group: Party, degrees: tuple[int, int, int], key: Key) -> ShardGroup:
+    """Devices of one reduction group with ZeRO degrees, each of which divides the one before."""
     _require_nested_degrees(degrees, key)
     return ShardGroup(devices=tuple(group.devices), degrees=degrees)
 

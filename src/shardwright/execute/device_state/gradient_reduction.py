@@ -30,7 +30,7 @@ def gradient_groups(
     islands: Units | None,
     trainable: bool = True,
 ) -> Groups:
-    """Sum groups of every trainable (or frozen) parameter, boxes in the order of its owner's dims.
+    """By parameter, groups of devices that sum the same elements' gradients, with their boxes.
 
     Args:
         trainable: False = of every frozen parameter: the devices with the same elements, as if they
@@ -107,7 +107,7 @@ def _local_sum(
     *,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The device's own gradient sum for all boxes, flat: over all stored parts that cover a box."""
+    """Flat sum of the device's own gradients in the boxes, over all stored parts of a parameter."""
     flat = []
     for box in boxes:
         shape = tuple(count(i) for i in box)
@@ -126,7 +126,7 @@ def _write_sums(
     order: tuple[int, ...],
     total: torch.Tensor,
 ) -> None:
-    """Write summed gradients to all stored parts that cover the boxes."""
+    """Write the flat sums of gradients into each stored part that covers their boxes."""
     start = 0
     for box in boxes:
         size = prod(count(i) for i in box)

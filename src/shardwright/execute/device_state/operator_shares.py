@@ -59,13 +59,13 @@ class DeviceOfStage:
 
     @property
     def structure(self) -> CellStructure:
-        """The device's cells and groups, as the plan's lowering computes them."""
+        """Tensor-parallel cells and process groups of the device in its stage."""
         return CellStructure(stage=self.cells, device=self.device, length=self.length)
 
 
 @lru_cache(maxsize=65536)
 def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | None:
-    """The device's share of `operator`; None if it has none.
+    """Rows, parameters, heads, experts and groups that the device has of `operator`, or None.
 
     A device that only holds tokens has a share of the operators that exchange tokens.
     """
@@ -114,7 +114,7 @@ def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | N
 
 
 def _tokens(site: DeviceOfStage, cell: Cell | None) -> tuple[Indices, Indices]:
-    """Samples and positions (of the whole sequence) of a cell."""
+    """(sample intervals, position intervals in the whole sequence) of a device's cell."""
     if cell is None:
         return (), ()
     return indices(cell.way(Dim.BATCH), site.cells.samples), _shifted(
@@ -123,12 +123,12 @@ def _tokens(site: DeviceOfStage, cell: Cell | None) -> tuple[Indices, Indices]:
 
 
 def _shifted(ranges: Indices, by: int) -> Indices:
-    """The index ranges, moved by `by` positions."""
+    """The intervals, each moved by `by` positions."""
     return tuple((a + by, b + by) for a, b in ranges)
 
 
 def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indices:
-    """Positions of a device's own keys: in its memory, or in its current and earlier slices."""
+    """Positions of a device's own keys: in its memory, or in all slices of the sequence so far."""
     cut = cell.way(Dim.SEQUENCE)
     if memory_length:
         return indices(cut, memory_length)
@@ -139,7 +139,7 @@ def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indic
 
 
 def _other_key_positions(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
-    """Key positions that differ from the operator's own: with earlier slices, or all; else ()."""
+    """Positions of keys if not those of the queries: with earlier slices, or gathered; else ()."""
     cross = operator.attention is not None and operator.attention.cross
     if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)
@@ -152,7 +152,7 @@ def _router_tokens(site: DeviceOfStage) -> tuple[Indices, Indices]:
 
 
 def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]:
-    """Routed tokens of every device that exchanges tokens with this one, directly or via others."""
+    """By device, tokens and experts of all devices that token exchanges link, also via others."""
     routers, experts = (
         site.cells.cells.get(OperatorClass.ROUTER, {}),
         site.cells.cells.get(OperatorClass.EXPERTS, {}),
@@ -213,7 +213,7 @@ def _head_ranges(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple
 
 
 def _expert_range(operator: Operator, cell: Cell) -> tuple[int, int]:
-    """Range of experts of a cell."""
+    """[first, end) of the experts of a device's cell; (0, 0) for operators without experts."""
     if operator.experts is None:
         return (0, 0)
     return covered_runs(
@@ -224,7 +224,7 @@ def _expert_range(operator: Operator, cell: Cell) -> tuple[int, int]:
 
 
 def _group_dims(site: DeviceOfStage, operator: Operator) -> dict[str, Dim]:
-    """The dim that each kind of process group inside an operator splits, by group name."""
+    """Process groups in which an operator communicates: group name -> dim that they divide."""
     if operator.kind is OperatorKind.NORM:
         spans_heads = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
         return {"hidden": Dim.HEADS if spans_heads else Dim.HIDDEN}
@@ -234,7 +234,7 @@ def _group_dims(site: DeviceOfStage, operator: Operator) -> dict[str, Dim]:
 
 
 def _process_groups(site: DeviceOfStage, operator: Operator) -> dict[str, tuple[int, ...]]:
-    """Process groups of more than one device inside an operator; none if positions are gathered.
+    """Devices by group name for each process group of an operator; none if positions are gathered.
 
     Raises:
         StrategyError: members have different groups, or together lack a part of the dim that is

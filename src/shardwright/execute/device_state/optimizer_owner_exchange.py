@@ -26,7 +26,7 @@ Runs = tuple[tuple[int, ...], ...]
 def owned_gradient(
     device: int, bucket: Bucket, local_gradient: torch.Tensor, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """The step's gradient for the device's piece of the optimizer states, from its own gradients.
+    """Summed gradient of the optimizer piece that the device owns, from its local gradients.
 
     Own gradients as in `reduce_scatter_bucket`.
     """
@@ -41,7 +41,7 @@ def owned_gradient(
 def owned_gradient_of_sums(
     device: int, bucket: Bucket, total: torch.Tensor, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """The step's gradient for the device's piece of the states, from sums of all microbatches.
+    """Gradient of the optimizer piece that the device owns, from reduction groups' sums.
 
     `total`: the device's piece of the gradient, summed after each microbatch.
     """
@@ -63,14 +63,14 @@ def _sums_to_owners(
 def new_values(
     device: int, bucket: Bucket, piece: torch.Tensor, *, want: int
 ) -> Task[torch.Tensor]:
-    """The new values of ZeRO stage `want` (0: everything), gathered from the owners of states."""
+    """Updated parameter piece that ZeRO stage `want` keeps (0: all), gathered from its owners."""
     if bucket.sharing(device).reduction_groups:
         piece = yield from _from_owners(device, bucket, piece)
     return (yield from all_gather_bucket(device, bucket, piece, have=1, want=want, key="new"))
 
 
 def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.Tensor]:
-    """The sum over reduction groups, in their order, of the device's piece of the states."""
+    """Exchange reduction groups' sums: the total of the optimizer piece that the device owns."""
     groups = [
         group for sharers in bucket.sharers for group in (sharers.reduction_groups or (sharers,))
     ]
@@ -86,7 +86,7 @@ def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.T
 
 
 def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch.Tensor]:
-    """The device's piece, in its reduction group, of the new parameter values."""
+    """Exchange updated values: those of the device's piece in its own reduction group."""
     sharers = bucket.sharing(device)
     swap = _Swap(
         group=sharers.devices,
@@ -99,7 +99,7 @@ def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch
 
 
 def _serving_run(sharers: ShardGroup, number: int) -> tuple[int, ...]:
-    """The run of members that serves device `number`, among the runs that each have everything."""
+    """Run of consecutive members, with all pieces together, that sends to receiver `number`."""
     size = sharers.degrees[0]
     start = number % (len(sharers.devices) // size) * size
     return sharers.devices[start : start + size]
@@ -117,7 +117,7 @@ class _Swap(NamedTuple):
     sources: Callable[[int], Runs]
 
     def interval(self, giver: int, receiver: int) -> Interval:
-        """The elements that one device has and another wants; an empty interval if none."""
+        """Elements that `giver` has and `receiver` wants, [low, high); empty if high <= low."""
         (a, b), (low, high) = self.have(giver), self.want(receiver)
         return max(a, low), min(b, high)
 

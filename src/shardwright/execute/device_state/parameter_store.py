@@ -36,7 +36,7 @@ class ParameterOrigin:
 def origin(
     model: Model, run: int, layer: int, operator: Operator, parameter: Parameter
 ) -> ParameterOrigin:
-    """The owner of a layer's parameter (another operator if tied), and the order of its dims."""
+    """Key of the parameter that stores these values (another's if tied), and its order of dims."""
     if not parameter.tied_to:
         return ParameterOrigin(
             key=(run, layer, operator.name, parameter.name),
@@ -67,7 +67,7 @@ def parameter_of(model: Model, key: Key) -> Parameter:
 
 
 def whole_shape(model: Model, key: Key) -> tuple[int, ...]:
-    """Shape of the full parameter that a key names."""
+    """Shape of the undivided parameter that a key names."""
     return tuple(e.size for e in parameter_of(model, key).extents)
 
 
@@ -80,7 +80,7 @@ class SourceOfParts(Protocol):
     """A parameter source that makes or reads a part without the rest of the parameter."""
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """Elements of a parameter in a box, with dims in the parameter's own order."""
+        """Read a parameter's elements in a box, with dims in the parameter's own order."""
 
 
 def parameter_part(source: Source, key: Key, box: Box) -> torch.Tensor:
@@ -94,14 +94,14 @@ def parameter_part(source: Source, key: Key, box: Box) -> torch.Tensor:
 
 
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
-    """Parameter source with values drawn from a seed: normal with 1 / sqrt(fan in), gains near one.
+    """Parameter source drawn from a seed: normal over sqrt(fan in), vectors near 1 or 0.
 
     The same key gives the same tensor in every plan.
     """
 
     @cache
     def made(key: Key) -> torch.Tensor:
-        """Draw a parameter from the seed and its key."""
+        """Draw the whole parameter of a key; the same values for each plan."""
         shape = whole_shape(model, key)
         generator = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(repr(key).encode()))
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -162,7 +162,7 @@ class ParameterStore:
     def use(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> torch.Tensor:
-        """Return the device's part of a parameter, in the number format of the computation."""
+        """Values of an operator's parameter in a box, in compute format and its order of dims."""
         stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
         value = (
             stored.value
@@ -176,7 +176,7 @@ class ParameterStore:
         )
 
     def part(self, key: Key, box: Box) -> StoredParameter:
-        """The device's part of a parameter in the owner's order, read at first use."""
+        """The stored box of a parameter in its owner's order of dims, read from the source once."""
         boxes = self.held.setdefault(key, {})
         if box not in boxes:
             dtype = (
@@ -207,7 +207,7 @@ class ParameterStore:
         box: Box,
         gradient: torch.Tensor,
     ) -> None:
-        """Add to the gradient of the device's part of a parameter."""
+        """Accumulate `gradient` into the stored gradient of an operator's parameter in a box."""
         stored, parameter_origin = self._stored_part(run, layer, operator, parameter, box)
         gradient_in_order = gradient.permute(parameter_origin.order)
         if stored.gradient is None:

@@ -109,7 +109,7 @@ class LayerState:
 def kept_state(
     run: BlockRun, operator: Operator, inputs_given: tuple[Values, ...], saved: SavedTensors
 ) -> OperatorState:
-    """Saved tensors and inputs of an operator until backward, without recomputed ones."""
+    """State of an operator from forward to backward: saved tensors, without those recomputed."""
     names = () if operator.kind is OperatorKind.EMBEDDING else operator.inputs
     if operator.name in run.again:
         inputs = tuple(
@@ -187,7 +187,7 @@ def restore_state(state: LayerState) -> None:
 
 
 def _set_tensor(state: LayerState, places: list[_StatePlace], tensor: torch.Tensor) -> None:
-    """Put a tensor into all places of the layer's state where it belongs."""
+    """Replace a tensor of a layer's saved state in each of the operators' places that share it."""
     for name, field_name, number, index in places:
         ran = state.operator_states[name]
         if field_name == "saved":

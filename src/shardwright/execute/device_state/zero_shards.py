@@ -45,7 +45,7 @@ class ShardGroup:
     reduction_groups: tuple[ShardGroup, ...] = ()
 
     def reduction_group(self, device: int) -> ShardGroup:
-        """The reduction group of a device."""
+        """The group of devices, this one among them, that sums and gathers by itself."""
         return (
             next(g for g in self.reduction_groups if device in g.devices)
             if self.reduction_groups
@@ -53,11 +53,11 @@ class ShardGroup:
         )
 
     def is_sharded_in_group(self, device: int) -> bool:
-        """True if the device's piece of the optimizer states is outside its parameter piece."""
+        """True if reduction groups divide the parameters among their members (ZeRO 3)."""
         return bool(self.reduction_groups) and self.reduction_group(device).degrees[2] > 1
 
     def piece(self, device: int, elements: int, level: int) -> Interval:
-        """[low, high) of `elements` that a device owns of the state that ZeRO stage `level` shards.
+        """[low, high) of a state's `elements` that the device owns (ZeRO 1 optimizer, 2, 3).
 
         Pieces are nested: the piece of the optimizer states lies in that of the gradient, and this
         in that of the parameter (not with several reduction groups). Each run of consecutive
@@ -74,7 +74,7 @@ class ShardGroup:
         return low, high
 
     def run(self, device: int, level: int) -> tuple[int, ...]:
-        """The run of consecutive members whose pieces of a state are all of it."""
+        """Consecutive members, with this device, whose pieces together are one copy of a state."""
         size = self.degrees[level - 1]
         start = self.devices.index(device) // size * size
         return self.devices[start : start + size]
@@ -112,16 +112,16 @@ class Bucket:
 
     @property
     def elements(self) -> int:
-        """Number of elements of all boxes."""
+        """Number of elements in all boxes of the bucket."""
         return sum(self.sizes)
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Members and their duplicates, sorted."""
+        """Devices that hold the bucket, duplicates among them, sorted."""
         return tuple(sorted({*self.members, *(d for group in self.copies for d in group)}))
 
     def sharing(self, device: int) -> ShardGroup:
-        """The group with which a device shares states."""
+        """The devices with which a device divides the bucket's states."""
         return next(s for s in self.sharers if device in s.devices)
 
     @property
@@ -130,7 +130,7 @@ class Bucket:
         return not self.copies and any(group.reduction_groups for group in self.sharers)
 
     def counts_piece(self, device: int) -> bool:
-        """True if the device's piece of the states is the copy that counts; False if frozen."""
+        """True if norms and checkpoints take the states' piece from here; False if frozen."""
         first = self.sharers[0]
         return (
             self.trainable
@@ -143,7 +143,7 @@ class Bucket:
 def create_parameter_parts(
     device: int, places: Places, keys: Iterable[Key], *, length: int, store: ParameterStore
 ) -> None:
-    """Create every part of the parameters that a device needs, before its first use."""
+    """Read each box of the parameters `keys` that the device needs into its store."""
     for key in dict.fromkeys(keys):
         for place in places[key]:
             if device not in place.devices:
@@ -232,7 +232,7 @@ def reduce_scatter_bucket(
 def _reduce_scatter(
     device: int, bucket: Bucket, sharers: ShardGroup, local_gradient: torch.Tensor, *, level: int
 ) -> Task[torch.Tensor]:
-    """Reduce-scatter pieces within a run in the order of devices, then all-reduce over runs."""
+    """Sum a bucket's piece by reduce-scatter in a run of members, then all-reduce over runs."""
     run, pieces = (
         sharers.run(device, level),
         {d: sharers.piece(d, bucket.elements, level) for d in sharers.devices},
@@ -277,7 +277,7 @@ def all_gather_bucket(
     run = sharers.run(device, have)
 
     def wanted_piece(member: int) -> Interval:
-        """Interval of elements that a member wants."""
+        """[low, high) of the bucket's elements that a member receives."""
         return sharers.piece(member, bucket.elements, want) if want else (0, bucket.elements)
 
     low, high = wanted_piece(device)

@@ -15,7 +15,7 @@ Turn = tuple[int, int, int, int]
 
 
 def actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
-    """Iterate over the (task kind, place) of each action of a device, in the order of its row."""
+    """Iterate over a device's actions in a step, in its row's order: (kind, (lane, chunk, ..))."""
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
         place = (

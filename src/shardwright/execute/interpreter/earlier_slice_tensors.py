@@ -33,7 +33,7 @@ class EarlierSlices:
     def with_earlier_positions(
         self, operator: Operator, inputs: tuple[Values, ...], *, part: int
     ) -> tuple[Values, ...]:
-        """The inputs of an operator for one slice, with positions of earlier slices that it reads.
+        """An operator's inputs for a slice, keys and values extended by those of earlier slices.
 
         A slice that runs again is not stored twice. `part`: the number of the slice.
 
@@ -62,7 +62,7 @@ class EarlierSlices:
     def own_position_grads(
         self, operator: Operator, backs: tuple[Gradients | None, ...]
     ) -> tuple[Gradients | None, ...]:
-        """Gradients of the last slice's positions, including those from later slices.
+        """Gradients of the current slice's positions; those of earlier slices are kept for them.
 
         Gradients of earlier slices' positions are stored until the backward pass of those slices.
         """
@@ -89,7 +89,7 @@ class EarlierSlices:
 def _tensors_of_all_slices(
     operator: Operator, inputs: tuple[Gradients | None, ...]
 ) -> list[torch.Tensor]:
-    """The tensors of an operator's inputs that it also reads from earlier slices."""
+    """Tensors among an operator's inputs of which it also reads other positions, in order."""
     tensors = enumerate(tensor for values in inputs for tensor in values or ())
     return [
         tensor

@@ -43,14 +43,14 @@ class LayerHooks:
     def begin(
         self, node: StageNode, kind: TaskKind, *, next_node: StageNode | None = None
     ) -> Task[None]:
-        """Hook before a pass of a layer; does nothing in this base class.
+        """Hook before a layer's pass, such as an all-gather; nothing in this base class.
 
-        `kind`: the kind of the action; `then`: the layer whose pass is next in the action.
+        `kind`: the kind of the action; `next_node`: the layer whose pass is next in the action.
         """
         yield from ()
 
     def end(self, node: StageNode, *, weights: bool) -> Task[None]:
-        """Hook after a pass of a layer; does nothing in this base class.
+        """Hook after a layer's pass, such as a reduce-scatter; nothing in this base class.
 
         `weights`: the pass computed weight gradients.
         """
@@ -111,7 +111,7 @@ class BucketHooks(LayerHooks):
         return any(self.gathers_each_use(b) or self.sums_each_microbatch(b) for b in self.buckets)
 
     def gathers_each_use(self, bucket: Bucket) -> bool:
-        """True if the bucket's parameters are gathered at each use."""
+        """True if the bucket's sharded parameters are all-gathered before each pass (ZeRO 3)."""
         return (
             self.gathers_at_use
             and self.device in bucket.in_same_stages
@@ -119,7 +119,7 @@ class BucketHooks(LayerHooks):
         )
 
     def sums_each_microbatch(self, bucket: Bucket) -> bool:
-        """True if the bucket's gradients are summed after each microbatch.
+        """True if the bucket's gradients are reduced after each microbatch, not once a step.
 
         Of a bucket with several reduction groups, the groups that keep pieces of it do so.
         """
@@ -133,7 +133,7 @@ class BucketHooks(LayerHooks):
         )
 
     def sums_after_last_pass(self, bucket: Bucket) -> bool:
-        """True if the bucket's gradients are summed once a step, right after the last pass.
+        """True if the bucket's gradients are reduced once a step, right after its last layer pass.
 
         This needs all devices of the bucket to be at the same layer then.
         """
@@ -150,7 +150,7 @@ class BucketHooks(LayerHooks):
     def begin(
         self, node: StageNode, kind: TaskKind, *, next_node: StageNode | None = None
     ) -> Task[None]:
-        """Gather the parameters of this layer, and begin to gather those of the next.
+        """All-gather the parameters that this pass reads, and begin those of the next layer's.
 
         See `LayerHooks.begin`.
         """
@@ -218,13 +218,13 @@ class BucketHooks(LayerHooks):
         )
 
     def weight_passes_by_bucket(self, nodes: Iterable[StageNode]) -> Counter[int]:
-        """Number of layer passes that compute gradients of each bucket, by bucket number."""
+        """Number of passes over `nodes` that compute gradients of each bucket, by its number."""
         return Counter(
             bucket.number for node in nodes for bucket in self._buckets_of_pass(node, TaskKind.W)
         )
 
     def wait_for_sums(self) -> Task[None]:
-        """Wait for the gradient sums that were begun, and store this device's piece of each."""
+        """Wait for begun gradient reductions, and store the device's piece of each sum."""
         for bucket in (b for b in self.buckets if b.number in self.running_sums):
             piece = yield from end_side_task(self.running_sums.pop(bucket.number))
             if self.sums_each_microbatch(bucket):
@@ -233,7 +233,7 @@ class BucketHooks(LayerHooks):
                 self.final_gradients[bucket.number] = piece
 
     def _add(self, bucket: Bucket, piece: torch.Tensor) -> None:
-        """Add a piece to the bucket's gradient of the microbatches so far."""
+        """Add a reduced piece to the bucket's gradient, over the microbatches so far."""
         sum_so_far = self.gradient_sums.get(bucket.number)
         self.gradient_sums[bucket.number] = piece if sum_so_far is None else sum_so_far.add_(piece)
 
@@ -288,7 +288,7 @@ def gather_sharded(
 
 
 def drop_values(numbers: set[int], views: Views) -> None:
-    """Free the values of parameters that lie entirely in the sharded buckets `numbers`."""
+    """Free the parameters of sharded buckets, but for those that also lie in other buckets."""
     keep = _parameters_of_other_buckets(numbers, views)
     for number in numbers:
         views[number].values = None
@@ -298,7 +298,7 @@ def drop_values(numbers: set[int], views: Views) -> None:
 
 
 def drop_gradients(numbers: set[int], views: Views) -> None:
-    """Free the gradients of buckets that have been summed.
+    """Free the local gradients of the buckets `numbers`, which have been reduced.
 
     A parameter that lies in other buckets too keeps its gradient, with zeros in the summed
     positions.

@@ -62,7 +62,7 @@ class LaneBalance:
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """Devices that receive the sum from the root."""
+        """Devices, except the root, whose routers need the root's sum of token counts."""
         return tuple(sorted({device for device, _ in self.reading} - {self.root}))
 
 
@@ -74,7 +74,7 @@ def lane_balances(
     length: int,
     samples: int,
 ) -> tuple[LaneBalance | None, ...]:
-    """For each lane, the devices that count, add and read its routers' loads; None without routers.
+    """By lane, devices that count tokens of routers, add the counts, and read the sums; or None.
 
     Routers of different shapes are rejected where the loss is computed (`training.router_checks`).
 
@@ -101,7 +101,7 @@ def _lane_balance(
     length: int,
     samples: int,
 ) -> LaneBalance:
-    """The devices that count, add and read the loads of one lane's routers."""
+    """Devices that count, add and read token counts of a lane's routers (root: last chunk)."""
     counting: dict[tuple[int, int], None] = {}
     reading: set[tuple[int, int]] = set()
     for stage in stages:
@@ -126,7 +126,7 @@ def _lane_balance(
 
 
 def _router_has_gradient(node: StageNode, operator: Operator) -> bool:
-    """True if the router has a gradient with respect to its logits."""
+    """True if backward computes the gradient of the router's logits."""
     return has_backward(node.block) and computes_input_gradient(
         operator, without_gradient(node.block)
     )
@@ -168,7 +168,7 @@ class Balancer:
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
     def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
-        """Add the counts of a layer's routers, where no other device counts the same tokens."""
+        """Add a layer's router counts to its microbatch's, if no lower device holds its tokens."""
         lane, chunk, microbatch, _ = place
         for operator in (o for o in balanced_routers(node.block) if o.name in routed):
             key = (lane, chunk, node.number, operator.name)
@@ -187,7 +187,7 @@ class Balancer:
                 )
 
     def post(self, lane: int, chunk: int, microbatch: int) -> Task[None]:
-        """Send a chunk's counts to the root, once all slices of the microbatch have run forward."""
+        """Send a chunk's router counts of a microbatch to the root, after its forward passes."""
         lane_balance = self.lanes[lane]
         if (
             lane_balance is not None
@@ -200,7 +200,7 @@ class Balancer:
             )
 
     def balance(self, lane: int, chunk: int, microbatch: int) -> Task[Balance | None]:
-        """Counts and factor that a chunk's routers need in backward; None without a gradient."""
+        """Sum of a microbatch's router counts, and loss factor, for a chunk's backward; or None."""
         lane_balance = self.lanes[lane]
         if lane_balance is None or (self.device, chunk) not in lane_balance.reading:
             return None
@@ -208,7 +208,7 @@ class Balancer:
         return Balance(total=total, factor=self.coefficient * lane_balance.share)
 
     def losses(self, lanes: Sequence[Lane]) -> Task[torch.Tensor]:
-        """This device's part of the step's load-balancing loss: microbatches whose root it is.
+        """Load-balancing loss of the step's microbatches whose counts this device adds.
 
         Called once, at the end of the step.
         """
@@ -224,7 +224,7 @@ class Balancer:
         return value
 
     def _pop_counts(self, lane_balance: LaneBalance, key: tuple[int, int, int]) -> torch.Tensor:
-        """The device's counts of a chunk, removed from the store; zeros if it had no token."""
+        """Take a chunk's router counts of a microbatch out of the device's; zeros if none."""
         counts = self.own.pop(key, None)
         return (
             torch.zeros((2, lane_balance.shape.experts), dtype=torch.float64, device=self.on)
@@ -233,7 +233,7 @@ class Balancer:
         )
 
     def _total(self, lane_balance: LaneBalance, lane: int, microbatch: int) -> Task[torch.Tensor]:
-        """The sum of all counts of a microbatch: computed by the root, received by other devices.
+        """Sum of a microbatch's router counts: added by the root, which sends it to the readers.
 
         Counts are added in the order of chunks and devices.
         """

@@ -53,7 +53,7 @@ class StageNode:
 
 @lru_cache(maxsize=4096)
 def _nodes(key: _Key) -> tuple[StageNode, ...]:
-    """The nodes of a stage (cached by the identity of the stage and the model)."""
+    """Layers (or single operators) of a stage with their inputs and recompute rules, cached."""
     nodes: list[StageNode] = []
     for segment in key.stage.segments:
         names = {
@@ -63,7 +63,7 @@ def _nodes(key: _Key) -> tuple[StageNode, ...]:
             for name in keep.operators
         }
         run_again, dropped = _recomputed(segment)
-        hosted = _hosted(segment)
+        hosted = _offload_percents(segment)
         block_of_run = key.model.blocks[key.model.runs[segment.run].block]
         block = (
             operator_block(block_of_run, segment.operator) if segment.operator else segment.block
@@ -90,7 +90,7 @@ def _nodes(key: _Key) -> tuple[StageNode, ...]:
 
 
 def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
-    """(operators that run again before backward, those of them whose output is not kept).
+    """(operators to run again before backward, those of them whose outputs are dropped).
 
     If only attention cores are recomputed, their outputs are kept, because the output projection
     reads them.
@@ -112,8 +112,8 @@ def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(run_again) - constant, frozenset(dropped) - constant
 
 
-def _hosted(segment: Segment) -> dict[str, int]:
-    """Percent of each operator's kept tensors that is offloaded to the host.
+def _offload_percents(segment: Segment) -> dict[str, int]:
+    """Operator name -> percent of its kept tensors that is offloaded to the host.
 
     Tensors that a plan moves to NVMe are offloaded to the host as well.
     """
@@ -148,7 +148,7 @@ def stage_nodes(stage: StageParts, model: Model) -> tuple[StageNode, ...]:
 def _reads(
     model: Model, segment: Segment, layer: int, block: Block
 ) -> tuple[tuple[str, Output], ...]:
-    """The inputs of a layer or of one operator, as (name in the block, output that it reads)."""
+    """Inputs of a layer, or of one operator: (name in the block, (run, operator) it comes from)."""
     names = {run.name: i for i, run in enumerate(model.runs)}
     inputs = [names[name] for name in model.runs[segment.run].inputs]
     memory = next((i for i in inputs if model.is_memory(segment.run, i)), None)
@@ -178,7 +178,7 @@ def output_extents(model: Model, output: Output, *, width: int) -> tuple[Extent,
 
 
 def output_sequence(model: Model, output: Output) -> str:
-    """The name of the sequence whose positions an output has."""
+    """Name of the sequence (such as text, or encoder input) over whose positions an output runs."""
     run, name = output
     block = model.blocks[model.runs[run].block]
     inputs = next((o.inputs for o in block.operators if o.name == name), ())

@@ -46,7 +46,7 @@ STEP_LEVEL = (-1, -1, -1, 0)
 
 
 def ignore_event(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
-    """Do nothing; the default where no recorder listens."""
+    """Do nothing: stands for a recorder of actions where none listens."""
 
 
 class Recorder:
@@ -98,14 +98,14 @@ class Recorder:
         return {device: self._record_task(device, task) for device, task in tasks.items()}
 
     def begin(self, devices: Iterable[int]) -> None:
-        """Begin a step of these devices and drop earlier records."""
+        """Forget the earlier records and clock, and begin to record a step of these devices."""
         if self._restart is not None:
             self._restart()
         self._devices = tuple(sorted(devices))
         self._spans, self._memory, self._doing = [], [], {}
 
     def listens(self, device: int) -> bool:
-        """True if an action of the device is being recorded."""
+        """True while the device runs an action that is being recorded."""
         return device in self._doing
 
     @contextmanager
@@ -118,7 +118,7 @@ class Recorder:
         size: int = 0,
         place: tuple[int, int, int, int] | None = None,
     ) -> Iterator[None]:
-        """Context manager that records a span of communication for the code inside.
+        """Context manager that records its duration as a communication span of the device.
 
         Args:
             kind: the span's kind, such as the name of the collective.
@@ -134,10 +134,10 @@ class Recorder:
         )
 
     def tell(self, device: int) -> Tell:
-        """Create the function that the task of `device` calls when it begins an action."""
+        """Function that a device calls at the begin of each action, to record the previous one."""
 
         def begins(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
-            """End the device's current action and begin the next one."""
+            """End and record the device's current action, sample memory, and begin the next one."""
             now = self._now()
             previous = self._doing.pop(device, None)
             if previous is not None:
@@ -193,11 +193,11 @@ class Recorder:
         return merged_trace([part.from_s(zero)])
 
     def _reading_to_seconds(self, reading: float) -> float:
-        """Convert a clock reading to seconds."""
+        """Seconds of a clock reading (which may be the number of a CUDA event)."""
         return reading if self._seconds is None else self._seconds(reading)
 
     def _now(self) -> float:
-        """The clock's reading, after pending accelerator work."""
+        """Reading of the clock, after waiting for the accelerator's launched work."""
         if self._settle is not None:
             self._settle()
         return self._clock()
@@ -205,8 +205,8 @@ class Recorder:
     def _record_task(self, device: int, task: Task[T]) -> Task[T]:
         """Wrap a device's task so that each of its requests is recorded as a span."""
 
-        def by(request: Request) -> Generator[Request, Answer, Answer]:
-            """Answer one request, and record it as a span."""
+        def record_span(request: Request) -> Generator[Request, Answer, Answer]:
+            """Pass a request on, and record the time until its answer as a communication span."""
             if isinstance(request, Begin):
                 return (yield replace(request, task=self._record_task(device, request.task)))
             if isinstance(request, End):
@@ -230,7 +230,7 @@ class Recorder:
             )
             return answer
 
-        return answer_requests(task, by)
+        return answer_requests(task, record_span)
 
     def _request_span(
         self,

@@ -28,7 +28,7 @@ def require_appendable(path: Path) -> None:
 def metrics_line(
     report: RunStep | RunEvaluation, *, tokens: int, rate: float
 ) -> dict[str, float | int | None]:
-    """Fields of a metrics line for a training step or an evaluation.
+    """Fields of a metrics line: a step's loss, norm, seconds, tokens/s, or an evaluation's loss.
 
     Step: number, loss, norm, seconds, tokens a second, learning rate. Evaluation: step, loss,
     seconds.
@@ -47,7 +47,7 @@ def metrics_line(
 
 
 def add_line(path: Path, line: Mapping[str, float | int | None]) -> None:
-    """Append a line of JSON to a file.
+    """Append `line` to a metrics file, as one line of JSON.
 
     Raises:
         OutputError: it cannot be written to.

@@ -60,7 +60,7 @@ def run_native_rank(
     grid, order = form
 
     def after(engine: NativeEngine, step_report: StepReport) -> None:
-        """Evaluate and save after a step, where due."""
+        """After a step: evaluate if due, then save a checkpoint if due."""
         if evaluation is not None and is_due(
             step_report.step, steps=steps, every=evaluation.every, stopped=step_report.stopped
         ):

@@ -12,7 +12,7 @@ from shardwright.execute.transport.group_collectives import GLOO, NCCL
 
 
 def own_device(text: str, environment: Mapping[str, str]) -> torch.device:
-    """The torch device that this rank computes on, set as PyTorch's current device.
+    """Choose and set this rank's torch device: its host's GPUs in turn, or the CPU.
 
     Ranks of a host take its GPUs in turn, by ``LOCAL_RANK``; if there are more ranks than GPUs,
     ranks share them.

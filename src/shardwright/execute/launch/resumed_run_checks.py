@@ -43,7 +43,7 @@ PIECE_BYTES: Final = 1 << 16
 
 
 def facts_of(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any]:
-    """By word, the facts that a run's loss depends on; None: the loss does not depend on it.
+    """Facts of a run on which its loss depends, by word of --accept; None where it does not.
 
     Raises:
         DataError: a file of tokens cannot be read; as `run_settings`.
@@ -71,7 +71,7 @@ def facts_of(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any
 
 
 def digest_of(path: Path) -> str:
-    """Shape, format and digest of an array on disk.
+    """Text "shape dtype digest" of a token file; large files are digested in spread pieces.
 
     Of a large file, the digest covers evenly spread pieces.
 
@@ -89,7 +89,7 @@ def digest_of(path: Path) -> str:
 
 
 def _spread_pieces(array: np.ndarray) -> np.ndarray:
-    """Bytes of a large array in evenly spread pieces, including its first and last bytes."""
+    """Bytes of a large array in pieces at equal distances, with its first and last bytes."""
     flat = array.reshape(-1).view(np.uint8)
     starts = np.linspace(0, flat.size - PIECE_BYTES, WHOLE_BYTES // PIECE_BYTES).astype(np.int64)
     return np.concatenate([flat[start : start + PIECE_BYTES] for start in starts])
@@ -112,7 +112,7 @@ def stored_facts(folder: Path) -> dict[str, Any]:
 
 
 def require_words(accepted: Collection[str]) -> None:
-    """Raise for an unknown word of ``--accept``.
+    """Raise UsageError for a word of ``--accept`` that names no fact of a run.
 
     Raises:
         UsageError: a word is not in `WORDS`.
@@ -125,7 +125,7 @@ def require_words(accepted: Collection[str]) -> None:
 def compare_facts(
     stored: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
 ) -> tuple[str, ...]:
-    """One line of text for each fact that differs and is accepted, or is not known of the old run.
+    """Lines on accepted changes since the stored run; DataError for a change not accepted.
 
     Raises:
         DataError: a fact differs that is not accepted.
@@ -147,7 +147,7 @@ def compare_facts(
 
 
 def _difference_error(word: str, stored: Any, now: Any, folder: Path) -> str:
-    """Error text for a fact that differs."""
+    """Error text on a fact (data, batch ..) that differs between stored and new run."""
     if word == "data":
         return (
             f"--data has other tokens of {_changed_sequences(stored, now)} than the"
@@ -160,21 +160,21 @@ def _difference_error(word: str, stored: Any, now: Any, folder: Path) -> str:
 
 
 def _difference_line(word: str, stored: Any, now: Any) -> str:
-    """Line of text for a fact that differs and is accepted."""
+    """Line of a report on a fact that differs from the stored run and was accepted."""
     if word == "data":
         return f"--data has other tokens of {_changed_sequences(stored, now)} than before"
     return f"{word} {_fact_text(now)} (was {_fact_text(stored)})"
 
 
 def _changed_sequences(stored: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Names of the sequences whose tokens differ."""
+    """Comma-separated names of the sequences whose token files differ."""
     return " and ".join(
         sorted(name for name in {*stored, *now} if stored.get(name) != now.get(name))
     )
 
 
 def _fact_text(value: Any) -> str:
-    """A fact's value as text."""
+    """A fact's value as text for messages."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_fact_text(item)}" for name, item in value.items())
     return " and ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -128,7 +128,7 @@ class RunOptions:
 
     @property
     def rates(self) -> RateCurve:
-        """The learning-rate curve: the share of `rate` that each step uses."""
+        """Learning-rate curve (warm-up, shape, minimum) as shares of `rate` by step."""
         return RateCurve(
             name=self.curve,
             warmup=self.warmup,

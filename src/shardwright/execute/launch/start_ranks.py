@@ -55,7 +55,7 @@ def start_ranks(words: Sequence[str], *, ranks: int) -> int:
         ]
         try:
             with _forward_interrupts(processes):
-                failed = _wait(processes)
+                failed = _wait_for_ranks(processes)
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -69,7 +69,7 @@ def start_ranks(words: Sequence[str], *, ranks: int) -> int:
 def _start_rank(
     words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path, alive: int
 ) -> subprocess.Popen[bytes]:
-    """Start one rank as a process with the environment of torchrun."""
+    """Start ``shardwright words`` as one rank: a process with torchrun's environment variables."""
     rank_variables = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -116,10 +116,10 @@ def _free_port() -> int:
 
 @contextmanager
 def _forward_interrupts(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Context manager that forwards interrupts of this process to all ranks."""
+    """Context manager in which Ctrl-C, SIGTERM and hangup are sent on to all ranks."""
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        """Send a signal to all running ranks."""
+        """Send the received signal to each rank that still runs."""
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
@@ -132,8 +132,8 @@ def _forward_interrupts(processes: Sequence[subprocess.Popen[bytes]]) -> Iterato
             signal.signal(number, handler)
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    """Wait until all ranks have ended; returns the failed ranks in the order of detection."""
+def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Wait for all ranks, GRACE_S seconds after a failure; return failed ranks as found."""
     failed: list[int] = []
     deadline = float("inf")
     while any(process.poll() is None for process in processes):
@@ -154,7 +154,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
 def _first_cause(
     failed: Sequence[int], processes: Sequence[subprocess.Popen[bytes]], folder: Path
 ) -> ShardwrightError:
-    """The error that ended a run: a killed rank, else the first error not about another rank."""
+    """Error to report for failed ranks: a killed rank's, else the first not about another rank."""
     reported = {rank: read_error(folder, rank) for rank in failed}
     for rank in failed:
         code = processes[rank].returncode
@@ -180,7 +180,7 @@ def _first_cause(
 
 
 def write_error(error: ShardwrightError, environment: Mapping[str, str]) -> bool:
-    """Report this rank's error to its launcher; False if another program started the rank."""
+    """Write this rank's error to the launcher's folder; False if not started by `start_ranks`."""
     if FOLDER not in environment:
         return False
     text = json.dumps({"message": error.message, "hint": error.hint, "code": error.exit_code})
@@ -189,7 +189,7 @@ def write_error(error: ShardwrightError, environment: Mapping[str, str]) -> bool
 
 
 def read_error(folder: Path, rank: int) -> ShardwrightError | None:
-    """The error that a rank reported; None if it reported none."""
+    """Read the error that a rank wrote to the folder; None if there is none."""
     try:
         report = json.loads((folder / f"rank-{rank}").read_text())
     except (OSError, ValueError):

@@ -37,7 +37,7 @@ def tensorboard_writer(folder: Path) -> Write:
     events = SummaryWriter(str(folder))
 
     def write(line: Mapping[str, float | int | None]) -> None:
-        """Add the numbers of a metrics line under its step."""
+        """Add a metrics line's numbers to TensorBoard, at the line's step."""
         for name, value in line.items():
             if name != "step" and value is not None:
                 tag = (

@@ -143,7 +143,7 @@ class NativeAttention(nn.Module):  # type: ignore[misc]
         return (self._attend(query, key, value),)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """Attention under context parallelism: head exchange, then a ring or gathered keys."""
+        """Context-parallel attention: Ulysses exchange of heads, then ring or gathered keys."""
         widths, context = (
             (self.shape.head_dim, self.shape.head_dim, self.shape.value_dim),
             self.context,
@@ -237,7 +237,7 @@ class NativeAttention(nn.Module):  # type: ignore[misc]
 
 
 def _runs(positions: Indices) -> Iterator[tuple[int, int, int]]:
-    """(first index, end index, first position) of tokens with consecutive positions."""
+    """(first index, end index, first position) of each run of tokens at consecutive positions."""
     first = end = low = 0
     for start, stop in positions:
         if end > first and start != low + end - first:

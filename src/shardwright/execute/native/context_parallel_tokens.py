@@ -25,7 +25,7 @@ class RankTokens:
     positions: Indices
 
     def take(self, batch: torch.Tensor) -> torch.Tensor:
-        """Take the rank's samples and positions of every microbatch from a step's batch."""
+        """Select this rank's samples and positions of every microbatch from a step's batch."""
         samples, positions = (
             index_tensor(local_indices, like=batch)
             for local_indices in (self.samples, self.positions)
@@ -92,7 +92,7 @@ def rank_context(
     ring, ulysses = mesh_dim(mesh, "ring"), mesh_dim(mesh, "ulysses")
 
     def positions_after_exchange(giver: int) -> Indices:
-        """Positions of a ring rank after the exchange of heads for positions."""
+        """Positions of ring rank `giver` after Ulysses ranks exchange heads for positions."""
         return tuple(
             i
             for ulysses_rank in _ranks(ulysses, rank)
@@ -116,11 +116,11 @@ def rank_context(
 
 
 def _ranks(mesh: DeviceMesh | None, rank: int) -> list[int]:
-    """Ranks of a one-dimensional mesh, or this rank alone without a mesh."""
+    """Ranks of a one-dimensional mesh in order, or this rank alone if `mesh` is None."""
     return mesh.mesh.tolist() if mesh is not None else [rank]
 
 
 def _samples_and_positions(part: StageParts, rank: int, length: int) -> Box:
-    """Samples of a microbatch, and positions, of a rank under dp and cp."""
+    """(sample intervals, position intervals) that a rank of the stage processes."""
     cells = part.segments[0].cells.cells[OperatorClass.EMBED]
     return token_box(cells[rank - part.base], samples=part.samples, length=length)

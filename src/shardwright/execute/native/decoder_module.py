@@ -50,7 +50,7 @@ class ModuleLayout:
     linear: bool
 
     def to_module(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Convert a parameter of the model to its module's layout."""
+        """Permute the model's parameter to its module's dims; a linear weight becomes (out, in)."""
         permuted = parameter.permute(self.back)
         return (
             permuted.reshape(-1, permuted.shape[-1]).T
@@ -59,13 +59,13 @@ class ModuleLayout:
         )
 
     def model_intervals(self, module: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        """Convert intervals of the module's dims to intervals of the model's dims."""
+        """Intervals of the module's dims, reordered to the model's dims."""
         operator_intervals = tuple(reversed(module)) if self.linear else module
         assert len(operator_intervals) == len(self.back), "a projection has a matrix"
         return tuple(operator_intervals[self.back.index(i)] for i in range(len(operator_intervals)))
 
     def to_model(self, module_tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        """Convert a module's tensor to the model's layout and `shape`."""
+        """Permute a module's tensor back to the dims and `shape` of the model's parameter."""
         operator_shape = [shape[i] for i in self.back]
         operator_tensor = (
             module_tensor.T if self.linear and len(shape) > 1 else module_tensor
@@ -190,9 +190,6 @@ class TokenTable(nn.Embedding):  # type: ignore[misc]
     """Embedding table whose padding row gets no lookup gradient, even if ranks share its rows.
 
     PyTorch's own ``padding_idx`` counts the rows of a rank's part.
-
-
-
     """
 
     def __init__(self, rows: int, width: int, *, padding_row: int | None) -> None:
@@ -274,7 +271,7 @@ def _operator_module(
 
 
 def _parameter_names(operator: Operator) -> list[str]:
-    """Names of a module's own parameters, in the order of the operator's parameters."""
+    """Names (``parts.0.weight``) of a module's parameters, in the operator's order."""
     if operator.kind is OperatorKind.EMBEDDING:
         return [f"tables.{i}.weight" for i in range(len(operator.parameters))]
     if operator.kind is OperatorKind.ROUTE:
@@ -302,7 +299,7 @@ def module_path(operator: Operator) -> str:
 
 
 def _module_name(operator: Operator) -> str:
-    """The operator's name as a module name, without dots."""
+    """The operator's name with each dot replaced, as torch allows no dots in module names."""
     return operator.name.replace(".", "_")
 
 
@@ -362,7 +359,7 @@ class NativeLayer(nn.Module):  # type: ignore[misc]
         return self._run(x)
 
     def _run(self, x: torch.Tensor) -> torch.Tensor:
-        """Run the layer's operators in order."""
+        """Run the layer's operators in order on their inputs; return the last one's output."""
         values: dict[str, tuple[torch.Tensor, ...]] = {INPUT: (x,)}
         for operator in self.operators:
             single_input = operator.kind in (OperatorKind.LINEAR, OperatorKind.RESIDUAL)
@@ -396,7 +393,7 @@ class NativeStage(nn.Module):  # type: ignore[misc]
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run all layers in order."""
+        """Run all layers of the pipeline stage on `x`, in order."""
         for layer in self.layers:
             x = layer(x)
         return x

@@ -2,9 +2,6 @@
 
 Each mesh arranges the same ranks along its own dims, so a rank's coordinates in two meshes are
 unrelated.
-
-
-
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class GridMeshes:
     context: DeviceMesh | None
 
     def with_dims(self, names: Iterable[str]) -> DeviceMesh:
-        """The mesh that has dims of all these names."""
+        """The first of the meshes dense, expert and context that has all dims in `names`."""
         dim_names = set(names)
         return next(
             m
@@ -104,7 +101,7 @@ def grid_meshes(grid: Grid, *, experts: bool, device: str) -> GridMeshes:
 
 
 def _expert_axes(grid: Grid) -> dict[str, RankAxes]:
-    """Rank axes of each dim of the experts' mesh."""
+    """(size, stride) rank axes of the expert mesh's dims: replicate, shard, ep and etp."""
     atoms = fold(grid)
     assert atoms is not None, "a legal grid folds"
     copies = tuple((a.size, a.stride) for a in atoms if a.expert == "edp")
@@ -116,7 +113,7 @@ def _expert_axes(grid: Grid) -> dict[str, RankAxes]:
 
 
 def _split_axes(steps: RankAxes, inner: int) -> tuple[RankAxes, RankAxes]:
-    """Divide rank axes into those of the innermost `inner` ranks and the rest.
+    """Divide (size, stride) axes into those of the `inner` nearest ranks, and the rest.
 
     `inner` divides the number of ranks.
     """
@@ -139,7 +136,7 @@ def _mesh(dims: dict[str, RankAxes], device: str) -> DeviceMesh:
         if name in SHARDS or any(size > 1 for size, _ in steps)
     }
     for steps in mesh_dims.values():
-        ranks = ranks.unsqueeze(-1) + _offsets(steps)
+        ranks = ranks.unsqueeze(-1) + _axis_ranks(steps)
     return DeviceMesh(device, ranks, mesh_dim_names=tuple(mesh_dims))
 
 
@@ -174,12 +171,12 @@ def expert_owner_ranks(meshes: GridMeshes) -> ExpertOwners | None:
 
 
 def replica_mesh(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:
-    """The mesh of ranks that hold the same parameters, in the form that FSDP2 takes."""
+    """Submesh of ranks with the same parameters: (replicate, shard) for FSDP2, or (shard,)."""
     return mesh[replicate, shard] if mesh_dim(mesh, replicate) is not None else mesh[shard]
 
 
-def _offsets(steps: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Ranks along a dim, relative to its first rank, ascending as in a process group."""
+def _axis_ranks(steps: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Rank offsets along a mesh dim made of (size, stride) axes, ascending from 0."""
     ranks = torch.zeros(1, dtype=torch.int64)
     for size, stride in sorted(steps, key=lambda step: -step[1]):
         ranks = (ranks.unsqueeze(-1) + torch.arange(size) * stride).flatten()

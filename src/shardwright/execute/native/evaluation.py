@@ -50,13 +50,13 @@ def evaluate(engine: NativeEngine, batches: Iterable[Batch]) -> float:
 def _pipeline_loss(
     engine: NativeEngine, runtime: Any, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Loss of this replica in a pipeline, if the rank has the last chunk; else zero."""
+    """Summed loss of this replica's batch by a forward-only pipeline; 0 off the last chunk."""
     losses: list[torch.Tensor] = []
     inputs = (tokens,) if engine.first else ()
 
     @contextmanager
     def drop_outputs(word: str, chunk: int, microbatch: int) -> Iterator[None]:
-        """Context manager that drops the last chunk's output after an action."""
+        """Context that frees the last chunk's output after an action: no backward follows."""
         yield
         drop_output(runtime, word, chunk, microbatch)
 
@@ -70,7 +70,7 @@ def _pipeline_loss(
 def _loss_without_pipeline(
     engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Loss of this replica without a pipeline."""
+    """Summed loss of this replica's batch by one forward pass per microbatch, without pipeline."""
     (stage,) = engine.stages
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
     return torch.stack(

@@ -39,12 +39,12 @@ class NativeBalance:
     parts: int
 
     def begin(self) -> None:
-        """Make the routers keep the logits of the next forward pass, with their autograd graph."""
+        """Make the routers keep their logits in the next forward pass, for the balancing loss."""
         for route in self.routes:
             route.seen = []
 
     def loss(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(loss of this rank's tokens, for the gradient; this rank's part of the reported value).
+        """(load-balancing loss of this rank's tokens, for backward; its part of the reported loss).
 
         All ranks call it, after a forward pass.
         """

@@ -57,7 +57,7 @@ class NativeCheckpoints:
     saved: SavedCheckpoint | None
 
     def source(self, first: Source) -> Source:
-        """Initial parameter values: the checkpoint's unrounded ones, else those of `first`."""
+        """Source of initial values: the resumed checkpoint's master copies, else `first`."""
         return (
             first
             if self.saved is None
@@ -143,7 +143,7 @@ def newest_checkpoint_of(
 def _trained_parameters(
     engine: NativeEngine,
 ) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Tensor, ModuleLayout]]:
-    """(key, parameter, local elements, module layout) of each trained parameter, each once."""
+    """Iterate over (key, parameter, local piece, module layout), each trained parameter once."""
     pieces = {
         id(parameter): piece
         for parameter, piece in zip(engine.parameters, engine.pieces, strict=True)

@@ -42,9 +42,6 @@ def _parallel_styles(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle
 
     An operator that writes a cut dim is sharded by columns, an operator that reads one by rows. The
     hidden states between them are replicated, or sharded by positions (sequence parallelism).
-
-
-
     """
     stream = Shard(1) if sp else Replicate()
     if operator.kind is OperatorKind.EMBEDDING:
@@ -84,7 +81,7 @@ def _parallel_styles(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle
 
 
 def apply_tensor_parallelism(layer: NativeLayer, mesh: DeviceMesh, *, sp: bool) -> None:
-    """Apply tensor parallelism over ``mesh`` to a layer.
+    """Shard a layer's modules over ``mesh``, by columns or rows, and by positions if `sp`.
 
     Values between operators stay local tensors.
     """
@@ -156,7 +153,7 @@ def shard_stage(
 
 
 def _evenly_divided_dim(experts: nn.Parameter, *, ranks: int) -> Shard:
-    """Placement on the first dim of this rank's experts that the ranks divide evenly.
+    """FSDP2 placement Shard(first dim of the local experts that `ranks` divides), else Shard(0).
 
     Else dim 0.
     """

@@ -46,7 +46,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def create_pipeline_runtime(
     stages: Sequence[PipelineStage], *, csv: str, microbatches: int, loss: Loss
 ) -> Any:
-    """Create a runtime that runs the order `csv` (compute-only) over this rank's stages.
+    """Create torch's pipeline runtime for this rank's stages, with the action order in `csv`.
 
     Gradients of microbatches are summed, not averaged.
     """
@@ -111,20 +111,20 @@ class _WrappedActions:
 
 
 def wrap_actions(runtime: Any, around: ActionContext) -> None:
-    """Run each action of the runtime's next step, messages included, inside `around`."""
+    """Enter context `around(action)` for each action of the runtime's next step, messages too."""
     row = runtime.pipeline_order_with_comms[runtime.rank]
     runtime.pipeline_order_with_comms[runtime.rank] = _WrappedActions(runtime, row, around)
 
 
 @dataclass(frozen=True, slots=True)
-class _WrappedWaits:
+class _HandlesWaitedInContext:
     """Communication handles whose wait runs inside the context manager `around`."""
 
     works: Sequence[Any]
     around: Callable[[], AbstractContextManager[None]]
 
     def wait(self) -> None:
-        """Wait for all handles inside the context."""
+        """Enter the context `around`, and wait for all handles while it is open."""
         with self.around():
             for work in self.works:
                 work.wait()
@@ -137,20 +137,17 @@ def wrap_receive_wait(
     microbatch: int,
     around: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Run the wait for a RECV_F or RECV_B inside `around`, in the action that needs its tensor."""
+    """Enter context `around` during the later wait for a RECV_F's or RECV_B's tensor."""
     works = runtime.fwd_recv_ops if word == "RECV_F" else runtime.bwd_recv_ops
-    works[chunk, microbatch] = [_WrappedWaits(works[chunk, microbatch], around)]
+    works[chunk, microbatch] = [_HandlesWaitedInContext(works[chunk, microbatch], around)]
 
 
 def wrap_shard_waits(
     stage: nn.Module, around: Callable[[Collective], AbstractContextManager[None]]
 ) -> None:
-    """Run FSDP2's waits inside `around`: the start and end of a gather, and gradient reductions.
+    """Enter context `around` while FSDP2 begins or ends a gather, or reduces gradients.
 
     Collectives of one rank are left out.
-
-
-
     """
     modules = (module for module in stage.modules() if isinstance(module, FSDPModule))
     for group in dict.fromkeys(
@@ -205,11 +202,11 @@ def _wrap_method(
     around: Callable[[], AbstractContextManager[None]],
     acts: Callable[[Any], object],
 ) -> None:
-    """Run a method of an FSDP2 parameter group inside `around`, whenever `acts(group)` is true."""
+    """Replace a method of an FSDP2 group: it runs in context `around` if `acts(group)`."""
     original = getattr(group, name)
 
     def method(*asked: Any, **more: Any) -> Any:
-        """Run the original method, inside `around` if it acts."""
+        """Call the original method, in context `around` if it will communicate."""
         with around() if acts(group) else nullcontext():
             return original(*asked, **more)
 
@@ -238,7 +235,7 @@ def message_size(runtime: Any, word: str, chunk: int) -> int:
 
 
 def drop_output(runtime: Any, word: str, chunk: int, microbatch: int) -> None:
-    """Drop the last chunk's output of a microbatch, which the runtime keeps for a backward pass."""
+    """Free the output of the last chunk's forward, kept for a backward pass that will not come."""
     stage = _stage(runtime, chunk)
     if word == "F" and stage.is_last:
         stage.fwd_cache.pop(microbatch)
@@ -250,7 +247,7 @@ def _stage(runtime: Any, chunk: int) -> PipelineStage:
 
 
 def own_intervals(parameter: torch.Tensor) -> tuple[tuple[int, int], ...]:
-    """This rank's elements of a parameter: an interval of each dim, empty if it has none.
+    """(start, end) of each dim of the parameter's part on this rank, counted in the whole.
 
     The intervals count in the whole parameter.
     """
@@ -291,7 +288,7 @@ def all_to_all_rows(
 
 
 def all_gather_rows(rows: torch.Tensor, *, group: dist.ProcessGroup) -> torch.Tensor:
-    """All-gather rows of all ranks of a group, in order.
+    """Concatenate the rows of all ranks in rank order; backward reduce-scatters the gradient.
 
     In backward, gradients are summed by rank.
     """

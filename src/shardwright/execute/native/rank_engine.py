@@ -83,7 +83,7 @@ class NativeEngine:
     steps: int = 0
 
     def local_batch(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rank's tokens of a step's batch, and their labels, on its device."""
+        """(token ids, labels) of a step's batch that this rank processes, on its device."""
         tokens, labels = (
             self.tokens.take(batch[name]).to(self.device) for name in ("text", "labels")
         )
@@ -91,7 +91,7 @@ class NativeEngine:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Context manager for forward passes: vocabulary-parallel loss, one warning silenced."""
+        """Context for passes: vocabulary-parallel loss where tp > 1, one FSDP2 warning off."""
         shards: AbstractContextManager[object] = (
             loss_parallel() if self.grid.tp > 1 else nullcontext()
         )
@@ -103,7 +103,7 @@ class NativeEngine:
             yield
 
     def pipeline(self) -> Any:
-        """Create a pipeline runtime that runs the plan's order over this rank's stages."""
+        """Create a new pipeline runtime with the plan's action order, to run one step."""
         group, on = self.meshes.dense["pp"].get_group(), torch.device(self.device)
         pipeline_stages = [
             PipelineStage(stage, place, self.chunks, on, group=group)
@@ -117,7 +117,7 @@ class NativeEngine:
         )
 
     def writes(self, parameter: torch.nn.Parameter, number: int) -> bool:
-        """True if this rank writes its elements of a parameter to checkpoints, of several holders.
+        """True if this rank, of those with the same elements, saves parameter `number` (by turns).
 
         Ranks that hold the same elements take turns by `number`.
         """
@@ -144,12 +144,12 @@ class NativeEngine:
 
     @property
     def first(self) -> bool:
-        """True if the rank has the first chunk."""
+        """True if this rank has the pipeline's first chunk."""
         return self.places[0] == 0
 
     @property
     def last(self) -> bool:
-        """True if the rank has the last chunk."""
+        """True if this rank has the pipeline's last chunk, which computes the loss."""
         return self.places[-1] == self.chunks - 1
 
     @property
@@ -166,7 +166,7 @@ def _trained_parameters(stages: list[NativeStage]) -> list[torch.nn.Parameter]:
 def _decay_groups(
     stages: list[NativeStage], pieces: list[torch.Tensor], rule: AdamW, *, model: Model
 ) -> list[dict[str, Any]]:
-    """Optimizer groups of the trained parameters' pieces: with weight decay, and exempt from it."""
+    """Parameter groups for torch's AdamW: pieces with weight decay, and pieces exempt from it."""
     keys = {
         id(stage.get_parameter(name)): key
         for stage in stages
@@ -193,13 +193,13 @@ def _decay_groups(
 def _loss_function(
     grid: Grid, meshes: GridMeshes, *, settings: Settings, scale: float
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Loss function: cross-entropy of vocabulary-parallel logits summed over tokens, times `scale`.
+    """Make the loss function: summed cross-entropy (over tp-sharded vocabulary) x `scale`.
 
     Tokens with negative labels have no loss.
     """
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of the tokens with labels, summed and scaled."""
+        """Sum of the cross-entropies of tokens with labels >= 0, times the scale."""
         targets = torch.where(labels < 0, IGNORED, labels).flatten()
         flat: torch.Tensor = logits.flatten(0, 1)
         if flat.dtype.itemsize < 4:

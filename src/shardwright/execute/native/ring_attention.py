@@ -34,11 +34,11 @@ class Ring:
     positions_by_rank: tuple[Indices, ...]
 
     def key_positions(self, step: int) -> Indices:
-        """Positions of the keys that this rank holds after `step` hops."""
+        """Positions of the keys that this rank holds once keys were passed on `step` times."""
         return self.positions_by_rank[(self.ranks.rank() - step) % len(self.positions_by_rank)]
 
     def pass_on(self, tensor: torch.Tensor, *, positions: Indices) -> _Transfer:
-        """Begin to send a tensor to the next rank, and to receive one from the previous rank.
+        """Begin to send a tensor to the ring's next rank, and to receive one from the previous.
 
         Both are (samples, positions, ..); `positions`: those of the received tensor.
         """
@@ -66,7 +66,7 @@ class _Transfer:
     incoming: torch.Tensor
 
     def wait(self) -> torch.Tensor:
-        """Wait for the transfer, and return the received tensor."""
+        """Wait until the tensor is sent and the other one received, and return the latter."""
         for work in self.works:
             work.wait()
         return self.incoming
@@ -104,7 +104,7 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
         place: OperatorShare,
         ring: Ring,
     ) -> torch.Tensor:
-        """Attend to each block of keys as it arrives."""
+        """Attention of local queries to each rank's keys, as they come around the ring."""
         keys_and_values, widths, output = (
             torch.cat([key, value], dim=-1),
             (key.shape[-1], value.shape[-1]),
@@ -125,7 +125,7 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Send keys and their gradients around the ring again, adding the queries' parts."""
+        """Gradients of queries, keys and values; keys and their gradients go around the ring."""
         query, key, value, out, normal = ctx.saved_tensors
         place, ring = ctx.place, ctx.ring
         keys_and_values, widths = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1])
@@ -161,7 +161,7 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _begin_transfer(ring: Ring, keys_and_values: torch.Tensor, step: int) -> _Transfer | None:
-    """Begin to pass the block of keys on; None at the last hop."""
+    """Begin to pass keys and values on to the next rank; None at the ring's last step."""
     return (
         ring.pass_on(keys_and_values, positions=ring.key_positions(step + 1))
         if step + 1 < len(ring.positions_by_rank)
@@ -172,6 +172,6 @@ def _begin_transfer(ring: Ring, keys_and_values: torch.Tensor, step: int) -> _Tr
 def _key_block(
     keys_and_values: torch.Tensor, widths: tuple[int, int], positions: Indices
 ) -> KeyBlock:
-    """Split a tensor of joined keys and values into a `KeyBlock`."""
+    """Split a joined tensor into keys and values of the given `widths`, at `positions`."""
     key, value = keys_and_values.split(widths, dim=-1)
     return KeyBlock(key=key, value=value, positions=positions)

@@ -42,7 +42,7 @@ class Listener:
 
 
 def _record_nothing(*asked: object, **more: object) -> AbstractContextManager[None]:
-    """Context manager that records nothing."""
+    """Context manager without effect, in place of `Recorder.record_request`."""
     return nullcontext()
 
 
@@ -50,7 +50,7 @@ NO_LISTENER = Listener(ignore_event, _record_nothing)
 
 
 def listener_of_step(recorder: Recorder | None, *, device: int) -> Listener:
-    """Create the listener of `device` for a step that begins now.
+    """Begin a recorded step of `device`, and return its listener; one without effect for None.
 
     One that records nothing without a recorder.
     """
@@ -61,7 +61,7 @@ def listener_of_step(recorder: Recorder | None, *, device: int) -> Listener:
 
 
 def record_actions(runtime: Any, listener: Listener) -> None:
-    """Make a pipeline report every action and every wait of its next step to the listener."""
+    """Make the pipeline's next step report its actions, sends and receives to the listener."""
     if listener is not NO_LISTENER:
         wrap_actions(runtime, partial(_record_action, runtime, listener))
 
@@ -70,7 +70,7 @@ def record_actions(runtime: Any, listener: Listener) -> None:
 def _record_action(
     runtime: Any, listener: Listener, word: str, chunk: int, microbatch: int
 ) -> Iterator[None]:
-    """Context manager that reports one action of a pipeline runtime, and wraps its receive."""
+    """Context in which one action (compute, gather, reduce, send) of a pipeline is recorded."""
     place = (0, chunk, microbatch, 0)
     if word in SENDS:
         with listener.record_request(
@@ -100,7 +100,7 @@ def record_shard_collectives(
     """Make FSDP2 report its collectives to the recorder while a device's action runs."""
 
     def around(kind: Collective) -> AbstractContextManager[None]:
-        """Context manager that records a collective during the device's actions."""
+        """Context that records an FSDP2 collective, if the device's action is being recorded."""
         return (
             recorder.record_request(device, kind, track=Track.COLLECTIVES)
             if recorder.listens(device)
@@ -130,7 +130,7 @@ class StreamClock:
     begun: float = 0.0
 
     def restart(self) -> None:
-        """Drop all events, and set the clock's origin by the host's clock.
+        """Drop all events, and begin at the host's time with the stream idle.
 
         Events measure only short intervals well.
         """
@@ -141,14 +141,14 @@ class StreamClock:
         self.begun = self.clock()
 
     def read(self) -> float:
-        """Record an event on the stream, and return its number."""
+        """Record a CUDA event on the stream; return its number as the clock's reading."""
         mark = self.event()
         mark.record()
         self.marks.append(mark)
         return float(len(self.marks) - 1)
 
     def seconds(self, reading: float) -> float:
-        """Seconds at which the stream reached an event, on the host's clock."""
+        """Seconds on the host's clock at which the stream reached event number `reading`."""
         self.settle()
         return self.begun + float(self.marks[0].elapsed_time(self.marks[int(reading)])) * MILLI
 

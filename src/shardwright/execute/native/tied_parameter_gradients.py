@@ -31,7 +31,7 @@ class TiedCopies:
 
     @property
     def local_copies(self) -> tuple[nn.Parameter, ...]:
-        """The copies on this rank."""
+        """Copies of the tied parameter (embedding, head) in this rank's stages."""
         return tuple(p for p in (self.first, self.last) if p is not None)
 
 

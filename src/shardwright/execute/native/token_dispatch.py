@@ -24,7 +24,7 @@ class ExpertOwners:
 
     @property
     def count(self) -> int:
-        """Number of runs of experts."""
+        """Number of parts into which the group's ranks divide the experts."""
         return max(self.runs) + 1
 
 

@@ -37,7 +37,7 @@ from shardwright.strategy.plan.pipeline_order import Table
 def _forward_and_backward(
     engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor, *, listener: Listener
 ) -> torch.Tensor:
-    """Run forward and backward passes of all microbatches: the replica's loss, or zero.
+    """Run all microbatches forward and backward: the loss of this replica, 0 off the last chunk.
 
     The loss is zero where the rank does not have the last chunk.
     """
@@ -82,7 +82,7 @@ def _forward_and_backward(
 
 
 def _gradient_as_sharded(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """The gradient of a parameter, reduced and sharded like the parameter."""
+    """The parameter's gradient, redistributed to the parameter's own DTensor placements."""
     gradient, parameter_tensor = parameter.grad, parameter
     if (
         isinstance(gradient, DTensor)
@@ -95,7 +95,7 @@ def _gradient_as_sharded(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def _share_of_square_norm(engine: NativeEngine, gradient: torch.Tensor) -> torch.Tensor:
-    """Sum of squares of this rank's gradient elements, over the number of ranks that hold each."""
+    """This rank's part of the squared gradient norm: its elements' squares over their copies."""
     parts = 1
     if isinstance(gradient, DTensor):
         for dim, placement in enumerate(gradient.placements):

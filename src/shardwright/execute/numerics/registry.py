@@ -70,7 +70,7 @@ def _token_exchange_numerics(operator: Operator) -> Numerics:
 
 
 def numerics_of(operator: Operator) -> Numerics:
-    """The forward and backward passes of an operator.
+    """Forward and backward passes for the kind of an operator.
 
     Raises:
         StrategyError: no numerics for its kind (rule ``execute.operator``), or for adapters of it

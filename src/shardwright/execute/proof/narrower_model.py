@@ -48,7 +48,7 @@ def narrower_model(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
 
 
 def narrowest_model(plan: Plan, *, model: Model) -> Model:
-    """The narrowest model whose widths `plan` still cuts into as many parts as the full model's.
+    """Narrowest model that `plan` still divides into as many non-empty parts as the full one.
 
     Otherwise devices would hold copies, or nothing, where those of the full model hold parts.
     """
@@ -69,16 +69,18 @@ def narrowest_model(plan: Plan, *, model: Model) -> Model:
 
 
 def _has_enough_runs(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
-    """True if the narrower model has enough runs of `dim` for every operator's cut."""
-    for full_cut, small_cut in zip(_cuts(plan, dim, model), _cuts(plan, dim, small), strict=True):
+    """True if the small model's `dim` has as many runs as each cut has parts, or full runs."""
+    for full_cut, small_cut in zip(
+        _parts_and_runs(plan, dim, model), _parts_and_runs(plan, dim, small), strict=True
+    ):
         (parts, runs), (_, small_runs) = full_cut, small_cut
         if small_runs < runs and small_runs < parts:
             return False
     return True
 
 
-def _cuts(plan: Plan, dim: Dim, model: Model) -> Iterator[tuple[int, int]]:
-    """Iterate over (parts, runs) of a dim for every operator on every device."""
+def _parts_and_runs(plan: Plan, dim: Dim, model: Model) -> Iterator[tuple[int, int]]:
+    """Iterate over (parts of the cut, indivisible runs) of `dim`, for each operator's cells."""
     for stage in (stage for lane in plan_stages(plan, model=model) for stage in lane):
         for segment in stage.segments:
             for operator in segment.block.operators:
@@ -93,7 +95,7 @@ def _width_extents(operator: Operator, parameter: Parameter) -> tuple[Extent, ..
 
 
 def _rounds_up(operator: Operator) -> bool:
-    """True if a merged token's elements do not divide evenly over its neighbours.
+    """True if the elements of a merged token are no multiple of the neighbours that store them.
 
     Its width then follows from the weights' width.
     """
@@ -106,7 +108,7 @@ def _rounds_up(operator: Operator) -> bool:
 
 
 def _widths(model: Model) -> list[int]:
-    """All widths of a model that the narrower model divides."""
+    """Sizes (hidden, inner, head and state widths) that one divisor of the model must divide."""
     widths = [model.hidden]
     for operator in (o for b in model.blocks for o in b.operators):
         written = () if _rounds_up(operator) else operator.writes

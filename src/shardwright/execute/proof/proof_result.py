@@ -39,7 +39,7 @@ class PlanProof:
 
     @property
     def worst(self) -> tuple[str, float]:
-        """The parameter with the largest gradient difference, and this difference."""
+        """(parameter with the largest relative gradient difference, this difference)."""
         return max(self.gradients.items(), key=lambda item: item[1])
 
     @property

@@ -49,7 +49,7 @@ def prove_plan(
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> PlanProof:
-    """Compare a step of `plan` with the unsplit model's, on virtual devices and a small model.
+    """Compare loss and gradients of `plan` with the undivided model's, on a small model.
 
     Both have the same parameters and tokens.
 
@@ -123,7 +123,7 @@ def random_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torc
     generator = torch.Generator().manual_seed(seed)
 
     def ids(tokens: int) -> torch.Tensor:
-        """Random token ids, (samples, tokens)."""
+        """(samples, tokens) random token ids."""
         return torch.randint(0, model.vocab, (job.global_batch, tokens), generator=generator)
 
     batch = {s.name: ids(s.tokens) for s in job.sequences}
@@ -156,7 +156,7 @@ def _with_images(
 def _image_places(
     text: torch.Tensor, count: int, generator: torch.Generator, *, in_row: bool
 ) -> torch.Tensor:
-    """Random positions of image tokens in the texts: anywhere, or in one row.
+    """(samples, length) True at `count` random places of image tokens; together if `in_row`.
 
     There are none where the row is longer than a text.
     """
@@ -189,7 +189,7 @@ def _short_job(
 def _fewest_positions(
     sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
 ) -> int:
-    """Fewest positions of a sequence that leave no device and no slice without any.
+    """Fewest positions of a sequence at which each device and slice still has some.
 
     They are a power of two, or, for an image with rows and columns, a square of whole blocks.
     """
@@ -218,7 +218,7 @@ def _fewest_positions(
 
 
 def _candidate_lengths(most: int, image: ImageInput | None) -> Iterator[int]:
-    """Iterate over the numbers of positions below `most` to try, ascending."""
+    """Iterate over rising lengths to try: powers of two, or squares of image blocks."""
     if image is None:
         yield from (FEWEST << i for i in range(most.bit_length()) if FEWEST << i < most)
         return

@@ -26,7 +26,7 @@ class ShortReach:
 
 
 def reach_of(tokens: int, *, whole: int) -> ShortReach:
-    """Limits for a sequence of `tokens` positions in place of `whole`: 3/8 of its positions.
+    """Window and chunk limit 3/8 x `tokens`, for operators whose own is less than `whole`.
 
     No cut into equal parts ends there.
     """
@@ -35,7 +35,7 @@ def reach_of(tokens: int, *, whole: int) -> ShortReach:
 
 
 def with_short_windows(model: Model, reaches: Mapping[str, ShortReach]) -> Model:
-    """The model with windows and chunks limited by `reaches`, by the sequence of each block."""
+    """Model with windows and chunks shortened to the reach of each block's sequence."""
     blocks = []
     for block in model.blocks:
         reach = reaches.get(block.sequence)

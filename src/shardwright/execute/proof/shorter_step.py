@@ -28,7 +28,7 @@ ModelJobPlan = tuple[Model, TrainingJob, Plan]
 
 
 def shorter_step(model: Model, job: TrainingJob, plan: Plan, *, most: int) -> ModelJobPlan:
-    """The model, job and plan with few enough layers and microbatches for `most` operators.
+    """Shorten model, job and plan until a step runs at most `most` operators, if possible.
 
     Blocks at the ends of the ranges of placement and recompute rules stay, so that a rule that
     differs inside a stage still does. Microbatches are halved as far as the orders allow; an order
@@ -39,9 +39,9 @@ def shorter_step(model: Model, job: TrainingJob, plan: Plan, *, most: int) -> Mo
     for layers in LAYERS:
         if num_operators(shortened) <= most:
             return shortened
-        shortened = _with_layers(model, job, plan, layers) or shortened
+        shortened = _with_fewer_layers(model, job, plan, layers) or shortened
     while num_operators(shortened) > most:
-        fewer = _with_half(*shortened)
+        fewer = _with_half_the_microbatches(*shortened)
         if fewer is None:
             break
         shortened = fewer
@@ -64,8 +64,10 @@ def num_operators(
     return count
 
 
-def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> ModelJobPlan | None:
-    """Shorten each item to at most `layers` layers, plus the layers at which a rule ends.
+def _with_fewer_layers(
+    model: Model, job: TrainingJob, plan: Plan, layers: int
+) -> ModelJobPlan | None:
+    """At most `layers` layers an item, and those where a rule ends; None if not valid.
 
     None if lanes would differ.
     """
@@ -86,7 +88,7 @@ def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> Mod
 
 
 def _layers_by_run(lane: Lane, *, any_run: str) -> Counter[str]:
-    """Number of layers of each run with several layers.
+    """Number of layers by run name, over all stage items of a lane.
 
     `any_run` is the run of items without a name.
     """
@@ -116,7 +118,7 @@ def _stage_with_layers(stage: Stage, layers: int, of_teacher: frozenset[str]) ->
         first = blocks.stop
 
     def moved_range(pair: tuple[int, int]) -> tuple[int, int]:
-        """A block range, with numbers of the kept blocks."""
+        """Block range of a rule, renumbered to the blocks that are kept."""
         return kept_blocks.index(pair[0]), kept_blocks.index(pair[1])
 
     placements = tuple(
@@ -131,8 +133,8 @@ def _stage_with_layers(stage: Stage, layers: int, of_teacher: frozenset[str]) ->
     return replace(stage, items=tuple(items), placements=placements, keeps=keeps)
 
 
-def _with_half(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
-    """Half the microbatches of every lane, of unchanged size; None if a rule or order forbids.
+def _with_half_the_microbatches(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
+    """Half the microbatches in each lane, of the same size; None if odd or not valid.
 
     None if a rule or order forbids it.
     """
@@ -149,7 +151,7 @@ def _with_half(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | Non
 
 
 def _if_valid(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
-    """The model, job and plan if they break no rule and their orders end; else None."""
+    """Return the three if the plan is valid for them and its orders do not deadlock; else None."""
     try:
         require_valid(plan, model=model, global_batch=job.global_batch)
         edges = [

@@ -21,7 +21,7 @@ def box_shape(box: Box) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65536)
 def overlap(first: Box, second: Box, within: Box) -> Overlap:
-    """Pairs of slices of two tensors that hold the indices shared by both boxes and `within`.
+    """(slices of first, slices of second) for each run of indices in both boxes and `within`.
 
     Dims are in index order in both tensors.
     """
@@ -45,7 +45,7 @@ def _runs(first: Indices, second: Indices, within: Indices) -> list[tuple[int, i
 
 
 def _position(indices: Indices, index: int) -> int:
-    """Number of indices of the list that are less than `index`."""
+    """Place of `index` in an index list: the number of its indices below it."""
     return sum(min(high, index) - low for low, high in indices if low < index)
 
 

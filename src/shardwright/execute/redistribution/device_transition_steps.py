@@ -132,7 +132,7 @@ def device_moves(
     collectives: bool,
     islands: Units | None,
 ) -> DeviceMoves:
-    """The copies and steps of `device` that change a tensor from layout `source` to `target`.
+    """Copies, sends and receives with which `device` changes a tensor's layout.
 
     See `program.transition.transition`.
 
@@ -177,7 +177,7 @@ def _moves(
     target_boxes: tuple[Box, ...],
     received_boxes: frozenset[Box],
 ) -> DeviceMoves:
-    """Build `DeviceMoves` from the buffer's boxes, the steps and the boxes in both layouts."""
+    """Sort a device's copies: into the send buffer, straight to results, from buffer to results."""
     terms = tuple(_terms(sources))
     buffer = tuple(b.box for b in buffer_boxes)
     received = [(number, b.box) for number, b in enumerate(buffer_boxes) if b.box in received_boxes]
@@ -221,7 +221,7 @@ def _fills(
     *,
     first: int = 0,
 ) -> list[Fill]:
-    """Copies of the device's summed tensors into each of the boxes that they overlap."""
+    """Copies of the device's own tensors, by `terms`, into each box that they overlap."""
     return [
         Fill(holding=holding, box=first + number, places=places, add=add)
         for number, box in enumerate(boxes)
@@ -231,7 +231,7 @@ def _fills(
 
 
 def _terms(holdings: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
-    """(holding, box, added): boxes whose sum is the value that the device holds at each index.
+    """(holding, box, add to others): boxes that give or sum the value held at each index.
 
     Full values stand alone. Of equal parts of a sum, one counts.
     """
@@ -259,7 +259,7 @@ def _terms(holdings: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
 
 @lru_cache(maxsize=4096)
 def flows_by_device(component: Component) -> tuple[dict[int, tuple[Flow, ...]], ...]:
-    """For each step of a component, the flows that each device sends or receives, in order."""
+    """For each step of a component, device -> element ranges that it sends or receives."""
     result = []
     for act in best_acts(component):
         flows_of_device: dict[int, list[Flow]] = {}
@@ -271,7 +271,7 @@ def flows_by_device(component: Component) -> tuple[dict[int, tuple[Flow, ...]], 
 
 
 def _buffer(placed_piece: PlacedPiece, flows: Sequence[Sequence[Flow]]) -> dict[int, BufferBox]:
-    """The buffer's boxes that the device's flows use, by first element in the component."""
+    """Boxes of the buffer that the device's flows use, by first element in the component."""
     spans = joined_intervals((flow.low, flow.high) for step_flows in flows for flow in step_flows)
     result: dict[int, BufferBox] = {}
     start = low = at = 0
@@ -292,12 +292,12 @@ def _device_steps(
     index: int,
     buffer: dict[int, BufferBox],
 ) -> Iterator[DeviceStep]:
-    """The steps of a component in which the device sends, receives or reduces."""
+    """Steps of a component in which this device (member `index`) sends, receives or reduces."""
     starts = sorted(buffer)
 
     def buffer_range(flow: Flow) -> Range:
+        """[low, high) of the buffer in which a flow's elements lie."""
         # All boxes of a flow are in the buffer, one behind the other.
-        """The range of the buffer that holds a flow's elements."""
         first = starts[bisect_right(starts, flow.low) - 1]
         low = buffer[first].start + flow.low - first
         return low, low + flow.high - flow.low
@@ -338,7 +338,7 @@ def _device_steps(
 
 @lru_cache(maxsize=4096)
 def late_groups(component: Component) -> frozenset[tuple[int, Group]]:
-    """(step, group) of collectives that run on the receiver's side of an edge between two stages.
+    """(step, group) of an edge's collectives that wait for the receiving stage's side.
 
     They include a device that is only on that side, or need data that such a collective or a
     message brings.
@@ -350,7 +350,7 @@ def late_groups(component: Component) -> frozenset[tuple[int, Group]]:
     late = set()
 
     def needs_late_data(flow: Flow) -> bool:
-        """True if a flow sends elements that a late step or a message brought."""
+        """True if a source of the flow got elements of it from a late collective or a message."""
         return any(
             a < flow.high and flow.low < b
             for device in flow.sources

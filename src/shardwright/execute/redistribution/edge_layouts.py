@@ -78,7 +78,7 @@ class Exit:
 
 @lru_cache(maxsize=65536)
 def layer_exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple[Exit, ...]:
-    """The layouts of every extent of a layer's output, at its last operator and in the stream."""
+    """For each extent of a layer's output, its layouts at the last operator and in the stream."""
     exits = []
     for extent in last.writes:
         producer_layout, stream = (
@@ -188,7 +188,7 @@ def _with_all_positions(layout: Layout, length: int) -> Layout:
 def _as_sums_over_queries(
     cells: StageCells, reader: Operator, returned: Layout, length: int
 ) -> Layout:
-    """The layout of gradients as partial sums, one for each reader's own query positions."""
+    """Layout in which gradients are partial sums, one for each set of query positions."""
     reader_cells = cells.cells[reader.klass]
     return tuple(
         h._replace(part=(h.part, indices(reader_cells[h.device].way(Dim.SEQUENCE), length)))
@@ -197,7 +197,7 @@ def _as_sums_over_queries(
 
 
 def _maker(block: Block, name: str, reader: Operator) -> Operator:
-    """The operator that makes an input; a stand-in for the residual stream if none does."""
+    """Operator that makes input `name`; if none in the block does, one for the residual stream."""
     producer = next((o for o in block.operators if o.name == name), None)
     return (
         producer if producer is not None else stream_operator(_stream_extents(block, reader, name))
@@ -205,7 +205,7 @@ def _maker(block: Block, name: str, reader: Operator) -> Operator:
 
 
 def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, ...]:
-    """The extents of a block's input or memory, as its operators read them."""
+    """Extents of the residual stream or memory that input `name` of `reader` takes."""
     if len(block.operators) == 1 and name == INPUT:
         return reader.reads[:1]
     hidden = next(
@@ -231,7 +231,7 @@ def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, 
 def _layout(
     cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str
 ) -> Layout:
-    """The layout in which an operator makes, wants or returns an extent, as `kind` says.
+    """Layout (boxes by device) of an extent that an operator made, wanted or returned.
 
     Operators that move tokens to experts and back use the layout of routed tokens.
     """
@@ -252,7 +252,7 @@ def cotangent_at_maker(
     dtype: torch.dtype,
     on: torch.device | str,
 ) -> Task[torch.Tensor | None]:
-    """Move a gradient from its readers to the devices that made the tensor; None on other devices.
+    """Send a gradient from readers to the tensor's maker devices, summed; None elsewhere.
 
     Args:
         value: the gradient that the readers on this device computed.

@@ -82,7 +82,7 @@ def redistribute(
     _require_box_shapes(tensors, moves, device)
     if moves.same is not None:
         return tuple(tensors[i] for i in moves.same)
-    like = _like(tensors, dtype, on)
+    like = _empty_like_moved(tensors, dtype, on)
     buffer = _filled_buffer(tensors, moves, like)
     for step in moves.steps:
         yield from _run_step(step, buffer, device=device, key=(key, step.number))
@@ -112,7 +112,7 @@ def send_edge(
         source, target, device=device, across=True, collectives=collectives, islands=islands
     )
     _require_box_shapes(tensors, moves, device)
-    buffer = _filled_buffer(tensors, moves, _like(tensors, None, "cpu"))
+    buffer = _filled_buffer(tensors, moves, _empty_like_moved(tensors, None, "cpu"))
     for step in moves.steps:
         if step.kind is StepKind.SEND:
             yield from _send_ranges(step, buffer, key=(key, step.number))
@@ -175,17 +175,17 @@ def _require_box_shapes(tensors: Sequence[torch.Tensor], moves: DeviceMoves, dev
         )
 
 
-def _like(
+def _empty_like_moved(
     tensors: Sequence[torch.Tensor], dtype: torch.dtype | None, on: torch.device | str
 ) -> torch.Tensor:
-    """An empty tensor with the format and torch device of the moved tensors."""
+    """Empty tensor with the dtype and device of the moved tensors, or the given ones."""
     return tensors[0].new_empty(0) if tensors else torch.empty(0, dtype=dtype, device=on)
 
 
 def _filled_buffer(
     tensors: Sequence[torch.Tensor], moves: DeviceMoves, like: torch.Tensor
 ) -> torch.Tensor:
-    """The step buffer, filled with the elements of the device's own tensors."""
+    """Buffer for sends and reductions, filled (or summed) from the device's own tensors."""
     buffer = (
         like.new_zeros(moves.size)
         if any(fill.add for fill in moves.fills)
@@ -207,7 +207,7 @@ def _views(moves: DeviceMoves, buffer: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _results(tensors: Sequence[torch.Tensor], moves: DeviceMoves, buffer: torch.Tensor) -> Tensors:
-    """The device's wanted tensors, from its own tensors and the buffer after all steps."""
+    """Tensors of the target layout on this device, from its own tensors and received data."""
     if (
         not moves.kept
         and len(moves.wanted) == 1
@@ -286,7 +286,7 @@ def _receive_ranges(
 
 
 def _joined(buffer: torch.Tensor, ranges: Sequence[Range]) -> torch.Tensor:
-    """The ranges of the buffer as one flat tensor."""
+    """Concatenate the element ranges of the flat buffer."""
     parts = [buffer[low:high] for low, high in ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

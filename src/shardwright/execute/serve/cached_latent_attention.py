@@ -58,7 +58,7 @@ class LatentOperators:
 
 @lru_cache(maxsize=256)
 def latent_operators(block: Block) -> LatentOperators | None:
-    """The latent-attention operators of a block; None for any other block."""
+    """Up-projection, rotary and attention of a block with latent attention; None for others."""
     latent = latent_of(block)
     if latent is None:
         return None
@@ -70,16 +70,20 @@ def latent_operators(block: Block) -> LatentOperators | None:
 
 
 def cached_operator_of_block(layer: ServedLayer, block: Block, operator: Operator) -> Forward:
-    """Forward pass of a block's operator over a batch whose requests have different positions."""
+    """Serving version of an operator's forward pass, with cached latents in latent attention."""
     latent = latent_operators(block)
     if latent is None:
         return cached_operator(layer, operator)
     if operator.name == latent.up:
         return _StoreLatents(layer=layer, core=latent.core)
     if operator.name == latent.rotary:
-        return ByPart(layer=layer, one=_StoreRotatedKeys(layer=layer, core=latent.core).one)
+        return ByPart(
+            layer=layer, run_part=_StoreRotatedKeys(layer=layer, core=latent.core).run_part
+        )
     if operator.attention is not None:
-        return ByPart(layer=layer, one=_LatentAttention(layer=layer, operators=latent).one)
+        return ByPart(
+            layer=layer, run_part=_LatentAttention(layer=layer, operators=latent).run_part
+        )
     return cached_operator(layer, operator)
 
 
@@ -124,8 +128,10 @@ class _StoreRotatedKeys:
     layer: ServedLayer
     core: Operator
 
-    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Rotate the queries and keys of one request's part of the batch."""
+    def run_part(
+        self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[Values]:
+        """Rotate one request's queries and keys, and cache the rotary part of the keys."""
         require_stable_rotary(part)
         (query, key, value), _ = yield from Rotary().forward(part.share, inputs, weights)
         width, rope = part.share.operator.reads[0].quantum, inputs[2][1].shape[-1]
@@ -146,7 +152,9 @@ class _LatentAttention:
     layer: ServedLayer
     operators: LatentOperators
 
-    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+    def run_part(
+        self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[Values]:
         """Attention output for one request's part, in absorbed or expanded form."""
         query = inputs[0][0]
         latents, turned = (
@@ -184,7 +192,7 @@ class _LatentAttention:
         turned: torch.Tensor,
         weights: Weights,
     ) -> Task[Values]:
-        """Attention in absorbed form: queries multiplied by W read latents as one key head."""
+        """Latent attention without expanded keys: queries times W_key attend to cached latents."""
         assert self.layer.up is not None
         up, up_weights = self.layer.up
         shape, width = shape_of(share), latents.shape[-1]
@@ -222,7 +230,7 @@ def _key_and_value_sizes(shape: AttentionShape, turned: torch.Tensor) -> tuple[i
 def _store_in_cache(
     layer: ServedLayer, core: Operator, spot: CacheKey, part: LocalPart, values: torch.Tensor
 ) -> None:
-    """Store values of one request's new tokens in the device's cache."""
+    """Write one request's new latents or rotated keys to the device's cache."""
     assert core.attention is not None
     layer.cache.put(
         key_reach(core.attention),

@@ -87,12 +87,12 @@ class LocalPart:
     share: OperatorShare
 
     def sample_of(self, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
-        """The part's rows of the inputs as one sample, (1, tokens, elements)."""
+        """Rows of one request in the batch, as inputs of one sample: (1, tokens, elements)."""
         return tuple(tuple(v[self.at].transpose(0, 1) for v in values) for values in inputs)
 
 
 def local_parts(layer: ServedLayer, place: OperatorShare) -> Iterator[LocalPart]:
-    """Iterate over the request parts whose rows a device has."""
+    """Iterate over the batch's requests on this device, each as a sequence of its own."""
     for low, high in place.samples:
         for row, part in layer.rows.parts:
             if low <= row < high:
@@ -132,12 +132,12 @@ class ByPart:
     """
 
     layer: ServedLayer
-    one: Callable[[LocalPart, tuple[Values, ...], Weights], Task[Values]]
+    run_part: Callable[[LocalPart, tuple[Values, ...], Weights], Task[Values]]
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Run the function part by part.
+        """Run the function on each request's rows alone, and write its outputs to these rows.
 
         See `Forward`.
         """
@@ -155,7 +155,7 @@ class ByPart:
             for low, high in place.writes
         )
         for part in local_parts(self.layer, place):
-            part_outputs = yield from self.one(part, part.sample_of(inputs), weights)
+            part_outputs = yield from self.run_part(part, part.sample_of(inputs), weights)
             for output, values in zip(outputs, part_outputs, strict=True):
                 output[part.at] = values.transpose(0, 1)
         return outputs, SavedTensors(inputs=())
@@ -167,8 +167,10 @@ class AtPositions:
 
     inner: Forward
 
-    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Run the operator on one request's part at its positions."""
+    def run_part(
+        self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[Values]:
+        """Run the operator on one request's new tokens, at their positions in its sequence."""
         require_stable_rotary(part)
         outputs, _ = yield from self.inner.forward(part.share, inputs, weights)
         return outputs
@@ -180,7 +182,9 @@ class CachedAttention:
 
     layer: ServedLayer
 
-    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
+    def run_part(
+        self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[Values]:
         """Store one request's new keys and values, and attend to all its cached ones."""
         query, *keys_and_values = [v for values in inputs for v in values][:3]
         assert part.share.operator.attention is not None
@@ -208,8 +212,10 @@ class CachedConv:
 
     layer: ServedLayer
 
-    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Convolve one request's new tokens after its cached inputs, and store the last inputs."""
+    def run_part(
+        self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[Values]:
+        """Convolve one request's new tokens, after its cached last inputs, which are replaced."""
         yield from ()
         operator, request = part.share.operator, part.part.request
         start = FIRST_CHANNEL[len(inputs[0])]
@@ -242,8 +248,10 @@ class CachedScan:
 
     layer: ServedLayer
 
-    def one(self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights) -> Task[Values]:
-        """Continue one request's recurrence, and store the new state."""
+    def run_part(
+        self, part: LocalPart, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[Values]:
+        """Continue one request's recurrence from its cached state, and store the new state."""
         yield from ()
         place = part.part.request, self.layer.cache_key(part.share)
         state = self.layer.cache.states[place] if part.part.past else None
@@ -265,7 +273,7 @@ class LogitsOfRows:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Compute and collect the logits of all rows; the output is zeros.
+        """Append the batch's logits, all-gathered over the vocabulary, to the layer's list.
 
         See `Forward`.
         """
@@ -278,17 +286,17 @@ class LogitsOfRows:
 
 
 def cached_operator(layer: ServedLayer, operator: Operator) -> Forward:
-    """Forward pass over a serving batch, for an operator outside latent attention."""
+    """Serving version of an operator's forward pass (cache, positions, logits) for a batch."""
     if operator.kind is OperatorKind.LOSS:
         return LogitsOfRows(layer=layer)
     if operator.kind is OperatorKind.ATTENTION:
-        return ByPart(layer=layer, one=CachedAttention(layer=layer).one)
+        return ByPart(layer=layer, run_part=CachedAttention(layer=layer).run_part)
     if operator.kind is OperatorKind.CONV:
-        return ByPart(layer=layer, one=CachedConv(layer=layer).one)
+        return ByPart(layer=layer, run_part=CachedConv(layer=layer).run_part)
     if operator.kind is OperatorKind.SCAN:
-        return ByPart(layer=layer, one=CachedScan(layer=layer).one)
+        return ByPart(layer=layer, run_part=CachedScan(layer=layer).run_part)
     by_position = operator.kind is OperatorKind.ROTARY or (
         operator.kind is OperatorKind.EMBEDDING and len(operator.parameters) > 1
     )
     inner = numerics_of(operator)
-    return ByPart(layer=layer, one=AtPositions(inner=inner).one) if by_position else inner
+    return ByPart(layer=layer, run_part=AtPositions(inner=inner).run_part) if by_position else inner

@@ -50,7 +50,7 @@ class DeviceCache:
         start: int,
         values: torch.Tensor,
     ) -> None:
-        """Store (tokens, elements) values at the request's positions from `start` on."""
+        """Write (tokens, elements) cache values to a request's blocks, from position `start` on."""
         page = self.pages.get((reach, cache_key))
         if page is None:
             shape = (self.tables.blocks, self.tables.block_tokens, values.shape[-1])
@@ -60,18 +60,18 @@ class DeviceCache:
         ] = values
 
     def get(self, reach: KeyReach, cache_key: CacheKey, *, request: int, end: int) -> torch.Tensor:
-        """Read the request's stored values, (1, positions, elements), up to position `end`."""
+        """Read a request's cached values, (1, positions, elements), from first held to `end`."""
         page = self.pages[reach, cache_key]
         return page.flatten(0, 1)[
             self._row_numbers(reach, request, self.first(reach, request), end, on=page.device)
         ].unsqueeze(0)
 
     def first(self, reach: KeyReach, request: int) -> int:
-        """The first position of a request that its blocks still hold."""
+        """First position of a request whose cache blocks of this reach are not freed yet."""
         return self.tables.held[reach, request].first * self.tables.block_tokens
 
     def store_arrived(self, request: int, *, end: int) -> None:
-        """Store a request's received tokens in its blocks, up to position `end`, and its states."""
+        """Write a request's received cache, up to position `end`, to its blocks and states."""
         for reach, cache_key, start, values in self.arrived.pop(request, []):
             if reach is None:
                 self.states[request, cache_key] = values
@@ -86,7 +86,7 @@ class DeviceCache:
             )
 
     def drop(self, blocks: dict[KeyReach, list[int]], *, request: int | None = None) -> None:
-        """Fill freed blocks with NaN, and drop a request's states and received tensors."""
+        """Fill freed blocks with NaN; of a `request`, also drop states and received tensors."""
         for (reach, _), page in self.pages.items():
             page[blocks.get(reach, [])] = nan
         if request is not None:
@@ -98,7 +98,7 @@ class DeviceCache:
     def _row_numbers(
         self, reach: KeyReach, request: int, low: int, high: int, *, on: torch.device
     ) -> torch.Tensor:
-        """Row numbers of a request's positions among all rows of the pages."""
+        """Rows of positions `low` to `high` of a request in a page, by its block table."""
         table, size = self.tables.held[reach, request], self.tables.block_tokens
         positions = torch.arange(low, high, device=on)
         blocks = torch.tensor(table.blocks, dtype=torch.int64, device=on)

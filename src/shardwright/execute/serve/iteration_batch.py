@@ -46,7 +46,7 @@ class IterationRows:
 def padded_rows(
     ranks: Sequence[Sequence[RequestPart]], *, sizes: Sequence[int] = ()
 ) -> IterationRows:
-    """Rows of an iteration, with each rank padded to the most tokens of any rank and to `sizes`.
+    """Rows of each rank's tokens, padded to equal numbers and to a size of `sizes`.
 
     Args:
         ranks: request parts of each rank.

@@ -21,7 +21,7 @@ class KeyReach(NamedTuple):
     chunked: bool = False
 
     def first(self, position: int) -> int:
-        """The first key position that a query at `position` or any later query reads."""
+        """First key position that queries at `position` or later read, by window or chunk."""
         if not self.window:
             return 0
         if self.chunked:
@@ -30,12 +30,12 @@ class KeyReach(NamedTuple):
 
 
 def key_reach(shape: AttentionShape) -> KeyReach:
-    """The key reach of an attention operator's shape."""
+    """Window and chunking of an attention shape, which decide the keys that stay cached."""
     return KeyReach(window=shape.window, chunked=shape.chunked and bool(shape.window))
 
 
 def key_reaches(model: Model) -> tuple[KeyReach, ...]:
-    """The different key reaches of a model's attention operators."""
+    """Distinct key reaches (window, chunked) of a model's attention operators."""
     shapes = (
         o.attention for block in model.blocks for o in block.operators if o.attention is not None
     )
@@ -77,7 +77,7 @@ class CacheBlockTables:
         self.free = {reach: list(range(self.blocks))[::-1] for reach in self.reaches}
 
     def extend(self, request: int, *, past: int, end: int) -> dict[KeyReach, list[int]]:
-        """Reserve blocks for positions `past` to `end` of a request.
+        """Reserve cache blocks for a request's positions to `end`; return freed ones by reach.
 
         Blocks that no later query reads are freed and returned, by reach.
 
@@ -95,7 +95,7 @@ class CacheBlockTables:
         return self.receive(request, first=past, end=end)
 
     def receive(self, request: int, *, first: int, end: int) -> dict[KeyReach, list[int]]:
-        """Reserve blocks for positions up to `end`, when the next query is at `first` or later.
+        """Reserve cache blocks to `end`, free those that no query from `first` on reads: freed.
 
         Blocks that no later query reads are freed and returned, by reach.
         """
@@ -122,7 +122,7 @@ class CacheBlockTables:
         return freed
 
     def release(self, request: int) -> dict[KeyReach, list[int]]:
-        """Free all blocks of a request, and return them by reach."""
+        """Free all cache blocks of a request; return their numbers by reach."""
         self.cached.pop(request, None)
         freed: dict[KeyReach, list[int]] = {}
         for reach in self.reaches:

@@ -51,7 +51,7 @@ class KeptTensor:
 
 @lru_cache(maxsize=256)
 def kept_tensors(block: Block) -> tuple[KeptTensor, ...]:
-    """The tensors that a block's operators keep between iterations.
+    """Tensors (keys, values, latents, states) that a block caches between iterations.
 
     `model.decode_state` counts their elements.
     """
@@ -141,7 +141,7 @@ def transfer_task(
 
 
 def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
-    """Iterate over the model's layers in order, each with its stage and segment."""
+    """Iterate over (stage, segment, layer number) of the worker's layers, in model order."""
     places = (
         (stage, segment)
         for stage in worker.work(worker.ranks).stages[0]
@@ -158,7 +158,7 @@ def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
 def _positions(
     source: WorkerRank, target: WorkerRank, tensor: KeptTensor, request: int, end: int
 ) -> Interval:
-    """Range of positions (or rows of a state) that move."""
+    """[first, end) of the cached positions, or state rows, that a later query needs."""
     if tensor.reach is None:
         return 0, min(end, tensor.last) if tensor.last else 1
     first = source.tables.held[tensor.reach, request].first * source.tables.block_tokens
@@ -170,7 +170,7 @@ def _positions(
 def _tensor_layout(
     side: WorkerRank, stage: StageParts, segment: Segment, tensor: KeptTensor, *, rows: int
 ) -> Layout:
-    """Layout of a kept tensor on one side, as a (1, rows, elements) tensor."""
+    """Layout by device of a cached tensor on one worker, as (1, rows, elements)."""
     holdings = []
     for place in segment.cells.devices:
         device = place + stage.base
@@ -207,7 +207,7 @@ def _move_rows(
     request: int,
     rows: Interval,
 ) -> Task[None]:
-    """Move rows of one kept tensor between the workers, and store those received."""
+    """Redistribute positions of a cached tensor between workers; keep those received."""
     source_layout, target_layout = layouts
     sends, receives = (any(h.device == device for h in layout) for layout in layouts)
     if not sends and not receives:
@@ -247,7 +247,7 @@ def _read_rows(
     request: int,
     rows: Interval,
 ) -> torch.Tensor:
-    """Read rows of one kept tensor from a device's cache."""
+    """Read positions, or state rows, of a cached tensor from a device's cache."""
     cache = side.worker.caches[device]
     if tensor.reach is None:
         state = cache.states[request, cache_key]

@@ -45,7 +45,7 @@ def prove_serving(
     simulated: Log,
     seed: int = 0,
 ) -> ServedProof:
-    """Serve requests greedily on virtual devices, and compare all logits with the unsplit model's.
+    """Serve greedily on virtual devices; compare logits with an undivided model's, and logs.
 
     Parameters and prompts are drawn from `seed`. Every answer reaches its maximum length.
 
@@ -91,7 +91,7 @@ def prove_serving(
         if len(workers) == 1:
             serve_requests(workers[0])
         else:
-            serve_prefill_and_decode(workers[0], workers[1], turns=turns)
+            serve_prefill_and_decode(workers[0], workers[1], transfer_turns=turns)
         difference = largest_difference(served, source)
     finally:
         torch.set_num_threads(threads)
@@ -113,7 +113,7 @@ def prove_serving(
 
 
 def largest_difference(served: Server, source: Source) -> float:
-    """Largest difference of any logit that a server computed from the unsplit model's."""
+    """Largest absolute difference of served logits from the undivided model's."""
     largest = 0.0
     for request, by_position in served.logits.items():
         reference = unsplit_logits(served.workers[0].model, served.tokens[request], source=source)

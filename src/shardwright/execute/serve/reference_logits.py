@@ -62,7 +62,7 @@ class _LogitsWalker(Walker):
         return replace(super()._block_run(node, place), forward_of=self._forward_of)
 
     def _forward_of(self, operator: Operator) -> Forward:
-        """The forward pass of an operator; a loss stores the logits instead."""
+        """Forward pass of an operator; for the loss, one that keeps the logits instead."""
         return (
             _ReadLogits(made=self.made)
             if operator.kind is OperatorKind.LOSS

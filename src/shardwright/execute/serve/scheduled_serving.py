@@ -50,17 +50,17 @@ class IterationRunner(Protocol):
         ...
 
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
-        """Remove a request from a worker and free its blocks."""
+        """Remove a finished or evicted request from a worker, and free its cache blocks."""
         ...
 
     def send(
         self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
     ) -> None:
-        """Send a request's cache and states to another worker, before it has blocks there."""
+        """Send a request's cache and states to another worker, to be stored in blocks later."""
         ...
 
-    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
-        """Store a request's sent cache in the worker's blocks, up to position `end`."""
+    def store_sent_cache(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
+        """Move a request's sent cache into the worker's blocks, up to position `end`."""
         ...
 
 
@@ -131,7 +131,7 @@ class ScheduledWorker:
         self.slots = list(range(self.state.batch_size.shape[1]))
 
     def expect(self, turn: int, request: int) -> int | None:
-        """Announce a request's arrival turn; returns its rank, or None if it can never fit."""
+        """Register a request's arrival turn: its rank, or None if the cache can never hold it."""
         if never_fits(self.state, request):
             self.state.requests[request, STATUS] = REFUSED
             self.refused.append(request)
@@ -141,7 +141,7 @@ class ScheduledWorker:
         return rank
 
     def finish_iterations(self, now: int) -> list[int]:
-        """Deliver the tokens of iterations that end at `now`; returns the requests that are done.
+        """Give requests the tokens of iterations that end by turn `now`; return those done.
 
         Blocks of these requests are not freed yet.
         """
@@ -163,7 +163,7 @@ class ScheduledWorker:
         return done
 
     def begin_iteration(self, now: int) -> None:
-        """Queue the requests that arrive at `now`, and begin the next iteration if possible."""
+        """Queue requests that arrive by turn `now`, and start the next iteration if one is due."""
         while self.future_arrivals and self.future_arrivals[0][0] <= now:
             _, request = self.future_arrivals.popleft()
             arrive(self.state, self.rank_of[request], request)
@@ -181,7 +181,7 @@ class ScheduledWorker:
             self.begins = now + 1
 
     def next_turn(self) -> int | None:
-        """The next turn with an arrival, an end or a possible iteration; None = nothing is left."""
+        """Next turn with an arrival, or an iteration's end or start; None if nothing is left."""
         turns = [self.future_arrivals[0][0]] if self.future_arrivals else []
         turns += [self.under_way[0][0]] if self.under_way else []
         turns += [self.begins] if not self.blocked and len(self.under_way) < self.stages else []
@@ -193,7 +193,7 @@ class ScheduledWorker:
             self.server.release(self.worker, request, rank=self.rank_of[request])
 
     def _plan(self) -> _PlannedIteration | None:
-        """Plan the next iteration of all ranks; None if no request can run."""
+        """Let the scheduling policy form each rank's next batch; None if no request can run."""
         slot, preempted_before = self.slots.pop(), self.state.requests[:, PREEMPTED].copy()
         ranks = range(self.state.ranks.shape[0])
         num_planned = sum([plan_iteration(self.state, rank, slot) for rank in ranks])
@@ -212,7 +212,7 @@ class ScheduledWorker:
         )
 
     def _parts(self, rank: int, slot: int) -> tuple[RequestPart, ...]:
-        """The request parts that the policy has put into a rank's batch."""
+        """(request, tokens, cached positions) of each entry of a rank's batch."""
         entries = self.state.batch[rank, slot, : self.state.batch_size[rank, slot]].tolist()
         return tuple(
             RequestPart(request=entry[ENTRY], tokens=entry[TOKENS], past=entry[BEFORE])
@@ -220,7 +220,7 @@ class ScheduledWorker:
         )
 
     def _run(self, now: int, planned: _PlannedIteration) -> None:
-        """Free evicted requests, store sent caches, and run the iteration."""
+        """Free evicted requests, move sent caches into blocks, run the iteration and log it."""
         for rank, request in planned.evicted:
             self.sent.discard(request)
             self.server.release(self.worker, request, rank=rank)
@@ -229,7 +229,9 @@ class ScheduledWorker:
                 if part.request in self.sent:
                     self.sent.remove(part.request)
                     if part.past:
-                        self.server.land(self.worker, part.request, end=part.past, rank=rank)
+                        self.server.store_sent_cache(
+                            self.worker, part.request, end=part.past, rank=rank
+                        )
                     else:
                         self.server.release(self.worker, part.request, rank=rank)
         self.server.iterate(self.worker, planned.ranks)
@@ -237,7 +239,7 @@ class ScheduledWorker:
 
 
 def serve_requests(worker: ScheduledWorker) -> None:
-    """Run a worker turn by turn until all expected requests are served."""
+    """Run the worker's iterations, turn after turn, until no expected request is left."""
     now: int | None = 0
     while now is not None:
         worker.release(worker.finish_iterations(now))
@@ -246,13 +248,14 @@ def serve_requests(worker: ScheduledWorker) -> None:
 
 
 def serve_prefill_and_decode(
-    prefill: ScheduledWorker, decode: ScheduledWorker, *, turns: int
+    prefill: ScheduledWorker, decode: ScheduledWorker, *, transfer_turns: int
 ) -> None:
-    """Serve requests with a prefill worker and a decode worker, transferring caches between them.
+    """Serve all requests: prefill, a cache transfer of `transfer_turns` turns, then decode.
 
     A request's cache is sent when its first token is there, and the request arrives at the decode
-    worker `turns` turns later; several requests at once go in the order of their numbers. A request
-    of one token is not sent, unless the decode worker computes the first token itself (once more).
+    worker `transfer_turns` turns later; several requests at once go in the order of their numbers.
+    A request of one token is not sent, unless the decode worker computes the first token itself
+    (once more).
     """
     now: int | None = 0
     while now is not None:
@@ -262,7 +265,7 @@ def serve_prefill_and_decode(
                 decode.state.settings[ONLY_ANSWERS] == COMPUTES_FIRST
                 or decode.state.requests[request, OUTPUTS] > 1
             )
-            target = decode.expect(now + turns, request) if is_sent else None
+            target = decode.expect(now + transfer_turns, request) if is_sent else None
             if target is None:
                 prefill.release([request])
             else:

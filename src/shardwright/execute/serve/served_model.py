@@ -11,7 +11,7 @@ from shardwright.model.ir.operator import Mask, OperatorKind
 
 
 def served_model(model: Model) -> Model:
-    """The model without prediction modules: runs that its last head does not read are left out.
+    """Model without prediction modules (MTP): only runs that the last head reads.
 
     The main head is kept.
     """

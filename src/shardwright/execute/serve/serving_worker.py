@@ -65,7 +65,7 @@ class ServingWorker:
     works: dict[int, PreparedStep]
 
     def work(self, rows: int) -> PreparedStep:
-        """The worker's stages, prepared for iterations of `rows` rows."""
+        """Stages prepared for iterations of `rows` token rows (kept for each number of rows)."""
         if rows not in self.works:
             self.works[rows] = _prepared_work(self.model, self.plan, base=self.base, rows=rows)
         return self.works[rows]
@@ -76,7 +76,7 @@ class ServingWorker:
         return tuple(self.rank_of)
 
     def devices_with_logits(self, rows: int) -> dict[int, int]:
-        """For every row, the lowest device that has its logits."""
+        """Row number -> lowest device that computes the row's logits."""
         work, device_by_row = self.work(rows), dict[int, int]()
         for stage in work.stages[0]:
             for operator, share in _shares(stage, work):
@@ -89,18 +89,18 @@ class ServingWorker:
         return device_by_row
 
     def release(self, rank: int, request: int) -> None:
-        """Free a request's blocks and drop its states."""
+        """Free a request's cache blocks on a rank, and drop its recurrent states."""
         self.drop(rank, self.tables[rank].release(request), request=request)
 
     def extend(self, rank: int, request: int, *, past: int, end: int) -> None:
-        """Reserve blocks for positions `past` to `end` of a request.
+        """Reserve cache blocks on a rank for a request's positions `past` to `end`.
 
         See `CacheBlockTables.extend`.
         """
         self.drop(rank, self.tables[rank].extend(request, past=past, end=end))
 
-    def land(self, rank: int, request: int, *, end: int) -> None:
-        """Reserve blocks for a received request of `end` cached positions, and store its cache."""
+    def store_sent_cache(self, rank: int, request: int, *, end: int) -> None:
+        """Reserve blocks for a request's received cache of `end` positions, and fill them."""
         self.drop(rank, self.tables[rank].receive(request, first=end, end=end))
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
@@ -109,7 +109,7 @@ class ServingWorker:
     def drop(
         self, rank: int, blocks: dict[KeyReach, list[int]], *, request: int | None = None
     ) -> None:
-        """Clear freed blocks, and a request's states, on the devices of a rank in this process."""
+        """Clear freed blocks, and a request's states, on this process's devices of a rank."""
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
                 cache.drop(blocks, request=request)
@@ -166,7 +166,7 @@ ROWS = 5040
 
 
 def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> PreparedStep:
-    """The plan's stages, prepared for forward passes of `rows` rows of one position."""
+    """Plan's stages, prepared for `rows` rows, each a sample of one token position."""
     if len(plan.lanes) != 1:
         raise StrategyError(
             f"a worker is one lane, not {len(plan.lanes)}",
@@ -195,7 +195,7 @@ def _prepared_work(model: Model, plan: Plan, *, base: int, rows: int) -> Prepare
 
 
 def _ranks(work: PreparedStep) -> tuple[int, dict[int, int]]:
-    """(number of ranks with caches of their own, rank of every device), from the devices' rows."""
+    """(number of data-parallel ranks with own caches, device -> rank), from the devices' rows."""
     rows_by_device: dict[int, tuple[int, int]] = {}
     for stage in work.stages[0]:
         for operator, share in _shares(stage, work):
@@ -235,7 +235,7 @@ def _ranks(work: PreparedStep) -> tuple[int, dict[int, int]]:
 
 
 def _shares(stage: StageParts, work: PreparedStep) -> Iterator[tuple[Operator, OperatorShare]]:
-    """Iterate over the operators of a stage and each device's share of them."""
+    """Iterate over (operator, share of it) for each device of a stage."""
     for segment in stage.segments:
         for device in segment.cells.devices:
             for operator in segment.block.operators:
@@ -245,7 +245,7 @@ def _shares(stage: StageParts, work: PreparedStep) -> Iterator[tuple[Operator, O
 
 
 def site_of(segment: Segment, stage: StageParts, device: int, work: PreparedStep) -> DeviceOfStage:
-    """Position of a device in a stage, for rows of one position."""
+    """Place of a device in a stage's segment, for samples of one position."""
     place, length = device - stage.base, work.lengths[TEXT]
     return DeviceOfStage(
         cells=segment.cells,

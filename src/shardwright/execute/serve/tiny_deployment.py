@@ -15,7 +15,7 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def tiny_workers(model: Model, grids: Sequence[Grid]) -> tuple[Model, tuple[Plan, ...]]:
-    """A small model, and the plan of each of `grids` for it.
+    """(small model, its plan for each grid), with widths that all grids still divide.
 
     Widths are as small as all the grids' cuts allow; heads, experts and kinds of layers are
     unchanged.
@@ -40,7 +40,7 @@ def tiny_workers(model: Model, grids: Sequence[Grid]) -> tuple[Model, tuple[Plan
 
 
 def few_layers(model: Model, *, least: int) -> Model:
-    """A chain of the model's blocks, each once in order, with layers repeated to `least` layers."""
+    """Chain of each of the model's blocks once, layers repeated to at least `least` in all."""
     firsts = {run.block: run for run in reversed(model.runs)}
     first_runs = [run for run in model.runs if firsts[run.block] is run]
     layers = [run for run in first_runs if model.blocks[run.block].is_layer]

@@ -97,14 +97,14 @@ class Server:
         self._store_outcomes(rows, outcomes)
 
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
-        """Remove a request from a worker: it is done, or evicted and computed again later."""
+        """Remove a finished or evicted request from a worker, and free its cache blocks."""
         self.under_way.pop(request, None)
         self.workers[worker].release(rank, request)
 
     def send(
         self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
     ) -> None:
-        """Send a request's cache and states to another worker (and rank), to be stored later."""
+        """Send a request's cache to another worker and free it here; stored in blocks later."""
         sender, receiver = (
             WorkerRank(worker=self.workers[w], rank=r)
             for w, r in zip((source, target), ranks, strict=True)
@@ -117,8 +117,8 @@ class Server:
         self.release(source, request, rank=ranks[0])
         self.under_way[request] = end
 
-    def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
-        """Store a request's sent cache in blocks of the worker, up to position `end`.
+    def store_sent_cache(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
+        """Move a request's sent cache into the worker's blocks, up to position `end`.
 
         Raises:
             StrategyError: more positions were sent, and the model has states, which cannot go back
@@ -134,12 +134,12 @@ class Server:
                 ),
                 rule="serve.state",
             )
-        self.workers[worker].land(rank, request, end=end)
+        self.workers[worker].store_sent_cache(rank, request, end=end)
 
     def _require_known_tokens(
         self, worker: ServingWorker, ranks: Sequence[Sequence[RequestPart]]
     ) -> None:
-        """Raise `StrategyError` unless there are parts for each rank and their tokens are known."""
+        """Raise StrategyError for a wrong number of ranks, or tokens not generated yet."""
         if len(ranks) != worker.ranks:
             raise StrategyError(
                 f"parts of {len(ranks)} ranks for a worker of {worker.ranks}",

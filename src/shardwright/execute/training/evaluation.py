@@ -23,7 +23,7 @@ from shardwright.execute.transport.torch_distributed import DistributedTransport
 def evaluation_task(
     device_state: DeviceState, training: PreparedTraining, *, batch: Batch
 ) -> Task[float]:
-    """Mean loss of a batch with a device's current parameters, equal on every device.
+    """Task of a device: mean loss of a batch with the current parameters, equal on all devices.
 
     It runs only the step's forward actions.
 

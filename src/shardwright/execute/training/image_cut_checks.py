@@ -20,7 +20,7 @@ from shardwright.program.stages.stage_segments import StageParts
 def require_images(
     model: Model, job: TrainingJob, stages: tuple[tuple[StageParts, ...], ...]
 ) -> None:
-    """Raise unless patches have rows and columns where needed, and no cut divides an image token.
+    """Raise if an image tower lacks a patch grid that it needs, or a cut divides a merged token.
 
     Raises:
         StrategyError: rule ``execute.grid`` or ``execute.neighbours``.
@@ -59,5 +59,5 @@ def _merging_operators(
 
 
 def _range_text(positions: Indices) -> str:
-    """Text of position ranges, for errors: at most three."""
+    """Position ranges as text, such as "0 to 3 and 8 to 11", for errors; at most three."""
     return " and ".join(f"{low} to {high - 1}" for low, high in positions[:3])

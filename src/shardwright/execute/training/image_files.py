@@ -120,7 +120,7 @@ def has_class_token(first: Operator) -> bool:
 
 
 def has_grid(model: Model) -> bool:
-    """True if a patch's input depends on its row and column, or patches are merged."""
+    """True if the model needs rows and columns of patches: 2D positions, or merged patches."""
     settings = [model.settings, *(block_settings for _, block_settings in model.settings.own)]
     blocks = [
         block_settings.image.block
@@ -134,7 +134,7 @@ def has_grid(model: Model) -> bool:
 
 
 def image_patches(images: np.ndarray, *, model: Model) -> np.ndarray:
-    """Cut images into the tower's input: (images, tokens, elements), patches block by block.
+    """(images, tokens, elements) inputs of the image tower: patches block by block, in order.
 
     The class token's row is zero.
 
@@ -156,7 +156,7 @@ def image_patches(images: np.ndarray, *, model: Model) -> np.ndarray:
 
 
 def _cut_pixels(images: np.ndarray, image: ImageInput) -> np.ndarray:
-    """Cut pixels into patches: (images, patches, elements), in the order of blocks."""
+    """Cut (images, channels, rows, columns) into (images, patches, elements), block by block."""
     count, channels, rows, columns = images.shape
     (_, height, width), (high, wide) = image.patch, image.block
     cut = images.reshape(
@@ -178,7 +178,7 @@ def _cut_pixels(images: np.ndarray, image: ImageInput) -> np.ndarray:
 
 
 def _block_order(patches: int, image: ImageInput) -> np.ndarray:
-    """Numbers of patches, counted row by row, in the block order of a tower."""
+    """Row-by-row numbers of patches, listed block by block as the image tower reads them."""
     grid, (high, wide) = image.grid(patches), image.block
     assert grid is not None, "images that are no squares of whole blocks are rejected"
     numbers = np.arange(patches).reshape(grid[0] // high, high, grid[1] // wide, wide)
@@ -194,7 +194,7 @@ def require_image_places(
     share: tuple[int, int],
     at_once: int,
 ) -> None:
-    """Raise for the first window of a text whose image-token places do not fit its image.
+    """Raise DataError for a text window with another number of image places than image tokens.
 
     There must be as many places as the image has tokens, in one row where tokens are rotated by the
     row and column of their place.

@@ -14,7 +14,7 @@ from shardwright.program.stages.stage_segments import StageParts
 def require_selections(
     stages: tuple[tuple[StageParts, ...], ...], *, slices: Sequence[int], length: int
 ) -> None:
-    """Raise unless every device has all keys that its indexer scores and its attention reads.
+    """Raise StrategyError unless devices of indexers and attention have all keys they need.
 
     Selection of single keys is rejected too.
 
@@ -65,7 +65,7 @@ def require_selections(
 def _selecting_attention(
     lane: tuple[StageParts, ...],
 ) -> Iterator[tuple[StageCells, Operator, Operator | None]]:
-    """Iterate over (cells, attention, indexer of its block) where attention reads selected keys."""
+    """Iterate over (cells, attention, block's indexer) of attention over selected keys."""
     for segment in (segment for stage in lane for segment in stage.segments):
         index = next((o for o in segment.block.operators if o.kind is OperatorKind.INDEX), None)
         for operator in segment.block.operators:

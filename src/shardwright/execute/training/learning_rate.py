@@ -40,7 +40,7 @@ class RateCurve:
     least: float = 0.0
 
     def share(self, step: int) -> float:
-        """Share of the peak learning rate at a step (1 for the first)."""
+        """Learning rate at a step over the peak's: warm-up, then the curve down to the minimum."""
         if step <= self.warmup:
             return step / self.warmup
         done = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)

@@ -47,7 +47,7 @@ class AdamW:
     no_decay: tuple[str, ...] = ()
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step (1 for the first)."""
+        """Learning rate of a step, by the schedule (1 for the first step)."""
         return self.rate * self.curve.share(step)
 
 
@@ -61,7 +61,7 @@ class Moments:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The states by name: first, second, master."""
+        """AdamW's state tensors by name: first and second moment, and master copy if kept."""
         return {
             "first": self.first,
             "second": self.second,
@@ -69,7 +69,7 @@ class Moments:
         }
 
     def part(self, elements: slice) -> Moments:
-        """Views of the states of some elements."""
+        """Views of the moments and master copy of some `elements` of a flat piece."""
         return Moments(
             first=self.first[elements],
             second=self.second[elements],
@@ -78,10 +78,10 @@ class Moments:
 
 
 def moments(piece: torch.Tensor, *, precision: RunPrecision, host: bool = False) -> Moments:
-    """Create a piece's AdamW states before the first step, on its device or in host memory."""
+    """Create AdamW's zero moments and master copy for a flat piece of parameters."""
 
     def empty_like(dtype: torch.dtype) -> torch.Tensor:
-        """An empty tensor like the piece, in `dtype`."""
+        """Empty tensor of the piece's shape in `dtype`, in host or device memory."""
         return host_like(piece, dtype=dtype) if host else torch.empty_like(piece, dtype=dtype)
 
     first, second = (empty_like(dtype).zero_() for dtype in precision.states)
@@ -105,7 +105,7 @@ def require_adamw(optimizer: Optimizer) -> None:
 
 
 def clip_factor(norm: torch.Tensor, rule: AdamW) -> torch.Tensor:
-    """Factor of every gradient that limits the global norm: min(1, clip / (norm + SMALL))."""
+    """Factor min(1, clip / (norm + SMALL)) of gradients; 1 without clipping."""
     if not rule.clip:
         return torch.ones_like(norm)
     return torch.clamp(rule.clip / (norm + SMALL), max=1.0)
@@ -120,7 +120,7 @@ def update(
     rule: AdamW,
     factor: torch.Tensor,
 ) -> None:
-    """Update a piece and its AdamW states in place.
+    """Apply an AdamW step to a flat piece of parameters and its states, in place.
 
     Args:
         piece, gradient: flat, of equal shape, on any device; the gradient is overwritten.

@@ -27,7 +27,7 @@ from shardwright.strategy.verify.check_plan import require_valid
 def prepare_step(
     model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
 ) -> tuple[PreparedStep, Groups]:
-    """Prepare a plan's step: the work that devices share, and the groups that sum gradients.
+    """(stages, batches and orders of a plan's step, device groups that sum gradients).
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -66,7 +66,7 @@ def prepare_step(
 
 
 def _require_executable(model: Model) -> None:
-    """Raise for image towers with only sizes known, and blocks that read several streams."""
+    """Raise for an image tower without patch details, or blocks that read several streams."""
     numbers = {run.name: i for i, run in enumerate(model.runs)}
     for number, run in enumerate(model.runs):
         block = model.blocks[run.block]
@@ -123,5 +123,5 @@ def prepare_forward(model: Model, plan: Plan, *, length: int = 1) -> PreparedSte
 
 
 def _output_width(model: Model, block: int) -> int:
-    """Width of a block's output."""
+    """Number of elements a token in the output of block number `block`."""
     return model.blocks[block].output_width or model.hidden

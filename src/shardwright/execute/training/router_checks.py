@@ -12,7 +12,7 @@ from shardwright.model.ir.numerical_constants import Settings
 
 
 def require_trainable(model: Model, settings: Settings) -> None:
-    """Raise for router noise, and for a load-balancing loss over routers of different shapes.
+    """Raise for router noise, or a load-balancing loss over routers of different shapes.
 
     Raises:
         StrategyError: execute.noise, execute.balance.

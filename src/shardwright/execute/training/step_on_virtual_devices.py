@@ -99,7 +99,7 @@ def run_step(
 def _step_with_summed_gradients(
     device: int, work: PreparedStep, groups: Groups, batch: Batch, store: ParameterStore
 ) -> Task[DeviceOutcome]:
-    """One device's step, with its gradients summed over devices."""
+    """Run a device's actions of a step, then sum its gradients over the devices."""
     outcome = yield from device_task(device, work, batch=batch, store=store)
     yield from sum_gradients(device, groups, store)
     return outcome
@@ -140,7 +140,7 @@ def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
 def step_differences(
     result: StepResult, reference_result: StepResult
 ) -> Iterator[tuple[Key, int, float]]:
-    """Largest gradient difference of each part on each device: (parameter, device, difference).
+    """Iterate over (parameter, device, largest gradient difference) of parts on devices.
 
     Compares all parts of the devices of `result` with the unsplit model's step `reference_result`.
 

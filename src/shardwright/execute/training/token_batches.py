@@ -43,7 +43,7 @@ class TokenBatches:
 
     @property
     def windows(self) -> int:
-        """Number of samples of a pass: the windows of the shortest sequence."""
+        """Number of samples in one pass over the data: windows of the shortest sequence."""
         counts = {
             name: len(row) if name == IMAGE else (len(row) - (name == TEXT)) // self.lengths[name]
             for name, row in self.rows.items()
@@ -51,11 +51,11 @@ class TokenBatches:
         return min(counts.values())
 
     def passes(self, steps: int) -> float:
-        """Number of times that `steps` steps read all windows; above 1, tokens are repeated."""
+        """Passes over the data that `steps` steps make; above 1, tokens are read again."""
         return steps * self.samples / self.windows
 
     def order(self, step: int) -> list[int]:
-        """Numbers of the windows that a step reads, in its pass's order (steps count from 0).
+        """Window numbers of a step (from 0): in file order, or permuted by seed and pass.
 
         Only the number of the step is needed to resume from it.
         """
@@ -70,7 +70,7 @@ class TokenBatches:
         return windows
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step (counted from 0): inputs and labels.
+        """Token ids and labels (and images) of a step's windows; the first step is 0.
 
         After the last window a new pass begins, within a batch if necessary.
         """

@@ -19,7 +19,7 @@ SPARED: Final = {
 
 
 def is_exempt(parameter: Parameter, no_decay: tuple[str, ...]) -> bool:
-    """True if weight decay does not apply to a parameter.
+    """True if weight decay skips the parameter: an embedding or a vector, as `no_decay` says.
 
     An expert's bias counts as one-dimensional: its experts' dimension is ignored.
     """

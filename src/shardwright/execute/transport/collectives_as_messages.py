@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def as_messages(task: Task[T], *, device: int, trace: CommunicationRecord | None = None) -> Task[T]:
-    """Wrap a task: its collectives become messages, so that only `Post` and `Take` remain.
+    """Wrap a task: its collectives become `Post` and `Take` messages between devices.
 
     Args:
         device: the device that runs the task.
@@ -40,7 +40,7 @@ def as_messages(task: Task[T], *, device: int, trace: CommunicationRecord | None
     """
 
     def answer(request: Request) -> Generator[Request, Answer, Answer]:
-        """Answer a collective by messages, and pass on messages."""
+        """Run a collective by messages, and record it; pass messages on."""
         assert not isinstance(request, Begin | End), "side tasks run one after another here"
         if trace is not None:
             trace.add(device, request)
@@ -99,7 +99,7 @@ def _all_reduce(request: Reduce, device: int) -> Generator[Request, Answer, torc
 def _exchange(
     request: GroupExchange, device: int
 ) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
-    """Exchange tensors with the group's members by messages, by device."""
+    """Exchange tensors with a group's members by messages; returns tensors by sending device."""
     dtype = request.dtype or next((tensor.dtype for tensor in request.sends.values()), None)
     sent = {peer: tensor for peer, tensor in request.sends.items() if peer != device}
     received_shapes = {peer: shape for peer, shape in request.receives.items() if peer != device}
@@ -118,7 +118,7 @@ def _send_then_receive(
     key: Hashable,
     dtype: torch.dtype | None,
 ) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
-    """Send all tensors, then receive all tensors, by device."""
+    """Post a tensor to each device in `sent`, then take one from each in `received_shapes`."""
     for peer, tensor in sent.items():
         yield Post(to=peer, tensor=tensor, key=key)
     received: dict[int, torch.Tensor] = {}

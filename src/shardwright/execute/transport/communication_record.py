@@ -57,7 +57,7 @@ class CommunicationRecord:
         self.records.append(record_of_request(device, request, action=self.doing.get(device, "")))
 
     def elements(self) -> dict[tuple[int, str, tuple[int, ...]], int]:
-        """Total elements of full buffers, by (device, kind, group)."""
+        """Sum of full-buffer elements of all requests, by (device, kind, group)."""
         total: dict[tuple[int, str, tuple[int, ...]], int] = {}
         for record in self.records:
             key = record.device, record.kind, record.group
@@ -66,7 +66,7 @@ class CommunicationRecord:
 
 
 def record_of_request(device: int, request: TransferRequest, *, action: str = "") -> SentElements:
-    """The kind, group and element counts of a device's request."""
+    """Record of a device's request: kind, group, and elements that it sends and receives."""
     if isinstance(request, Reduce):
         n, elements = len(request.group), request.tensor.numel()
         sent = -(-2 * (n - 1) * elements // n)
@@ -118,5 +118,5 @@ def record_of_request(device: int, request: TransferRequest, *, action: str = ""
 
 
 def _pair(first: int, second: int) -> tuple[int, ...]:
-    """Both devices, the lower number first."""
+    """Sorted pair of two device numbers, which names the group of a message."""
     return (first, second) if first < second else (second, first)

@@ -139,7 +139,7 @@ Task: TypeAlias = Generator[Request, Answer, T]
 
 
 def begin_side_task(task: Task[T], *, late: bool = False) -> Task[SideTask[T]]:
-    """Start a side task of group requests, and return its handle.
+    """Start a task of collectives beside this one, and return its handle.
 
     See `Begin`.
     """
@@ -147,14 +147,14 @@ def begin_side_task(task: Task[T], *, late: bool = False) -> Task[SideTask[T]]:
 
 
 def end_side_task(side_task: SideTask[T]) -> Task[T]:
-    """Wait for a side task and return its result."""
+    """Wait until a side task has ended, and return its result."""
     return cast(T, (yield End(begun=side_task)))
 
 
 def answer_requests(
     task: Task[T], handler: Callable[[Request], Generator[Request, Answer, Answer]]
 ) -> Task[T]:
-    """Run a task, with each request handled by `by`, which may make requests of its own."""
+    """Run a task; `handler` answers each request, and may make requests of its own."""
     answer: Answer = None
     try:
         while True:

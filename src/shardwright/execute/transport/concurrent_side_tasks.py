@@ -26,17 +26,17 @@ class SideTasks(Protocol):
     """Runner of side tasks, one after another in the order in which they were begun."""
 
     def begin(self, task: Task[Any], answers: GroupAnswers) -> SideTask[Any]:
-        """Start a side task, and return its handle."""
+        """Start or queue a task of collectives beside the main task; return its handle."""
 
     def end(self, begun: SideTask[Any]) -> Any:
-        """Wait for the task and return its result."""
+        """Wait until a side task has ended, and return its result."""
 
     def close(self) -> None:
-        """Stop the runner; no task is begun after that."""
+        """End the runner after its queued tasks; it begins no further ones."""
 
 
 def run_to_end(task: Task[Any], answers: GroupAnswers) -> tuple[Any, list[Request]]:
-    """Run a task of group requests to its end: (its result, the requests that it made)."""
+    """Run a task whose collectives `answers` runs: (its result, the requests that it made)."""
     requests: list[Request] = []
     answer: Answer = None
     while True:
@@ -66,9 +66,6 @@ class StreamSideTasks:
     The side stream waits for earlier work of the device's stream, and the device's stream waits for
     the task's end. A task's requests are kept until its end, so that the allocator does not reuse
     tensors that the stream reads.
-
-
-
     """
 
     def __init__(self, on: torch.device) -> None:

@@ -134,7 +134,7 @@ class Communicators:
     def in_groups(
         self, task: Task[T], *, device: int, trace: CommunicationRecord | None = None
     ) -> Task[T]:
-        """Wrap a task: collectives are answered here, and only `Post` and `Take` requests remain.
+        """Wrap a task: torch.distributed runs its collectives; only messages are passed on.
 
         Args:
             device: the device that runs the task.
@@ -142,17 +142,17 @@ class Communicators:
         """
 
         def record(request: TransferRequest) -> None:
-            """Record a request, if there is a record."""
+            """Add a device's request to the communication record, if there is one."""
             if trace is not None:
                 trace.add(device, request)
 
         def answer_side_request(request: Reduce | GroupExchange) -> Answer:
-            """Answer a side task's collective."""
+            """Record and run a side task's collective, on the communicators of side tasks."""
             record(request)
             return self.collective(request, device, beside=True)
 
         def answer(request: Request) -> Generator[Request, Answer, Answer]:
-            """Answer collectives and side tasks here, and pass on messages."""
+            """Run a collective, or begin or end a side task; pass messages on."""
             if isinstance(request, Begin):
                 return self._side_task_runner().begin(request.task, answer_side_request)
             if isinstance(request, End):
@@ -169,7 +169,7 @@ class Communicators:
     def collective(
         self, request: Reduce | GroupExchange, device: int, *, beside: bool = False
     ) -> Answer:
-        """The answer to an all-reduce or an exchange of a group.
+        """Run an all-reduce or an exchange of a device group, and return its result.
 
         `beside`: use the communicators of side tasks.
         """
@@ -178,7 +178,7 @@ class Communicators:
         return self.exchange(request, device, beside=beside)
 
     def reduce(self, request: Reduce, *, beside: bool = False) -> torch.Tensor:
-        """All-reduce the members' tensors; a copy unless the request allows overwriting."""
+        """All-reduce a request's tensor over its group; in place only if the request allows it."""
         total = request.tensor.detach()
         if not (request.used_up and total.is_contiguous()):
             total = total.clone(memory_format=torch.contiguous_format)
@@ -194,7 +194,7 @@ class Communicators:
     def exchange(
         self, request: GroupExchange, device: int, *, beside: bool = False
     ) -> dict[int, torch.Tensor]:
-        """The tensors from each member, by device: an all-gather if possible, else an all-to-all.
+        """Run an exchange as all-gather if it is one, else all-to-all: tensors by sender.
 
         An all-gather needs tensors of one shape, each sent to all members.
         """
@@ -282,7 +282,7 @@ class Communicators:
             ) from error
 
     def _group(self, devices: tuple[int, ...], beside: bool) -> dist.ProcessGroup:
-        """The process group of some devices, created by its members at their first request."""
+        """Process group (cached) of some devices' ranks; only its members create it."""
         ranks = tuple(self.rank_of_device[device] for device in devices)
         # Groups end with the world that they are of.
         world = dist.group.WORLD
@@ -301,7 +301,7 @@ class Communicators:
         return _PROCESS_GROUPS[key][1]
 
     def work_event(self) -> torch.cuda.Event | None:
-        """A CUDA event after all work that this thread has queued on the device; None on the host.
+        """CUDA event after all work queued by this thread, for a sending thread; None on a CPU.
 
         The sending thread waits for the event.
         """
@@ -312,7 +312,7 @@ class Communicators:
         return event
 
     def own_stream(self) -> AbstractContextManager[object]:
-        """Context manager with a CUDA stream of this thread, apart from the compute stream."""
+        """Context in which this thread works on a new CUDA stream; without effect on a CPU."""
         if self.on.type != "cuda":
             return nullcontext()
         torch.cuda.set_device(self.on)
@@ -335,12 +335,9 @@ class Communicators:
 
 
 def is_all_gather(request: GroupExchange, device: int) -> bool:
-    """True if an exchange is an all-gather of tensors of one shape; every member decides the same.
+    """True if an exchange is an all-gather: tensors of one shape, to and from all members.
 
     Otherwise tensors differ in size, or some member sends or receives none: an all-to-all.
-
-
-
     """
     peers = set(request.group) - {device}
     sent_shapes = {

@@ -96,13 +96,13 @@ class _Scheduler(Generic[T]):
         self.ready = list(self.tasks)
 
     def answer(self, device: int, answer: Answer) -> None:
-        """Store the answer to a device's request and mark the device as ready."""
+        """Keep the answer to a device's request, and queue the device to go on."""
         self.waiting.pop(device, None)
         self.answers[device] = answer
         self.ready.append(device)
 
     def advance(self, device: int) -> None:
-        """Run a device's task to its next request, and answer the request if possible."""
+        """Run a device's task up to its next request, and handle that request."""
         try:
             request = self.tasks[device].send(self.answers.pop(device, None))
         except StopIteration as end:
@@ -125,7 +125,7 @@ class _Scheduler(Generic[T]):
             self._collective(device, request)
 
     def _post(self, device: int, request: Post) -> None:
-        """Store a message, answer the sender, and answer the receiver if it waits."""
+        """Keep a copy of a message, let the sender go on, and answer a waiting receiver."""
         place = device, request.to, request.key
         self.posted.setdefault(place, deque()).append(request.tensor.clone())
         self.answer(device, None)
@@ -134,7 +134,7 @@ class _Scheduler(Generic[T]):
             self._take(request.to, taker)
 
     def _take(self, device: int, request: Take) -> None:
-        """Answer a receiver with the first message under its key."""
+        """Give a receiver the oldest message with its source and key, after a shape check."""
         messages = self.posted[request.source, device, request.key]
         tensor = messages.popleft()
         _require_shape_and_dtype(
@@ -146,7 +146,7 @@ class _Scheduler(Generic[T]):
         self.answer(device, tensor)
 
     def _collective(self, device: int, request: Reduce | GroupExchange) -> None:
-        """Add a device to a collective, and answer all members when the last one has joined."""
+        """Add a device to a collective; the last member's request runs it and answers all."""
         if device not in request.group or list(request.group) != sorted(set(request.group)):
             raise StrategyError(
                 f"device {device} asks in a group {request.group}",
@@ -167,7 +167,7 @@ class _Scheduler(Generic[T]):
 
 
 def _all_reduce(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer]:
-    """The all-reduce of all members' tensors, as a copy for each device."""
+    """Device -> own copy of the reduction of all members' tensors, in ascending device order."""
     requests = {
         device: request for device, request in members.items() if isinstance(request, Reduce)
     }
@@ -191,7 +191,7 @@ def _all_reduce(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answ
 
 
 def _exchange(members: Mapping[int, Reduce | GroupExchange]) -> dict[int, Answer]:
-    """The tensors that each device receives from the others in an exchange."""
+    """Device -> tensors sent to it, by sender; StrategyError where sends and receives differ."""
     requests = {
         device: request for device, request in members.items() if isinstance(request, GroupExchange)
     }

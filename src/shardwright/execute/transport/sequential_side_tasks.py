@@ -27,7 +27,7 @@ class _Waiting(SideTask[Any]):
         self.found: Any = None
 
     def run(self) -> Task[Any]:
-        """Run the task at the first call; return its result."""
+        """Run the side task unless it has run already, and return its result."""
         if self.task is not None:
             task, self.task = self.task, None
             self.found = yield from task
@@ -35,13 +35,13 @@ class _Waiting(SideTask[Any]):
 
 
 def side_tasks_in_turn(task: Task[T]) -> Task[T]:
-    """Wrap a task so that its side tasks run at once, or at the wait if `Begin.late`.
+    """Wrap a task: side tasks run inside it, when begun, or when waited for if `late`.
 
     The result makes no `Begin` or `End` request.
     """
 
     def handler(request: Request) -> Generator[Request, Answer, Answer]:
-        """Run side tasks in turn, and pass on other requests."""
+        """Run a side task at its begin or end request; pass all other requests on."""
         if isinstance(request, Begin):
             waiting = _Waiting(request.task)
             if not request.late:

@@ -60,5 +60,5 @@ def write_checkpoint_weights(
 
 
 def _no_source(key: Key) -> torch.Tensor:
-    """Parameter source that is never asked."""
+    """Raise AssertionError: a parameter source for checkpoints that have every parameter."""
     raise AssertionError(key)

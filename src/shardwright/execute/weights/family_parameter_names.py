@@ -2,9 +2,6 @@
 
 Names are those that the families' classes in Transformers save. A family without a table here is
 rejected with an error.
-
-
-
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ MAMBA1 = {
 
 
 def t5_layer(last: int) -> dict[str, NamingRule]:
-    """Naming rules of a T5 encoder layer, or a decoder layer without cross-attention.
+    """Rules of a T5 layer of self-attention and feed-forward, the latter number `last` in it.
 
     `last`: number of the feed-forward part in the layer.
     """

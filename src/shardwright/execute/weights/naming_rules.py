@@ -88,7 +88,7 @@ class FamilyNames:
     stacks: Mapping[str, LayerStackNames] = field(default_factory=dict)
 
     def alternative_name(self, tensor: str) -> str:
-        """The name that some files use for a tensor."""
+        """Tensor name with its prefix replaced by the one that other files of the family use."""
         prefixes = {self.base: self.instead, **self.others}
         return next(
             (
@@ -101,12 +101,12 @@ class FamilyNames:
 
 
 def same_tensor(**names: str) -> dict[str, NamingRule]:
-    """Rules of parameters stored unchanged; two underscores in a name stand for a dot."""
+    """Rules (our parameter -> tensor stored unchanged); ``a__b`` stands for ``a.b``."""
     return {ours.replace("__", "."): NamingRule(tensor=tensor) for ours, tensor in names.items()}
 
 
 def linear_names(ours: str, tensor: str) -> dict[str, NamingRule]:
-    """Rules of a projection's weight, transposed, and its bias, if there is one."""
+    """Rules of a projection `ours` (``qkv:1``): ``tensor.weight`` transposed, ``tensor.bias``."""
     operator, _, number = ours.partition(":")
     suffix = f".{number}" if number else ""
     return {
@@ -118,7 +118,7 @@ def linear_names(ours: str, tensor: str) -> dict[str, NamingRule]:
 def fused_projection(
     operator: str, tensor: str, *, parts: int, grouped: bool = False, turned: bool = True
 ) -> dict[str, NamingRule]:
-    """Rules of a projection with several outputs that are one tensor."""
+    """Rules of a projection whose `parts` outputs (q, k, v) are concatenated in one tensor."""
     rules: dict[str, NamingRule] = {}
     for kind in ("weight", "bias"):
         names = tuple(f"{operator}.{kind}{f'.{i}' if i else ''}" for i in range(parts))
@@ -149,7 +149,7 @@ def expert_names(tensors: tuple[str, str, str]) -> dict[str, NamingRule]:
 
 
 def stacked_expert_names(up: str, down: str) -> dict[str, NamingRule]:
-    """Rules of gate and up of all experts in one tensor, and down: (experts, out, in)."""
+    """Rules of experts as (experts, out, in): gate and up in one tensor, down in another."""
     return {
         **{
             name: replace(rule, turned=True)
@@ -168,18 +168,18 @@ def stored_less_one(rules: Rules) -> dict[str, NamingRule]:
 
 
 def side_by_side(name: str, tensor: str, *, turned: bool = False) -> dict[str, NamingRule]:
-    """Rules of two parameters that are one tensor, the second after the first."""
+    """Rules of parameters `name` and ``name.1``, concatenated in one tensor in this order."""
     both = (name, f"{name}.1")
     return {parameter: NamingRule(tensor=tensor, beside=both, turned=turned) for parameter in both}
 
 
 def in_either_order(rules: Rules) -> dict[str, NamingRule]:
-    """Rules of tensors whose last two dims some files have in the other order."""
+    """The rules, for tensors that some files store with their last two dims swapped."""
     return {name: replace(rule, either=True) for name, rule in rules.items()}
 
 
 def interleaved(name: str, tensor: str) -> dict[str, NamingRule]:
-    """Rules of two parameters whose elements alternate in one tensor."""
+    """Rules of `name` and ``name.1``, whose output elements alternate in one tensor."""
     both = (name, f"{name}.1")
     return {parameter: NamingRule(tensor=tensor, beside=both, grouped=True) for parameter in both}
 
@@ -187,7 +187,7 @@ def interleaved(name: str, tensor: str) -> dict[str, NamingRule]:
 def interleaved_by_head(
     names: tuple[str, ...], tensor: str, *, heads: str = ""
 ) -> dict[str, NamingRule]:
-    """Rules of projections that are one tensor, with a share of each projection for each head.
+    """Rules of projections in one tensor: of each head, its part of every projection in turn.
 
     `heads`: parameter whose heads these are, if it is none of them.
     """
@@ -200,7 +200,7 @@ def interleaved_by_head(
 
 
 def renamed(rules: Rules, stem: str, new_stem: str) -> dict[str, NamingRule]:
-    """The rules with `stem` replaced by `other` in tensor names."""
+    """The rules, with `stem` replaced by `new_stem` once in each tensor name."""
     return {
         name: replace(rule, tensor=rule.tensor.replace(stem, new_stem, 1))
         for name, rule in rules.items()
@@ -208,10 +208,10 @@ def renamed(rules: Rules, stem: str, new_stem: str) -> dict[str, NamingRule]:
 
 
 def with_prefix(prefix: str, rules: Rules) -> dict[str, NamingRule]:
-    """The rules for parameters whose own names have a prefix."""
+    """The rules, with `prefix` before the names of our parameters."""
 
     def named(name: str) -> str:
-        """The name with the prefix; an empty name stays empty."""
+        """Our parameter's name with the prefix; an empty name stays empty."""
         return f"{prefix}{name}" if name else ""
 
     return {
@@ -226,7 +226,7 @@ def with_prefix(prefix: str, rules: Rules) -> dict[str, NamingRule]:
 
 
 def in_rotary_pairs(rules: Rules) -> dict[str, NamingRule]:
-    """The rules with rotated elements of queries and keys stored as (even, odd) pairs."""
+    """The rules, q and k stored with rotary elements as (even, odd) pairs, not as halves."""
     turned = {f"qkv.{kind}{which}" for kind in ("weight", "bias") for which in ("", ".1")}
     return {
         name: replace(rule, pairs=True) if name in turned else rule for name, rule in rules.items()
@@ -243,7 +243,7 @@ def shared_experts(tensor: str) -> dict[str, NamingRule]:
 
 
 def convolution_names(parts: int) -> dict[str, NamingRule]:
-    """Rules of a depthwise convolution with several parts that are one tensor."""
+    """Rules of a depthwise convolution whose `parts` are concatenated in one tensor."""
     rules = fused_projection("conv", "mixer.conv1d", parts=parts, turned=False)
     return {
         name: replace(rule, middle=rule.tensor.endswith("weight")) for name, rule in rules.items()

@@ -84,7 +84,7 @@ class HuggingFaceWeights:
 
 
 def _read_slice(tensor: Any, piece: TensorSlice, stored: StoredTensor) -> torch.Tensor:
-    """Read a box of a tensor in a file.
+    """Read a box of a file's tensor, in the tensor's own order of dims.
 
     Dims that are one dim of our parameter are read in full and merged first.
     """
@@ -101,7 +101,7 @@ def _read_slice(tensor: Any, piece: TensorSlice, stored: StoredTensor) -> torch.
 def _to_our_dims(
     values: torch.Tensor, piece: TensorSlice, stored: StoredTensor, like: torch.Tensor
 ) -> torch.Tensor:
-    """The values read, picked and transposed to our parameter's dims."""
+    """Pick, transpose and shift values read from a tensor to a parameter's dims and values."""
     for dim, pick in enumerate(piece.pick):
         if pick is not None:
             values = values.index_select(dim, torch.from_numpy(pick))
@@ -187,7 +187,7 @@ def stored_tensors(model: Model, family: FamilyNames) -> Iterator[tuple[str, Sto
 def _has_predictors(
     model: Model, family: FamilyNames, headers: Mapping[str, _TensorHeader]
 ) -> bool:
-    """True if the files have some tensor of a prediction module."""
+    """True if the files have any tensor that only prediction modules (MTP) use."""
     other_tensors = {name for name, _ in stored_tensors(without_predictors(model), family)}
     predictor_tensors = {name for name, _ in stored_tensors(model, family)} - other_tensors
     return any(
@@ -208,7 +208,7 @@ def _unused_modules(
     family: FamilyNames,
     headers: Mapping[str, _TensorHeader],
 ) -> tuple[str, ...]:
-    """Remarks on prediction modules that the folder describes and the model does not have."""
+    """Remarks on prediction modules that the folder's configuration has and the model lacks."""
     if num_predictors_of(model) or not num_predictors_of(described):
         return ()
     is_missing = bool(family.predictors) and not _has_predictors(described, family, headers)
@@ -265,7 +265,7 @@ def _locate_tensor(
 def _require_tied(
     folder: Path, model: Model, family: FamilyNames, headers: Mapping[str, _TensorHeader]
 ) -> None:
-    """Raise if a file has a head of its own where the model ties it to the embedding.
+    """Raise DataError if a file's head differs from the embedding that the model ties it to.
 
     Some rows are compared: after separate training every row differs.
     """
@@ -297,7 +297,7 @@ def _require_tied(
 
 
 def _some_rows(folder: Path, header: _TensorHeader, name: str) -> torch.Tensor:
-    """Read evenly spread rows of a tensor."""
+    """Read about COMPARED evenly spaced rows of a file's tensor, as float64."""
     with _open_safetensors(folder / header.file) as file:
         part = file.get_slice(name)
         return torch.stack(
@@ -309,7 +309,7 @@ def _some_rows(folder: Path, header: _TensorHeader, name: str) -> torch.Tensor:
 
 
 def _require_model(folder: Path, model: Model) -> Model:
-    """The model of a folder's configuration, checked to equal `model` up to prediction modules.
+    """Model of the folder's configuration; DataError if it differs from `model`, but for MTP.
 
     Raises:
         DataError: it is another model.

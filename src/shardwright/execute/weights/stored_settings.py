@@ -17,7 +17,7 @@ from shardwright.model.ir.numerical_constants import Settings
 
 
 def stored_settings(folder: Path, *, model: Model, strict: bool = True) -> Settings:
-    """Settings (rotary base, norm epsilon and others) from a folder's ``config.json``.
+    """Settings that affect computation (rotary base, norm epsilon ..) from ``config.json``.
 
     Args:
         strict: reject a configuration under which the published model computes differently from

@@ -52,7 +52,7 @@ class StoredTensor:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes that the tensor may have in a file."""
+        """Shapes in which files may store the tensor: one, or two if dims may be swapped."""
         return (
             (self.shape, (*self.shape[:-2], self.shape[-1], self.shape[-2]))
             if self.either
@@ -61,7 +61,7 @@ class StoredTensor:
 
     @property
     def flat(self) -> tuple[int, ...]:
-        """The tensor's shape with as many dims as `dims`."""
+        """The stored shape with dims merged that are one dim of our parameter."""
         shape = (prod(self.shape[: self.first]), *self.shape[self.first :])
         last = len(self.dims) - 1
         return (*shape[:last], prod(shape[last:]))
@@ -130,7 +130,7 @@ def stored_tensor_of(model: Model, family: FamilyNames, key: Key) -> StoredTenso
 def _rule(
     model: Model, family: FamilyNames, run: int, layer: int, name: str
 ) -> tuple[NamingRule, str]:
-    """The naming rule of a parameter, and its full tensor name."""
+    """(naming rule, full tensor name) of a parameter, by its family, run and layer."""
     run_name = model.runs[run].name
     layers = [r for r in model.runs if r.name.startswith("layers")]
     rules = family.outer
@@ -176,7 +176,7 @@ def _rule(
 def _tensor_layout(
     model: Model, block: int, rule: NamingRule, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Rows, ...]]:
-    """(dims, shape, rows) of a parameter's `StoredTensor`."""
+    """(our dim of each tensor dim, tensor shape, tensor indices of each of our dims)."""
     operators = model.blocks[block].operators
     parameter = _parameter_named(operators, name)
     sizes = [e.size for e in parameter.extents]
@@ -205,7 +205,7 @@ def _tensor_layout(
 
 
 def _parameter_named(operators: tuple[Operator, ...], name: str) -> Parameter:
-    """The parameter with a name among some operators."""
+    """Parameter called `name` among the parameters of some operators."""
     return next(p for o in operators for p in o.parameters if p.name == name)
 
 
@@ -217,7 +217,7 @@ def _rows(
     *,
     settings: Settings,
 ) -> tuple[Rows, int]:
-    """Indices of our output dim in the tensor, and the size of the tensor's output dim."""
+    """(tensor index of each of our output elements, size of the tensor's output dim)."""
     extent = parameter.extents[out]
     indices = np.arange(extent.size)
     paired = rule.pairs or (bool(rule.rotary) and settings.rope_pairs)
@@ -252,7 +252,7 @@ def _rows(
 
 
 def _indices_as_pairs(indices: np.ndarray, *, width: int, rope: int, start: int) -> np.ndarray:
-    """Indices of head elements when rotary halves are stored as (even, odd) pairs.
+    """Indices of head elements in a file that stores rotary halves as (even, odd) pairs.
 
     Heads have `width` elements, of which `rope` from `start` on are rotated.
 
@@ -288,7 +288,7 @@ def tensor_slices(stored: StoredTensor, box: Box) -> Iterator[TensorSlice]:
 
 
 def _cuts(indices: tuple[Interval, ...], rows: Rows) -> list[tuple[Interval, Rows, Interval]]:
-    """(interval of the tensor, indices within it, interval in our box) for one dim."""
+    """(tensor interval, picked indices in it or None, interval of our box), along one dim."""
     if rows is None:
         cuts: list[tuple[Interval, Rows, Interval]] = []
         at = 0

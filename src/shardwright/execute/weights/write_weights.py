@@ -121,7 +121,7 @@ def save_weights(
 
 
 def _tensors_to_write(model: Model, dtype: torch.dtype) -> dict[str, _TensorToWrite]:
-    """Every tensor to write, by name, with its parameter slices."""
+    """Tensor name -> shape, dtype and parameter slices of each tensor to write."""
     family = naming_rules_of(model.architecture)
     tensors: dict[str, _TensorToWrite] = {}
     biases = set(selection_biases(model))
@@ -163,7 +163,7 @@ def _assemble_tensor(tensor: _TensorToWrite, source: Source) -> torch.Tensor:
 
 
 def _config_text(config: Path, dtype: torch.dtype, model: Model) -> str:
-    """Text of a configuration with the files' dtype and only the model's prediction modules."""
+    """JSON text of the configuration, with the written dtype and prediction modules."""
     fields = parse_config(config.read_bytes(), source=str(config))
     fields["dtype" if "dtype" in fields else "torch_dtype"] = str(dtype).removeprefix("torch.")
     if not num_predictors_of(model):

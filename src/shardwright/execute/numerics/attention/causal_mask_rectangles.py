@@ -32,7 +32,7 @@ class _Run:
 
     @property
     def end(self) -> int:
-        """The row after the run."""
+        """Row after the last row of the run."""
         return self.first + self.high - self.low
 
 
@@ -58,7 +58,7 @@ def kernel_calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[Kern
         return ()
     if not causal:
         return (KernelCall((0, rows), (0, columns), False),)
-    query_runs, key_runs = _cut(queries, keys), _cut(keys, queries)
+    query_runs, key_runs = _runs_cut_at(queries, keys), _runs_cut_at(keys, queries)
     diagonals = list(_diagonals(query_runs, key_runs))
     rectangles = [
         KernelCall(
@@ -84,8 +84,8 @@ def kernel_calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[Kern
     return tuple(rectangles)
 
 
-def _cut(runs: Indices, borders_of: Indices) -> list[_Run]:
-    """The runs, cut wherever an interval of `borders_of` begins or ends."""
+def _runs_cut_at(runs: Indices, borders_of: Indices) -> list[_Run]:
+    """Runs of consecutive positions, cut wherever an interval of `borders_of` begins or ends."""
     borders = sorted({border for other in borders_of for border in other})
     cut_runs, first_row = [], 0
     for low, high in runs:
@@ -96,7 +96,7 @@ def _cut(runs: Indices, borders_of: Indices) -> list[_Run]:
 
 
 def _diagonals(query_runs: list[_Run], key_runs: list[_Run]) -> Iterator[tuple[int, int, int]]:
-    """(first query run, last query run, first key run) of each causal diagonal.
+    """(first and last query run, first key run) of each causal square of equal positions.
 
     A single position is no diagonal, because it sees itself entirely.
     """
@@ -120,7 +120,7 @@ def _diagonals(query_runs: list[_Run], key_runs: list[_Run]) -> Iterator[tuple[i
 
 
 def _continues(query_runs: list[_Run], key_runs: list[_Run], i: int, place: int) -> bool:
-    """True if the next runs of queries and of keys have the same later positions."""
+    """True if after query run i and key run `place` the next runs begin at one later position."""
     if i + 1 == len(query_runs) or place + 1 == len(key_runs):
         return False
     return query_runs[i].high <= query_runs[i + 1].low == key_runs[place + 1].low
@@ -129,7 +129,7 @@ def _continues(query_runs: list[_Run], key_runs: list[_Run], i: int, place: int)
 def _fully_visible_keys(
     query_run: _Run, key_runs: list[_Run], on_diagonal: range
 ) -> Iterator[Interval]:
-    """Row slices of keys that all queries of a run see, without the runs on its diagonal."""
+    """Row ranges of keys at or before a run's first query, except the runs on its diagonal."""
     start: tuple[int, int] | None = None
     for number, key_run in enumerate(key_runs):
         if key_run.high - 1 > query_run.low or number in on_diagonal:

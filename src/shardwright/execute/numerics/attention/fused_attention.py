@@ -47,11 +47,11 @@ def is_fused(place: OperatorShare, parts: QueryKeyValue) -> bool:
         or shape.head_dim != shape.value_dim
     ):
         return False
-    return _grouped(place, shape) and kernel_of(_heads(place, parts)) is not None
+    return _are_heads_grouped(place, shape) and kernel_of(_heads(place, parts)) is not None
 
 
-def _grouped(place: OperatorShare, shape: AttentionShape) -> bool:
-    """True if local query heads read local key heads in turn, equally many each."""
+def _are_heads_grouped(place: OperatorShare, shape: AttentionShape) -> bool:
+    """True if equally many consecutive query heads read each local key head, in order (GQA)."""
     (low, high), (first_kv, last_kv) = place.heads, place.kv_heads
     group_size, rest = divmod(high - low, max(last_kv - first_kv, 1))
     return not rest and all(
@@ -106,7 +106,7 @@ def fused_attention_backward(
 
 
 def _calls(place: OperatorShare, keys: KeyBlock) -> tuple[KernelCall, ...]:
-    """Kernel calls that cover the mask of the device's queries over a block of keys."""
+    """Fused-kernel calls (row ranges, causal or full) that cover the queries' mask on `keys`."""
     assert place.operator.attention is not None
     return kernel_calls(
         place.positions, keys.positions, causal=place.operator.attention.mask is Mask.CAUSAL
@@ -114,14 +114,14 @@ def _calls(place: OperatorShare, keys: KeyBlock) -> tuple[KernelCall, ...]:
 
 
 def _kernel(heads: Heads) -> FusedAttentionKernel:
-    """The fused kernel that supports the tensors."""
+    """First fused kernel that supports the tensors' device, format and width; there must be one."""
     kernel = kernel_of(heads)
     assert kernel is not None, "a kernel supports fused attention"
     return kernel
 
 
 def _heads(place: OperatorShare, parts: QueryKeyValue) -> Heads:
-    """Queries, keys and values by head."""
+    """Queries, keys and values, each reshaped to (samples, heads, positions, head width)."""
     query, key, value = (_by_head(place, part) for part in parts)
     return query, key, value
 

@@ -108,6 +108,6 @@ def _is_one_call(heads: Heads, calls: Sequence[KernelCall]) -> bool:
 
 
 def _rows(heads: Heads, call: KernelCall) -> Heads:
-    """The rows of queries, keys and values that a kernel call covers."""
+    """Queries, keys and values of the row ranges that a kernel call covers."""
     rows, columns = slice(*call.queries), slice(*call.keys)
     return heads[0][:, :, rows], heads[1][:, :, columns], heads[2][:, :, columns]

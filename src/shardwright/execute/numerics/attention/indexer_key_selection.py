@@ -23,7 +23,7 @@ RULE = "execute.selected"
 
 
 def select_key_blocks(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """Numbers of the key blocks that a query's heads see: (samples, positions, heads x blocks).
+    """Top-scoring key blocks of each query and indexer head: (samples, positions, heads x k).
 
     The heads are the indexer's. Unused entries at the end are -1.
 

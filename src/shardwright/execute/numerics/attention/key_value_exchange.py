@@ -24,20 +24,20 @@ class KeyBlock:
     positions: Indices
 
     def rows(self, rows: TileRows) -> KeyBlock:
-        """The block of the given rows."""
+        """Keys and values of the given rows, with their positions."""
         return KeyBlock(
             key=self.key[:, rows.taken], value=self.value[:, rows.taken], positions=rows.positions
         )
 
     def added_to(self, other: KeyBlock) -> KeyBlock:
-        """The sum of two gradients of one block."""
+        """Sum of two gradients of the same keys and values."""
         return KeyBlock(
             key=self.key + other.key, value=self.value + other.value, positions=self.positions
         )
 
 
 def local_key_positions(place: OperatorShare) -> Indices:
-    """Positions of the device's own keys."""
+    """Sequence positions of the keys that this device computes, before any exchange."""
     if place.key_positions:
         return place.key_positions
     cross = place.operator.attention is not None and place.operator.attention.cross
@@ -45,7 +45,7 @@ def local_key_positions(place: OperatorShare) -> Indices:
 
 
 def _positions(place: OperatorShare, device: int) -> Indices:
-    """Positions of a group member's keys."""
+    """Sequence positions of the keys that a member of the ring group owns."""
     return local_key_positions(place) if device == place.device else place.ring_positions[device]
 
 

@@ -26,7 +26,7 @@ def visibility_mask(
 
 
 def may_see(shape: AttentionShape, queries: Indices, keys: Indices, *, images: bool) -> bool:
-    """True if some query may see some key, decided from positions on the host.
+    """True if any query position may see any key position by mask, window or chunk.
 
     If False, `visibility_mask` is False for all pairs.
 

@@ -69,7 +69,7 @@ def score_tiles(
 
 
 def _sides(queries: int, keys: int, *, tile_scores: int, window: int) -> tuple[int, int]:
-    """(queries, keys) of a tile of at most `tile_scores` scores."""
+    """(queries, keys) of a tile of about square shape, or window size, within `tile_scores`."""
     side = isqrt(tile_scores)
     if window and max(window, NARROWEST) < side:
         return (max(window, NARROWEST),) * 2
@@ -79,7 +79,7 @@ def _sides(queries: int, keys: int, *, tile_scores: int, window: int) -> tuple[i
 
 
 def split_rows(positions: Indices, size: int) -> Iterator[TileRows]:
-    """Divide rows into parts of `size`; the last part has the remaining rows."""
+    """Iterate over row ranges of `size` rows and their positions; the last may be shorter."""
     first_row, room, part_positions = 0, size, list[tuple[int, int]]()
     for low, high in positions:
         while low < high:

@@ -41,7 +41,7 @@ class ScoreInputs:
     chosen: Values = ()
 
     def of_rows(self, rows: slice) -> ScoreInputs:
-        """The inputs of some rows of queries."""
+        """Score inputs (biases, sinks, selected keys) for the query rows `rows` only."""
         return (
             replace(self, chosen=tuple(blocks[:, rows] for blocks in self.chosen))
             if self.chosen
@@ -50,7 +50,7 @@ class ScoreInputs:
 
 
 def shape_of(place: OperatorShare) -> AttentionShape:
-    """The attention shape of the share's operator."""
+    """Attention shape (heads, widths, mask, window) of the share's operator."""
     assert place.operator.attention is not None
     return place.operator.attention
 
@@ -157,7 +157,7 @@ def unfused_attention_backward(
 def _tiles(
     place: OperatorShare, query: torch.Tensor, keys: KeyBlock, score_inputs: ScoreInputs
 ) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
-    """Iterate over tiles of the device's queries and a block of keys."""
+    """Iterate over (query rows, key rows that they may see) in tiles of limited score memory."""
     scores_per_pair = query.shape[0] * (place.heads[1] - place.heads[0])
     images, accelerated = score_inputs.runs is not None, query.device.type != "cpu"
     return score_tiles(
@@ -222,7 +222,7 @@ def _tile_gradients(
 def _no_keys_yet(
     place: OperatorShare, query: torch.Tensor, score_inputs: ScoreInputs
 ) -> PartialAttention:
-    """Attention over no keys: zero output, and denominators of the sinks or zero."""
+    """Start of online softmax: zero output, and log denominators -inf or of the sinks."""
     like, (low, high) = at_least_float32(query.new_empty(0)), place.heads
     sizes = query.shape[0], high - low, query.shape[1]
     normal = like.new_full(sizes, -torch.inf)
@@ -290,7 +290,7 @@ def _weighted_values(
 
 
 def _finite(normal: torch.Tensor) -> torch.Tensor:
-    """Logarithms of denominators with -inf replaced by 0."""
+    """Log denominators, with -inf (queries without keys) replaced by 0."""
     return normal.masked_fill(normal == -torch.inf, 0)
 
 
@@ -301,7 +301,7 @@ def alibi_slopes(heads: int) -> torch.Tensor:
     """
 
     def geometric(count: int) -> torch.Tensor:
-        """Slopes 2^(-8 i / count) of `count` heads."""
+        """ALiBi slopes 2^(-8 i / count) of heads i = 1 to `count`."""
         return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64) / count)
 
     power = 1 << int(log2(heads))

@@ -48,7 +48,7 @@ class Forward(Protocol):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Compute the operator's output, and the tensors that its backward needs.
+        """Output extents of an operator on this device, and the tensors saved for backward.
 
         Args:
             inputs: in the order of `operator.inputs`, each with all extents that its producer
@@ -78,7 +78,7 @@ class Numerics(Forward, Protocol):
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """Gradient of each trainable parameter's slice, from the device's own tokens and parts.
+        """Gradient of each trainable parameter's local part, over the device's own tokens.
 
         Gradients have at least the weights' dtype.
 

@@ -99,5 +99,5 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> RunPrecis
 
 
 def _not_executed(format_use: str, hint: str) -> StrategyError:
-    """Error for a format that is not executed."""
+    """StrategyError (rule ``execute.precision``) for a number format that runs do not support."""
     return StrategyError(f"{format_use} is not executed", hint=hint, rule="execute.precision")

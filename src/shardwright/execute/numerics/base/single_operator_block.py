@@ -27,7 +27,7 @@ def is_expert_choice(extent: Extent) -> bool:
 
 
 def is_stand_in(operator: Operator) -> bool:
-    """True if the operator stands for the output of another node of a cut block."""
+    """True if the operator stands for an input that another node of a cut block computes."""
     return operator.kind is OperatorKind.RESIDUAL and not operator.reads
 
 
@@ -80,7 +80,7 @@ def operator_block(block: Block, name: str) -> Block:
 
 
 def _standalone_operators(operator: Operator) -> tuple[Operator, ...]:
-    """The operators that compute one operator outside its block, with exchange of slots."""
+    """One operator as a block: an expert operator between scatter and gather of token slots."""
     if operator.kind is OperatorKind.ROUTE:
         return (replace(operator, writes=stream_extents(operator)),)
     if not is_routed(operator):

@@ -18,7 +18,7 @@ def chosen_experts(
     shape: ExpertShape,
     settings: Settings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `topk` experts with the highest scores for each token: (their shares, their numbers).
+    """(weights, numbers) of the `topk` experts with the highest scores, for each token.
 
     Ties go to the lower number. Shares have the dtype of `logits`, numbers are int64.
 

@@ -46,7 +46,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """Choose the experts of each token: (shares, expert numbers).
+    """Choose the top-k experts of each token by router logits: (weights, expert numbers).
 
     See `chosen_experts`.
 
@@ -79,7 +79,7 @@ class Permute(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Rows for this device's experts, and their routes.
+        """Send token rows to their experts' devices; rows and routes for the local experts.
 
         See `Numerics`.
         """
@@ -106,7 +106,7 @@ class Permute(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Sum the gradients of all copies of a token where the token is held.
+        """Collect the rows' gradients from the experts: sums by token, and router weights'.
 
         See `Numerics`. Probabilities have a gradient if they multiply the rows.
         """
@@ -275,6 +275,6 @@ class GroupedLinear:
 
 
 def _expert_ends(place: OperatorShare, routes: torch.Tensor) -> torch.Tensor:
-    """End row of each local expert's rows."""
+    """(local experts,) row after the last of each expert's rows, from the rows' `routes`."""
     low, high = place.experts
     return group_ends(routes[0], high - low)

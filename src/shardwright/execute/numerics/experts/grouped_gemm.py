@@ -16,7 +16,7 @@ ALIGNED = 16
 
 
 def group_ends(groups: torch.Tensor, count: int) -> torch.Tensor:
-    """The end row of each group, int32 on the device of `groups`.
+    """(count,) int32 row after the last row of each group, from the sorted group of each row.
 
     Args:
         groups: the group of each row, in ascending order.
@@ -42,7 +42,7 @@ def grouped_matmul(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tenso
     if _is_supported(rows, matrices):
         return functional.grouped_mm(rows, matrices, offs=ends)
     return torch.cat(
-        [part @ matrix for part, matrix in zip(_parts(rows, ends), matrices, strict=True)]
+        [part @ matrix for part, matrix in zip(_rows_by_group(rows, ends), matrices, strict=True)]
     )
 
 
@@ -61,7 +61,12 @@ def grouped_outer_products(
     if _is_supported(rows, right_rows):
         return functional.grouped_mm(rows.t(), right_rows, offs=ends)
     return torch.stack(
-        [a.T @ b for a, b in zip(_parts(rows, ends), _parts(right_rows, ends), strict=True)]
+        [
+            a.T @ b
+            for a, b in zip(
+                _rows_by_group(rows, ends), _rows_by_group(right_rows, ends), strict=True
+            )
+        ]
     )
 
 
@@ -78,8 +83,8 @@ def _is_supported(*tensors: torch.Tensor) -> bool:
     )
 
 
-def _parts(rows: torch.Tensor, ends: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Split rows by group (reads the ends on the host)."""
+def _rows_by_group(rows: torch.Tensor, ends: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Split rows by group at `ends`, which are read on the host."""
     end_rows: list[int] = ends.tolist()
     parts: Sequence[torch.Tensor] = torch.split(
         rows, [b - a for a, b in zip([0, *end_rows], end_rows, strict=False)]

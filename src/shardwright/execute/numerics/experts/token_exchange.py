@@ -44,7 +44,7 @@ def send_to_experts(
     held_tokens = _token_numbers(place, routing[me].held_tokens, like=expert_ids)
     outgoing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for device, to in routing.items():
-        tokens, slots = _pairs(place, expert_ids, held_tokens, to)
+        tokens, slots = _token_choices_for(place, expert_ids, held_tokens, to)
         is_sender = _sender(place, routing, device, held_tokens[tokens]) == me
         tokens, slots = tokens[is_sender], slots[is_sender]
         experts = expert_ids.flatten(0, 1)[tokens, slots] - to.experts[0]
@@ -102,7 +102,9 @@ def collect_from_experts(
     routing, me = _routing(place), place.device
     held_tokens = _token_numbers(place, routing[me].held_tokens, like=expert_ids)
     expected = {
-        d: _pairs(place, expert_ids, held_tokens, to) for d, to in routing.items() if not to.copy
+        d: _token_choices_for(place, expert_ids, held_tokens, to)
+        for d, to in routing.items()
+        if not to.copy
     }
     outgoing = {
         d: rows[torch.isin(routes[1], _token_numbers(place, to.held_tokens, like=expert_ids))]
@@ -127,7 +129,7 @@ def collect_from_experts(
 
 
 def _routing(place: OperatorShare) -> dict[int, RoutedTokens]:
-    """Routed tokens of every device, sorted by device; of this device alone if nothing is split."""
+    """Tokens held, tokens and experts served, by device; of this device alone if not divided."""
     if place.routing:
         return dict(sorted(place.routing.items()))
     tokens = (place.samples, place.positions)
@@ -137,17 +139,17 @@ def _routing(place: OperatorShare) -> dict[int, RoutedTokens]:
 
 
 def _token_numbers(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
-    """Numbers of a box's tokens, in the order of its rows."""
+    """(tokens,) number sample x length + position of each token in a box, in row order."""
     if not box:
         return index_tensor((), like=like)
     samples, positions = (index_tensor(indices, like=like) for indices in box)
     return (samples.unsqueeze(-1) * place.length + positions).flatten()
 
 
-def _pairs(
+def _token_choices_for(
     place: OperatorShare, expert_ids: torch.Tensor, held_tokens: torch.Tensor, to: RoutedTokens
 ) -> TokenChoices:
-    """(token, choice) pairs of this device's tokens that go to the device of `to`."""
+    """(tokens, choices) held here whose expert and token the device of `to` serves, by expert."""
     low, high = to.experts
     flat = expert_ids.flatten(0, 1)
     served = torch.isin(
@@ -161,7 +163,7 @@ def _pairs(
 def _sender(
     place: OperatorShare, routing: dict[int, RoutedTokens], to: int, tokens: torch.Tensor
 ) -> torch.Tensor:
-    """The device that sends each of the tokens to the device `to`."""
+    """Device that sends each token to `to`: `to` itself if it has the token, else the lowest."""
     sender = torch.full_like(tokens, -1)
     for device in (to, *routing):
         holds = torch.isin(tokens, _token_numbers(place, routing[device].held_tokens, like=tokens))

@@ -56,7 +56,7 @@ class ScatterSlots(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Rows of the slots for this device's experts, and their routes.
+        """Send token slots to their experts' devices; rows and routes for the local experts.
 
         See `Numerics`.
         """
@@ -102,7 +102,7 @@ class GatherSlots(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Slots of this device's tokens, filled with the experts' outputs.
+        """Collect the experts' output rows from their devices into the slots of local tokens.
 
         See `Numerics`.
         """

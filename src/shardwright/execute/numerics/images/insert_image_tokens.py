@@ -77,7 +77,7 @@ class InsertImageTokens(WithoutParameters):
 
 
 def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
-    """Raise unless a part of elements is distributed evenly over the patches of a token."""
+    """Raise StrategyError if a part of elements lies unevenly over the patches of a token."""
     (low, high), operator = place.reads[0], place.operator
     is_uncut = (low, high) == (0, operator.reads[0].size)
     if not is_uncut and (low % operator.folds or memory.shape[2] * operator.folds != high - low):

@@ -74,7 +74,7 @@ class OverMergedTokens:
             StrategyError: the device has only a part of elements that lie over several neighbours
             (rule ``execute.width``).
         """
-        _require_whole(place)
+        _require_uncut_tokens(place)
         outputs, saved = yield from self.of.forward(
             _share_of_merged_norm(place), _merged_inputs(place, inputs), weights
         )
@@ -104,7 +104,7 @@ class OverMergedTokens:
         )
 
         def by_position(gradient: torch.Tensor | None) -> torch.Tensor | None:
-            """Gradient of merged tokens as rows of the stored positions."""
+            """Gradient by position, from a gradient by merged token; None for None."""
             if gradient is None:
                 return None
             return (
@@ -135,7 +135,7 @@ class OverMergedTokens:
 
 
 def _merged_inputs(place: OperatorShare, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
-    """The inputs as merged tokens."""
+    """Inputs with `joins` neighbouring tokens merged to one, or folded elements unfolded."""
     operator = place.operator
     if operator.joins > 1:
         return tuple(
@@ -148,7 +148,7 @@ def _merged_inputs(place: OperatorShare, inputs: tuple[Values, ...]) -> tuple[Va
 
 
 def _merged_gradients(place: OperatorShare, grads: Gradients) -> Gradients:
-    """Gradients of merged tokens, from the gradients of the stored rows."""
+    """Output gradients by merged token, from gradients by position."""
     operator = place.operator
     if operator.folds == 1:
         return tuple(
@@ -162,7 +162,7 @@ def _merged_gradients(place: OperatorShare, grads: Gradients) -> Gradients:
 
 
 def _with_merged_inputs(place: OperatorShare, saved: SavedTensors) -> SavedTensors:
-    """Saved tensors with the inputs as merged tokens."""
+    """Saved tensors of the operator, with its inputs by merged token."""
     return replace(saved, inputs=_merged_inputs(place, saved.inputs))
 
 
@@ -203,8 +203,8 @@ def splits_tokens(positions: Indices, count: int) -> bool:
     return any(end % count for interval in positions for end in interval)
 
 
-def _require_whole(place: OperatorShare) -> None:
-    """Raise unless the device has all elements that are spread over several neighbours."""
+def _require_uncut_tokens(place: OperatorShare) -> None:
+    """Raise StrategyError if the device has only a part of elements spread over neighbours."""
     operator = place.operator
     assert not splits_tokens(place.positions, neighbour_count(operator)), (
         "cuts through a token are rejected before a step"

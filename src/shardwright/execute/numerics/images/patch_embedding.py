@@ -89,7 +89,7 @@ class PatchEmbedding:
 
 
 def _rows(place: OperatorShare, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Rows of a position table, interpolated if needed: (positions, elements)."""
+    """(positions, elements) position embeddings: table rows, or sums of weighted rows."""
     if place.settings.stretched is None:
         return table[positions]
     rows_sum = table.new_zeros(len(positions), table.shape[1])
@@ -115,7 +115,7 @@ def _table_gradient(
 def _weighted_table_rows(
     place: OperatorShare, positions: torch.Tensor, *, like: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Iterate over ((positions,) table rows, (positions, 1) their weights) to sum over."""
+    """Iterate over (table rows, weights) of positions, whose sum is the interpolated row."""
     image, table = place.settings.image, place.settings.stretched
     assert image is not None, "the image tower's settings are known"
     assert table is not None, "the position table is a grid"
@@ -129,7 +129,7 @@ def _weighted_table_rows(
 
 
 def _position_tables(place: OperatorShare) -> list[tuple[str, str]]:
-    """(name, kind) of the position tables and class token that this device adds."""
+    """(parameter, "positions" or "class") of tables that this device adds: the first part's."""
     named = [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters]
     return (
         [(name, kind) for name, kind in named if kind in ("positions", "class")]

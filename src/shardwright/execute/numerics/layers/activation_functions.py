@@ -9,7 +9,7 @@ from shardwright.model.ir.numerical_constants import QUICK, USUAL, Settings
 
 
 def activation_name(settings: Settings, *, gated: bool) -> str:
-    """The activation's name in the settings; the usual one if the settings have none."""
+    """Activation that the settings name, else silu if `gated` and gelu_tanh if not."""
     return settings.activation or USUAL[gated]
 
 

@@ -45,7 +45,7 @@ class Linear:
             dim is cut, ``execute.diagonal``.
         """
         yield from ()
-        x = _joined(inputs)
+        x = _joined_inputs(inputs)
         matrices, biases = weight_and_bias_names(place)
         if x.shape[-1] != weights[matrices[0]].shape[0]:
             raise StrategyError(
@@ -101,7 +101,7 @@ class Linear:
         See `Numerics`.
         """
         yield from ()
-        x = _joined(saved.inputs).flatten(0, 1)
+        x = _joined_inputs(saved.inputs).flatten(0, 1)
         matrices, biases = weight_and_bias_names(place)
         scaled_grads = scale_by_factors(place, [require_gradient(g) for g in grads])
         frozen = {p.name for p in place.operator.parameters if not p.trainable}
@@ -168,7 +168,7 @@ def _require_uncut_diagonal(place: OperatorShare) -> None:
 
 
 def has_first_part(place: OperatorShare) -> bool:
-    """True if the device has the first part of the contracted dim, or all of it."""
+    """True if the device has the first input elements, so that it alone adds the bias."""
     low, high = place.reads[0]
     return low == 0 and high > low
 
@@ -181,6 +181,6 @@ def sum_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def _joined(inputs: tuple[Values, ...]) -> torch.Tensor:
-    """The first extents of all inputs, concatenated."""
+def _joined_inputs(inputs: tuple[Values, ...]) -> torch.Tensor:
+    """First extent of each input, concatenated along the elements."""
     return inputs[0][0] if len(inputs) == 1 else torch.cat([values[0] for values in inputs], dim=-1)

@@ -72,10 +72,10 @@ class Residual(WithoutParameters):
 
 
 def _scaled(place: OperatorShare, x: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """Multiply the sum, or its gradient, by the operator's learned factor, if it has one."""
+    """The sum, or its gradient, times the operator's learned scale if it has one."""
     return x * weights[place.operator.parameters[0].name] if place.operator.parameters else x
 
 
 def _stream_factor(place: OperatorShare, inputs: int) -> float:
-    """Factor of the residual stream: the settings' where two streams join, else 1."""
+    """Settings' residual factor for an operator that adds a branch to the stream; else 1."""
     return place.settings.residual_factor if inputs == 2 and place.operator.joins_stream else 1.0

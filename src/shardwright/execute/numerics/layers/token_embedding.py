@@ -99,14 +99,14 @@ class Embedding:
 
 
 def _rows(place: OperatorShare, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(row of the local table, True if the id is in it); row 0 for ids outside."""
+    """(row in the local vocabulary part, True if the id is in it); row 0 for ids elsewhere."""
     low, high = place.reads[0]
     inside = (ids >= low) & (ids < high)
     return torch.where(inside, ids - low, 0), inside
 
 
 def _row_factors(place: OperatorShare, inside: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
-    """The embedding factor for rows inside the device's part, and zero for others.
+    """Embedding factor (such as sqrt(hidden)) of ids in the local part; 0 for other ids.
 
     It is rounded to the format of `like`, as in published classes.
     """
@@ -114,7 +114,7 @@ def _row_factors(place: OperatorShare, inside: torch.Tensor, *, like: torch.Tens
 
 
 def _position_rows(place: OperatorShare, *, like: torch.Tensor) -> torch.Tensor:
-    """Rows of the position table that the tokens read."""
+    """Rows of the position table at the share's positions, from `first_position` on."""
     return index_tensor(place.positions, like=like) + place.settings.first_position
 
 

@@ -86,14 +86,14 @@ class CrossEntropy(WithoutParameters):
 
 
 def _target(place: OperatorShare, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(column of the local logits, True if the label is in it); column 0 for labels outside."""
+    """(column in the local logits, True if the label is in it); column 0 for labels elsewhere."""
     low, high = place.reads[0]
     inside = (labels >= low) & (labels < high)
     return torch.where(inside, labels - low, 0), inside
 
 
 def _label_logits(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Logits at the labels' columns; zeros on a device without logits."""
+    """Logits at columns `rows`, one a token; zeros on a device without vocabulary."""
     return logits.gather(-1, rows) if logits.shape[-1] else logits.new_zeros(rows.shape)
 
 

@@ -33,15 +33,17 @@ class ExtentNorm:
     groups: int = 1
 
     def group_sums(self, x: torch.Tensor) -> torch.Tensor:
-        """Sum a block's elements by group, (.., groups); 0 for groups on other devices."""
+        """Sum a block's elements by norm group: (.., groups), 0 for groups on other devices."""
         if self.groups == 1:
             return x.sum(-1, keepdim=True)
-        return x.new_zeros(*x.shape[:-1], self.groups).index_add_(-1, self._group(x), x)
+        return x.new_zeros(*x.shape[:-1], self.groups).index_add_(
+            -1, self._norm_group_numbers(x), x
+        )
 
     def spread(self, sums: torch.Tensor) -> torch.Tensor:
-        """Expand values by group, (.., groups), to each of a block's elements."""
-        return sums if self.groups == 1 else sums.index_select(-1, self._group(sums))
+        """Expand values by norm group, (.., groups), to a block's elements, (.., block)."""
+        return sums if self.groups == 1 else sums.index_select(-1, self._norm_group_numbers(sums))
 
-    def _group(self, like: torch.Tensor) -> torch.Tensor:
-        """(elements of the block,) group number of each element."""
+    def _norm_group_numbers(self, like: torch.Tensor) -> torch.Tensor:
+        """(block,) norm group of each element: a part of the extent with its own mean square."""
         return torch.arange(self.first, self.first + self.block, device=like.device) // self.size

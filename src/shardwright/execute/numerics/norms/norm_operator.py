@@ -161,19 +161,19 @@ class Norm:
 
 
 def _source(index: int, values: Values) -> int:
-    """Number of the value that an extent is read from."""
+    """Index of the value that extent `index` reads: its own, or the last where there are fewer."""
     return min(index, len(values) - 1)
 
 
 def _add_extent_gradient(
     extent_grads: dict[int, torch.Tensor], source: int, gradient: torch.Tensor
 ) -> None:
-    """Add a gradient to the gradient of its source extent."""
+    """Accumulate a gradient under the number of the input extent that it belongs to."""
     extent_grads[source] = extent_grads[source] + gradient if source in extent_grads else gradient
 
 
 def _parts(place: OperatorShare) -> list[ExtentNorm]:
-    """The norm of each extent on this device; raises if a block is cut without a group."""
+    """Norm of each input extent on this device; StrategyError if a cut block has no group."""
     operator = place.operator
     biased = len(operator.parameters) == 2 and len(operator.reads) == 1
     parts = []
@@ -217,7 +217,7 @@ def _parts(place: OperatorShare) -> list[ExtentNorm]:
 
 
 def _copies(place: OperatorShare, part: ExtentNorm, x: torch.Tensor) -> Task[torch.Tensor | None]:
-    """Number of devices of the group that hold each local element; None if there are no copies."""
+    """(local elements,) number of norm-group devices that hold each; None if each has one."""
     extent = place.operator.reads[part.index]
     if not part.split or extent.quantum == 1:
         return None
@@ -258,7 +258,7 @@ def _apply_gain_and_bias(y: torch.Tensor, part: ExtentNorm, weights: Weights) ->
 
 
 def _blocks(x: torch.Tensor, part: ExtentNorm) -> torch.Tensor:
-    """Reshape to (samples, positions, blocks, elements of a block)."""
+    """Reshape to (samples, positions, blocks, elements that are normed together)."""
     return x.unsqueeze(-2) if part.split else x.unflatten(-1, (-1, part.block))
 
 
@@ -273,7 +273,7 @@ def _saved_statistics(
 def _normed(
     part: ExtentNorm, saved: SavedTensors
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(normed input by blocks, its scale, number of devices that hold each element)."""
+    """(input normed before gain and bias, its 1 / std, number of devices with each element)."""
     mean, scale, copies = _saved_statistics(part, saved)
     x = _blocks(at_least_float32(saved.inputs[0][_source(part.index, saved.inputs[0])]), part)
     return _centred(x, mean, part) * scale, scale, copies

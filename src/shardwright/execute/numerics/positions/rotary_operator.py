@@ -144,7 +144,7 @@ def _cached_angles(
 
 
 def _axes(place: OperatorShare, inputs: tuple[Values, ...]) -> Values:
-    """The time, row and column of every token; () where tokens have one position."""
+    """Last input, (time, row, column) of each token, in texts with images; else ()."""
     return inputs[-1] if isinstance(place.settings.turns, TextRotary) else ()
 
 
@@ -158,7 +158,7 @@ def _rotated(
     whole_head: bool = True,
     axes: Values = (),
 ) -> torch.Tensor:
-    """Rotate the last `rope` elements of every head by the tokens' positions (`sign` -1: back).
+    """Rotate the last `rope` elements of each head by position; back with `sign` -1.
 
     Heads have `width` elements.
 

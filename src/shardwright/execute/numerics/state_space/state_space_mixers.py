@@ -88,7 +88,7 @@ def _recurrence(
     parameters: Weights,
     state: torch.Tensor | None,
 ) -> _Scanned:
-    """Run the recurrence that the operator's shape and inputs select."""
+    """Run Mamba-1, Mamba-2 or gated delta rule, as the inputs select: (outputs, last state)."""
     shape = place.operator.scan
     assert shape is not None
     if len(inputs) == 3:
@@ -238,7 +238,7 @@ def _gated_delta_rule(
 
 
 def _own_rows(place: OperatorShare, y: torch.Tensor) -> torch.Tensor:
-    """Rows of the share's own positions; raises if positions before them are missing.
+    """Outputs at the share's own positions; StrategyError if earlier positions are missing.
 
     Raises:
         StrategyError: positions before them are missing (rule ``execute.scan``).
