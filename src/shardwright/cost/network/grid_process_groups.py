@@ -21,7 +21,7 @@ from shardwright.collectives.groups.members_by_network_tier import (
     span_with,
 )
 from shardwright.collectives.groups.span_of_device_list import PairRates
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.kernel_tables import (
     SAME_LINKS,
@@ -117,7 +117,7 @@ def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) ->
 Axes = tuple[tuple[IntArray, IntArray], ...]
 
 
-def tokens_copied(rows: Rows) -> BoolArray:
+def tokens_copied(rows: DegreeRows) -> BoolArray:
     """(n,) True where tokens are copied over tp: experts have no mesh of their own.
 
     Experts are cut like the MLP.
@@ -126,7 +126,7 @@ def tokens_copied(rows: Rows) -> BoolArray:
     return copied
 
 
-def axes_of(axis: str, rows: Rows) -> Axes:
+def axes_of(axis: str, rows: DegreeRows) -> Axes:
     """(degree, stride) arrays of the groups along `axis`.
 
     A mesh axis, or one folded from several.
@@ -167,7 +167,7 @@ def axes_of(axis: str, rows: Rows) -> Axes:
     return _folded(degree, start, rows)
 
 
-def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
+def _folded(degree: IntArray, start: IntArray, rows: DegreeRows) -> Axes:
     """Mesh axes of a run of `degree` members with stride `start`, split at the pipeline axis.
 
     In the stage's own numbering: parts inside and outside the pipeline axis.
@@ -182,10 +182,10 @@ def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
     return ((below, start), (above, stride_above))
 
 
-def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
+def spans_along(axis: str, rows: DegreeRows, network: Network) -> tuple[Span, ...]:
     """Spans of the groups along `axis`: one if all groups lie the same way, else each possible one.
 
-    One also where the rows say how the groups lie (`Rows.lying`).
+    One also where the rows say how the groups lie (`DegreeRows.lying`).
 
     The least cost over these is a lower bound of every device's cost: where an island's link is
     slower than the network's, a group of one island is not the fastest.
@@ -223,7 +223,7 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
     )
 
 
-def all_alike(rows: Rows, network: Network) -> BoolArray:
+def all_alike(rows: DegreeRows, network: Network) -> BoolArray:
     """(n,) True where the groups of every axis inside a stage lie the same way.
 
     Or as the rows say.
@@ -409,7 +409,7 @@ def _units_with_expert_groups(units: FloatArray, groups: tuple[int, int]) -> Flo
     )
 
 
-def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:
+def border_seconds(rows: DegreeRows, network: Network, *, volume: FloatArray) -> FloatArray:
     """(tiers, n) seconds of one send of `volume` bytes a device between pipeline ranks.
 
     Across the border after a rank: one row a tier.

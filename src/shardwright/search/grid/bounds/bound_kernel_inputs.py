@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds.closed_form_arrays import Costs, Outer, Patterns, ProblemNumbers
 from shardwright.cost.bounds.closed_form_bounds import bound_members
 from shardwright.cost.bounds.longest_path import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.step.grid_bytes import reserve_factor
 from shardwright.cost.tables.distinct_rows import distinct_rows
 from shardwright.cost.tables.grid_memory_choices import TableRows
@@ -177,12 +177,12 @@ def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], Chun
 _MESH_ROW: Final = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
 
 
-def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+def _layer_rows(problem: Problem, members: Members) -> tuple[DegreeRows, IntArray]:
     """Distinct layer-table rows of the outers, and each outer's row."""
     outer, mesh = members.outers.columns, members.meshes.columns
     mesh_of = outer["mesh"]
     columns = {name: mesh[name][mesh_of] for name in _MESH_ROW}
-    inside = tensor_groups_inside(Rows(columns=mesh), island=problem.cluster.node.island)
+    inside = tensor_groups_inside(DegreeRows(columns=mesh), island=problem.cluster.node.island)
     columns["within"] = inside[mesh_of].astype(np.int64)
     if not has_experts(problem.model):
         columns |= {name: np.ones_like(mesh_of) for name in ("dp", "pp", "s_dp", "s_pp")}
@@ -196,10 +196,10 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
         "mbs": outer["mbs"],
     }
     distinct_rows_, place = distinct(columns)
-    return Rows(columns=distinct_rows_), place
+    return DegreeRows(columns=distinct_rows_), place
 
 
-def rows_of_meshes(problem: Problem, meshes: MeshRows) -> Rows:
+def rows_of_meshes(problem: Problem, meshes: MeshRows) -> DegreeRows:
     """Mesh-table rows: each mesh with the stream cut over tp, then, with experts, with copies.
 
     Ranks with copies of the stream hold other parts of the experts.
@@ -208,7 +208,7 @@ def rows_of_meshes(problem: Problem, meshes: MeshRows) -> Rows:
     columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
     ones = np.ones_like(columns["tp"])
     cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(meshes))
-    return Rows(
+    return DegreeRows(
         columns=columns
         | {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones}
     )
@@ -234,15 +234,15 @@ def block_repeats(problem: Problem) -> FloatArray:
     return repeats
 
 
-def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+def _mesh_rows(problem: Problem, members: Members) -> tuple[DegreeRows, IntArray]:
     """Mesh-table rows crossed with sharding group sizes; an illegal size stands for all holders."""
     rows, shards = (
         rows_of_meshes(problem, members.meshes),
         [int(s) for s in members.space.of("shard")],
     )
     columns = {name: np.repeat(column, len(shards)) for name, column in rows.columns.items()}
-    return Rows(columns=columns), legal_shards(
-        Rows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows))
+    return DegreeRows(columns=columns), legal_shards(
+        DegreeRows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows))
     )
 
 
@@ -331,7 +331,7 @@ def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArra
         border[stride < units[tier]] = tier
         crosses_several |= (stride < units[tier]) & (pp * stride > units[tier])
     if crosses_several.any():
-        crosses_several &= lies_in_units(Rows(columns=mesh), units)[mesh_of]
+        crosses_several &= lies_in_units(DegreeRows(columns=mesh), units)[mesh_of]
     pipelines = {
         "pp": pp,
         "vpp": outer["vpp"],
@@ -362,11 +362,11 @@ def _jitters(problem: Same[Problem], devices: tuple[int, ...]) -> FloatArray:
     return np.array([least_jitter(problem.value, number) for number in devices])
 
 
-def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
+def facts_of(problem: Problem, *, devices: int, capacity: float) -> ProblemNumbers:
     """Constants of the problem for the B0 kernel."""
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
     kinds = [i for i, b in enumerate(problem.model.blocks) if b.is_layer]
-    return Facts(
+    return ProblemNumbers(
         # Reserved bytes are whole, rounded down: less than one more byte still fits.
         capacity=capacity + 1.0,
         workspace=float(runtime.workspace_bytes),
@@ -408,7 +408,7 @@ def bound_all(
 
 
 def bound_with(
-    problem: Problem, prepared: Prepared, costs: Costs, facts: Facts
+    problem: Problem, prepared: Prepared, costs: Costs, facts: ProblemNumbers
 ) -> tuple[FloatArray, FloatArray]:
     """B0 of every member under given price tables and constants: seconds and bytes."""
     members = prepared.members
