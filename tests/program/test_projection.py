@@ -12,7 +12,8 @@ import pytest
 from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_parts_of_dims import (
+from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
+from shardwright.program.layout.placement_tree_cells import (
     Cell,
     ClassTree,
     StageCells,
@@ -21,7 +22,6 @@ from shardwright.program.layout.device_parts_of_dims import (
     regular_levels,
     stage_cells,
 )
-from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
 from shardwright.program.stages.device_families import StageDevices, refine_families
 from shardwright.program.stages.gradient_sum_groups import sum_groups
 from shardwright.program.stages.held_parameters import (

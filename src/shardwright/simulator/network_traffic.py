@@ -15,13 +15,13 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
-from shardwright.cost.gradients.plan_synchronisation import (
+from shardwright.cost.gradients.plan_gradient_buckets import placed_in_buckets
+from shardwright.cost.gradients.plan_sharded_elements import (
     effective_zero_stage,
     is_gathered,
     is_summed_last,
-    placed_in_buckets,
-    sharing_groups,
 )
+from shardwright.cost.gradients.plan_synchronisation import sharing_groups
 from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_process_groups import (

@@ -8,7 +8,10 @@ from math import prod
 
 import pytest
 
-from shardwright.cost.gradients.plan_synchronisation import corresponding_members, placed_in_buckets
+from shardwright.cost.gradients.plan_gradient_buckets import (
+    corresponding_members,
+    placed_in_buckets,
+)
 from shardwright.hardware.device_topology import equal_units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.tensor_dims import ParameterClass

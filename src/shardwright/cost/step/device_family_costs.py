@@ -17,11 +17,8 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes
-from shardwright.cost.gradients.plan_synchronisation import (
-    device_sync_table,
-    effective_zero_stage,
-    group_shares,
-)
+from shardwright.cost.gradients.plan_sharded_elements import effective_zero_stage
+from shardwright.cost.gradients.plan_synchronisation import device_sync_table, group_shares
 from shardwright.cost.network.fp8_scale_reductions import scale_seconds
 from shardwright.cost.network.grid_process_groups import move_seconds
 from shardwright.cost.network.plan_process_groups import (
@@ -61,7 +58,7 @@ from shardwright.model.ir.tensor_dims import TABLES, Dim, ParameterClass
 from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.device_parts_of_dims import StageCells
+from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import Segment, StageParts

@@ -38,12 +38,8 @@ from shardwright.program.block.block_program import BlockProgram
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.device_parts_of_dims import (
-    Cell,
-    StageCells,
-    indices,
-    regular_levels,
-)
+from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.placement_tree_cells import Cell, StageCells, regular_levels
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.layout.tensor_layout import count
 from shardwright.program.stages.device_traits import Grouping

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import cast
 
-from shardwright.cost.gradients.plan_synchronisation import bucket_of
+from shardwright.cost.gradients.plan_gradient_buckets import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.gradient_reduction import Groups, in_own_order
 from shardwright.execute.device_state.parameter_store import Key

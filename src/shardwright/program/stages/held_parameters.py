@@ -18,14 +18,10 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
 from shardwright.program.block.quantised_operators import is_narrow
-from shardwright.program.layout.device_parts_of_dims import row_of
+from shardwright.program.layout.placement_tree_cells import row_of
 from shardwright.program.stages.gradient_sum_groups import GradientShare
-from shardwright.program.stages.parameter_gradient_groups import (
-    ParameterUse,
-    Sums,
-    device_shares,
-    sums_of,
-)
+from shardwright.program.stages.parameter_gradient_groups import Sums, sums_of
+from shardwright.program.stages.parameter_use_shares import ParameterUse, device_shares
 from shardwright.program.stages.stage_segments import Segment, StageParts
 
 Use = tuple[int, int, int]
