@@ -27,11 +27,11 @@ from shardwright.program.stages.gradient_sum_groups import sum_groups
 from shardwright.program.stages.held_parameters import (
     HeldParameters,
     Holdings,
-    parameter_places,
     parameter_sums,
     plan_holdings,
     shares_of,
 )
+from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.splits import parse_split

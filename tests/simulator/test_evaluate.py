@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.bounds.longest_path import jitter_factor, microbatches_of
+from shardwright.cost.bounds.longest_path import microbatches_of
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.cost.tables.mesh_table import mesh_table
@@ -121,7 +122,7 @@ def test_time_rescales() -> None:
             for module in (
                 "gradients.reduction_seconds",
                 "kernels.launch_overhead",
-                "tables.sharding_overhead",
+                "tables.zero_copies_and_slowdown",
             ):
                 patch.setattr(f"shardwright.cost.{module}.OPERATOR_S", k * OPERATOR_S)
             again = simulate_grid(

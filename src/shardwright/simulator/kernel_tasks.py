@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, Int32Array, IntArray
-from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.bounds.event_kernel_rounding import picoseconds
 from shardwright.cost.network.plan_process_groups import plan_units, working_problem
 from shardwright.cost.network.stage_transfers import Crossing, around_seconds, crossing_of
 from shardwright.cost.step.overlapped_pairs import pair_share

@@ -55,7 +55,8 @@ from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules, Sharing, shard_rules
-from shardwright.simulator.plan_simulation import SimulatedPlan, summings_of
+from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.resolved_plan import summings_of
 
 PIPELINE: Final = "pp"
 SHARDING: Final = "sharding"

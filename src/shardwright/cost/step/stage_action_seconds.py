@@ -19,7 +19,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.index_cuts import largest_remainder
 from shardwright.program.plan_program import DeviceClass, Holders, Program, class_numbers
-from shardwright.program.stages.held_parameters import HeldParameters, Holdings, Use
+from shardwright.program.stages.held_parameters import HeldParameters, Holdings
+from shardwright.program.stages.parameter_places import Use
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem

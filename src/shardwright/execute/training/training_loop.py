@@ -71,7 +71,7 @@ from shardwright.model.balanced_routers import selection_biases
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.stages.held_parameters import parameter_places
+from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
 from shardwright.strategy.plan.plan import Cadence, Plan, State

@@ -10,10 +10,11 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.bounds.event_kernel_rounding import picoseconds
 from shardwright.cost.network.plan_process_groups import plan_units, working_problem
 from shardwright.cost.network.tensor_parallel_overlap import with_overlap_of, without_fused_overlap
-from shardwright.cost.step.device_family_costs import Shape, family_costs
+from shardwright.cost.step.device_family_costs import family_costs
+from shardwright.cost.step.family_synchronisation import Shape
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, StageCosts, sharings_of_stage
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster

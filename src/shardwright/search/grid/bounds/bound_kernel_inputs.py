@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Outer, Patterns, ProblemNumbers
 from shardwright.cost.bounds.closed_form_bounds import bound_members
-from shardwright.cost.bounds.longest_path import jitter_factor
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.step.grid_bytes import reserve_factor
