@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.program.stages import parameter_gradient_groups as parameter_reductions
 from shardwright.program.stages.parameter_gradient_groups import Sums
 from shardwright.program.stages.parameter_use_shares import ParameterUse

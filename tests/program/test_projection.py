@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.hardware.device_topology import equal_units
+from shardwright.hardware.network_level_units import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection

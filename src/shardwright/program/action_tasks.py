@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.device_classes import DeviceClass, Posts, TaskShape
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.program.plan_program import DeviceClass, Posts, TaskShape
 from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.program.task_graph_builder import TaskGraphBuilder
 

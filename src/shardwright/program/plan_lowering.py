@@ -16,16 +16,15 @@ import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray
 from shardwright.program.action_tasks import ActionTasks, actions_as_tasks
-from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.program.plan_program import (
+from shardwright.program.device_classes import (
     DeviceClass,
     Posts,
-    Program,
     TaskShape,
     class_numbers,
     posts_of,
-    receiving_classes,
 )
+from shardwright.program.orders.plan_action_rows import ActionRows
+from shardwright.program.plan_program import Program, receiving_classes
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.synchronisation_tasks import add_gathers_and_reductions

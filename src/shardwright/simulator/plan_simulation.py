@@ -16,10 +16,11 @@ from shardwright.errors import StrategyError
 from shardwright.hardware.device_topology import counts_by_group
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
+from shardwright.program.device_classes import DeviceClass, TaskShape, chunks_of
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.plan_lowering import lower_plan
-from shardwright.program.plan_program import DeviceClass, Program, TaskShape, chunks_of
+from shardwright.program.plan_program import Program
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.training_problem import Problem, under
 from shardwright.simulator.kernel.event_kernel import simulate

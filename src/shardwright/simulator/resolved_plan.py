@@ -12,9 +12,9 @@ from shardwright.cost.step.stage_action_seconds import slice_lengths
 from shardwright.cost.tables.plan_block_costs import blocking_groups, divided_by_work
 from shardwright.hardware.device_topology import group_ends
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.device_classes import DeviceClass, device_classes
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.orders.plan_action_rows import ActionRows, action_rows
-from shardwright.program.plan_program import DeviceClass, device_classes
 from shardwright.program.stages.device_families import StageDevices, refine_families
 from shardwright.program.stages.device_traits import Grouping
 from shardwright.program.stages.held_parameters import Summing, parameter_sums

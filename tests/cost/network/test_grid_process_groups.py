@@ -21,8 +21,8 @@ from shardwright.cost.network.grid_process_groups import (
 from shardwright.cost.network.grid_process_groups import network_of as network_of_cluster
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import equal_units
 from shardwright.hardware.link import Tier
+from shardwright.hardware.network_level_units import equal_units
 from tests.tiers import examples
 
 AXES = ("tp", "ulysses", "ring", "dp", "pp")

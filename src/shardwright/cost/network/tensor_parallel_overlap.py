@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.cost.network.plan_process_groups import plan_units
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_cache_keys import Same

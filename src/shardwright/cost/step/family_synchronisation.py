@@ -23,7 +23,6 @@ from shardwright.cost.network.plan_process_groups import (
     network_of_devices,
 )
 from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
-from shardwright.cost.tables.plan_block_costs import WIDTHS, parts_along, product_class
 from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.cost.tables.zero_copies_and_slowdown import (
     copy_seconds,
@@ -36,7 +35,12 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import TABLES, Dim, ParameterClass
 from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.placement_tree_cells import StageCells
+from shardwright.program.layout.placement_tree_cells import (
+    WIDTHS,
+    StageCells,
+    parts_along,
+    product_class,
+)
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.stages.held_parameters import HeldParameters
 from shardwright.program.stages.stage_segments import Segment, StageParts

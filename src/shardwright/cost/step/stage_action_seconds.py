@@ -16,9 +16,10 @@ from shardwright.cost.step.overlapped_pairs import CommunicationShare, communica
 from shardwright.cost.time_part_keys import ATTENTION, CP, EP, GEMM, TP
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.device_classes import DeviceClass, Holders, class_numbers
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.index_cuts import largest_remainder
-from shardwright.program.plan_program import DeviceClass, Holders, Program, class_numbers
+from shardwright.program.plan_program import Program
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.parameter_places import Use
 from shardwright.program.stages.stage_segments import StageParts

@@ -51,7 +51,7 @@ from shardwright.execute.redistribution.redistribute_tensors import (
     send_edge,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model

@@ -32,7 +32,7 @@ from shardwright.execute.training.router_checks import require_trainable
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEACHER

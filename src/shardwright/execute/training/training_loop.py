@@ -64,7 +64,7 @@ from shardwright.execute.transport.communication_requests import (
     end_side_task,
 )
 from shardwright.execute.transport.torch_distributed import DistributedTransport
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.balanced_routers import selection_biases

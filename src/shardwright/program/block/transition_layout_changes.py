@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.device_topology import equal_units
+from shardwright.hardware.network_level_units import equal_units
 from shardwright.program.block.operator_cut_protocol import LayoutChange
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_cache_keys import Same

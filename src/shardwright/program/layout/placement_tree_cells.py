@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cached_property, lru_cache
-from typing import cast
+from math import prod
+from typing import Final, cast
 
 import numpy as np
 
@@ -273,3 +274,22 @@ def stage_cells(
         families=tuple(map(DeviceList.of, groups.values())) or (devices,) * bool(devices),
         splits={tree.klass: tree.split for tree in trees},
     )
+
+
+WIDTHS: Final = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
+"""Dims that tensor parallelism cuts."""
+
+
+_PRODUCTS: Final = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, OperatorClass.HEAD)
+
+
+def parts_along(cell: Cell | None, *dims: Dim) -> int:
+    """Number of parts that a cell's tree is cut into along these dims."""
+    if cell is None:
+        return 1
+    return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
+
+
+def product_class(cells: StageCells) -> OperatorClass:
+    """Operator class whose GEMMs the stage's devices share."""
+    return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)

@@ -16,7 +16,7 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct, is_increasing, numbered_rows
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block

@@ -12,7 +12,7 @@ from operator import le, lt
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, distinct_rows
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.devices_by_part import DevicesByPart, DeviceTokens
 from shardwright.program.layout.same_island_groups import transversals, transversals_in_order

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.model_graph import Model

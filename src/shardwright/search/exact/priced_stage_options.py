@@ -22,9 +22,9 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.program.device_classes import TaskShape, device_classes
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH, ActionRows
 from shardwright.program.plan_lowering import lower_plan
-from shardwright.program.plan_program import TaskShape, device_classes
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings
 from shardwright.program.stages.stage_messages import border_layout
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
