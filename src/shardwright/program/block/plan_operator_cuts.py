@@ -11,14 +11,14 @@ from functools import lru_cache
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
-from shardwright.program.block.operator_cut_protocol import LayoutChange
-from shardwright.program.block.shared_key_gradients import cotangent_routes
-from shardwright.program.block.symbolic_sizes import Size
-from shardwright.program.block.transition_layout_changes import (
+from shardwright.program.block.communication.transition_layout_changes import (
     changes_of_transition,
     merge_same_steps,
     transition_near_device,
 )
+from shardwright.program.block.operator_cut_protocol import LayoutChange
+from shardwright.program.block.shared_key_gradients import cotangent_routes
+from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, token_box
 from shardwright.program.layout.devices_by_part import TOKENS, projection
