@@ -88,7 +88,7 @@ def placed_in_buckets(
 def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
     """Members of `group` at the place of `part`'s first member in each other part.
 
-    None if the parts form no mesh or some of `part` is not of the group.
+    Empty if the parts form no mesh or some of `part` is not of the group.
 
     Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
     """

@@ -113,8 +113,6 @@ class CellStructure:
         """Routed token copies that the device's experts work on.
 
         topk of each token that its experts serve, times its share of the experts (rounded up).
-
-        Times its share of the experts (rounded up).
         """
         assert operator.experts is not None
         region = self._count(OperatorClass.EXPERTS, length)
@@ -371,8 +369,6 @@ def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int
 @lru_cache(maxsize=4096)
 def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
     """Devices whose experts serve tokens that this device's experts serve too.
-
-    Or that it routes, where it has no experts.
 
     Or that it routes, where it has no experts.
     """

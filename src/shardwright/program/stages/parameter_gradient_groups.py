@@ -130,8 +130,6 @@ def _sums_of_equal_parts(
 
     `sum_groups`, where every device holds one part, and as many devices hold each. None too where
     duplicates of a contribution do not lie the same way in the islands.
-
-    None where this does not hold, or duplicates of a contribution do not lie alike in the islands.
     """
     shares_of_uses = [shares_by_part(use, length) for use in uses]
     needs = dict.fromkeys(need for use_shares in shares_of_uses for need in use_shares.needs)
@@ -239,8 +237,6 @@ def _sums_by_tokens(
     `sum_groups`, where every device holds one part, parts may overlap, and contributions to an
     element are equal or of other tokens. None too where contributions have unequal numbers of
     duplicates.
-
-    None where this does not hold, or contributions have unequal numbers of duplicates.
     """
     shares_of_uses = [shares_by_part(use, length) for use in uses]
     names = {(use.turn, use.operator.name) for use in uses}
