@@ -21,7 +21,8 @@ from rich.console import Console
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.bounds.longest_path import jitter_factor, path_seconds
+from shardwright.cost.bounds.longest_path import path_seconds
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds
 from shardwright.cost.kernels.operator_seconds import gemm_shape
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine

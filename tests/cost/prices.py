@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.grid_memory_choices import TableRows
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.model_layer_table import layer_table
@@ -33,7 +33,7 @@ COLUMNS = (
 """Degrees and switches, then the device stride of each axis."""
 
 
-def rows_of(grids: Iterable[Grid]) -> Rows:
+def rows_of(grids: Iterable[Grid]) -> DegreeRows:
     """One row a grid."""
     listed = []
     for g in grids:
@@ -57,7 +57,9 @@ def rows_of(grids: Iterable[Grid]) -> Rows:
             )
         )
     table = np.array(listed, dtype=np.int64).reshape(-1, len(COLUMNS))
-    return Rows(columns={name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(COLUMNS)})
+    return DegreeRows(
+        columns={name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(COLUMNS)}
+    )
 
 
 def price_grid(problem: Problem, grid: Grid) -> TableRows:

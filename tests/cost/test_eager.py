@@ -13,7 +13,7 @@ from shardwright.cost.time_part_keys import ELEMENT, PHASES
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.block import eager_kernel_bytes
+from shardwright.program.block.kernels import eager_kernel_bytes
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.framework_feature_kinds import ElementKernels, TpOverlap
 from shardwright.strategy.grid.parallelism_grid import Grid

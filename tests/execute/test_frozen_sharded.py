@@ -33,7 +33,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.network_traffic import plan_traffic
-from shardwright.simulator.plan_simulation import simulate_plan, summings_of
+from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.resolved_plan import summings_of
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid

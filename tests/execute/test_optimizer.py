@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradients.plan_synchronisation import (
+from shardwright.cost.gradients.plan_gradient_buckets import placed_in_buckets
+from shardwright.cost.gradients.plan_sharded_elements import (
     frozen_parameter_cuts,
-    placed_in_buckets,
     trainable_parameter_cuts,
 )
 from shardwright.errors import StrategyError

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from shardwright.errors import UsageError
 from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.model.inputs_without_gradient import with_constant_inputs
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.tensors_without_gradient import (
     computes_input_gradient,
     has_backward,
-    with_constant_inputs,
     without_gradient,
 )
 from shardwright.model.trained_parameters import trained

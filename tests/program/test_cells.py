@@ -10,17 +10,15 @@ import pytest
 from shardwright.errors import StrategyError
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_parts_of_dims import (
+from shardwright.program.layout.device_parts_of_dims import token_box
+from shardwright.program.layout.index_cuts import (
     AxisStep,
-    class_trees,
     covered_runs,
     cut,
     indices,
     largest_remainder,
-    leaves,
-    stage_cells,
-    token_box,
 )
+from shardwright.program.layout.placement_tree_cells import class_trees, leaves, stage_cells
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.program.placed import layer_of, on_device, operator_of
 from tests.strategy.splits import parse_split

@@ -14,11 +14,11 @@ import pytest
 
 from shardwright.cost.network.stage_transfers import crossing_of
 from shardwright.cost.network.tensor_parallel_overlap import _leaves_island
-from shardwright.hardware.device_topology import Units, equal_units
+from shardwright.hardware.network_level_units import Units, equal_units
 from shardwright.model.ir.operator import OperatorClass
+from shardwright.program.device_classes import class_numbers
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.device_parts_of_dims import StageCells
-from shardwright.program.plan_program import class_numbers
+from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.stages.device_traits import Trait, message_traits, reach_trait
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid

@@ -9,9 +9,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.program.stages import parameter_gradient_groups as parameter_reductions
-from shardwright.program.stages.parameter_gradient_groups import ParameterUse, Sums
+from shardwright.program.stages.parameter_gradient_groups import Sums
+from shardwright.program.stages.parameter_use_shares import ParameterUse
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import general_plan
 from shardwright.search.mixed.plans.plan_search_state import simulate_feasible

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.hardware.device_topology import equal_units
+from shardwright.hardware.network_level_units import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_parts_of_dims import (
+from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
+from shardwright.program.layout.placement_tree_cells import (
     Cell,
     ClassTree,
     StageCells,
@@ -21,17 +22,16 @@ from shardwright.program.layout.device_parts_of_dims import (
     regular_levels,
     stage_cells,
 )
-from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
 from shardwright.program.stages.device_families import StageDevices, refine_families
 from shardwright.program.stages.gradient_sum_groups import sum_groups
 from shardwright.program.stages.held_parameters import (
     HeldParameters,
     Holdings,
-    parameter_places,
     parameter_sums,
     plan_holdings,
     shares_of,
 )
+from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.splits import parse_split

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_topology import equal_units
+from shardwright.hardware.network_level_units import equal_units
 from shardwright.program.layout.tensor_layout import (
     Box,
     Holding,

@@ -9,9 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.bounds.longest_path import jitter_factor, microbatches_of
+from shardwright.cost.bounds.longest_path import microbatches_of
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.step.grid_seconds import PART_NAMES
+from shardwright.cost.step.stage_action_seconds import update_seconds
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.time_part_keys import PARTS, TP
@@ -22,7 +24,6 @@ from shardwright.hardware.slowdown_scenarios import slower_device
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_feature_kinds import TpOverlap
-from shardwright.simulator.kernel_tasks import update_seconds
 from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
@@ -121,7 +122,7 @@ def test_time_rescales() -> None:
             for module in (
                 "gradients.reduction_seconds",
                 "kernels.launch_overhead",
-                "tables.sharding_overhead",
+                "tables.zero_copies_and_slowdown",
             ):
                 patch.setattr(f"shardwright.cost.{module}.OPERATOR_S", k * OPERATOR_S)
             again = simulate_grid(

@@ -16,7 +16,7 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
-from shardwright.program.plan_program import class_numbers
+from shardwright.program.device_classes import class_numbers
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.unequal_group_bounds import member_path

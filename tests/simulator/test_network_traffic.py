@@ -7,8 +7,9 @@ import pytest
 from shardwright.api.request_to_problem import problem_of
 from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
-from shardwright.simulator.network_traffic import Traffic, plan_traffic
+from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.traffic_counter import Traffic
 from shardwright.strategy.text.grid_notation import parse_grid
 
 TOKENS, HIDDEN, LAYERS, BATCH = 4096, 4096, 32, 32

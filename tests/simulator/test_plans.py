@@ -18,6 +18,7 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator import plan_simulation
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.simulator.resolved_plan import resolved_plan
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
@@ -348,7 +349,7 @@ def test_one_plan_on_two_clusters_of_as_many_devices_a_kind() -> None:
     plan, clusters = parse_plan(WIDE), ("h100-sxm:8+gb200-nvl72:72", "h100-sxm:8+h200-sxm:72")
     found = {}
     for order in (clusters, clusters[::-1]):
-        plan_simulation._resolved_plan.cache_clear()
+        resolved_plan.cache_clear()
         plan_simulation._program.cache_clear()
         for cluster in order:
             result = simulate_plan(problem_of_cluster(cluster), plan)
@@ -386,7 +387,7 @@ def test_a_plan_that_was_laid_before_is_priced_anew() -> None:
     after = [simulate_grid(one, grid).step_time_s for one in asked]
     alone = []
     for one in asked:
-        plan_simulation._resolved_plan.cache_clear()
+        resolved_plan.cache_clear()
         plan_simulation._program.cache_clear()
         alone.append(simulate_grid(one, grid).step_time_s)
     assert after == alone

@@ -9,7 +9,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class DegreeRows:
     """Columns of equal length, one row a strategy: parallel degrees, switches and device strides.
 
     Degrees and switches are tp, sp, cp, ulysses, gather, ep, etp, dp, pp, mbs; then the device
@@ -38,19 +38,19 @@ class Rows:
             most_members.append(self.columns[name])
         return tuple(most_members)
 
-    def where(self, axis: str, below: Iterable[IntArray]) -> Rows:
+    def where(self, axis: str, below: Iterable[IntArray]) -> DegreeRows:
         """The rows with columns for how their groups along an axis lie in the network.
 
         `below`: (n,) for each tier but the last.
         """
-        return Rows(
+        return DegreeRows(
             columns=self.columns
             | {f"{axis} below {tier}": count for tier, count in enumerate(below)}
         )
 
-    def take(self, index: IntArray | BoolArray) -> Rows:
+    def take(self, index: IntArray | BoolArray) -> DegreeRows:
         """The rows at `index`, as new columns."""
-        return Rows(columns={k: v[index] for k, v in self.columns.items()})
+        return DegreeRows(columns={k: v[index] for k, v in self.columns.items()})
 
     def degrees(self) -> dict[str, IntArray]:
         """Degrees of the axes that block structures are cut by, and the microbatch size ``mbs``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardwright.errors import UsageError, nearest
-from shardwright.files import profile_file, trace_file
+from shardwright.files import profile_file, trace_schema
 from shardwright.files import stored_plan_and_simulation as stored_documents
 from shardwright.files.plan_file import PLAN, SIMULATION
 
@@ -33,10 +33,10 @@ def _stored_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _trace_schema() -> dict[str, Any]:
     """JSON schema of a trace file."""
-    body = trace_file.TRACE.json_schema()
+    body = trace_schema.TRACE.json_schema()
     events = body["properties"].pop("traceEvents")
     other = _with_heading(
-        {**body, "required": ["traces"]}, name=trace_file.SCHEMA, version=trace_file.VERSION
+        {**body, "required": ["traces"]}, name=trace_schema.SCHEMA, version=trace_schema.VERSION
     )
     definitions = other.pop("$defs")
     fields = {"displayTimeUnit": {"const": "ms"}, "otherData": other, "traceEvents": events}

@@ -20,21 +20,24 @@ import json
 from collections.abc import Iterator, Mapping
 from math import inf, nextafter
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import parse_json, read_text
-from shardwright.files.strict_pydantic_models import (
-    Count,
-    FromOne,
-    Number,
-    Record,
-    Signed,
-    document_body,
+from shardwright.files.strict_pydantic_models import document_body
+from shardwright.files.trace_schema import (
+    SCHEMA,
+    THREADS_OF_PROCESS,
+    TRACE,
+    TRACKS,
+    VERSION,
+    HeaderRecord,
+    OtherEvent,
+    SpanEvent,
 )
-from shardwright.files.validation_error_text import document_error, require_value
+from shardwright.files.validation_error_text import document_error
 from shardwright.program.step_timeline import (
     Origin,
     Sample,
@@ -47,17 +50,12 @@ from shardwright.program.step_timeline import (
 from shardwright.program.timeline_message_pairs import Ends, messages
 from shardwright.units import MEGA, TERA
 
-SCHEMA: Final = "shardwright.trace"
-VERSION: Final = 1
 MAX_FILE_BYTES: Final = 512 * 1024**2
 NANO: Final = 1000
 """Picoseconds of a nanosecond."""
-_TRACKS: Final = tuple(Track)
 _HELD: Final = "held"
 _HINT: Final = "`shardwright trace PLAN -o FILE` writes one"
 _WORDS: Final = {"lane": -1, "chunk": -1, "microbatch": -1, "slice": 0, "peer": -1, "target": -1}
-_THREADS: Final = 16
-"""Thread numbers of each process: its own number times these, and a track's number."""
 _CATEGORIES: Final = {
     Track.COMPUTE: "compute",
     Track.SEND_F: "message",
@@ -66,7 +64,6 @@ _CATEGORIES: Final = {
     Track.COLLECTIVES: "collective",
     Track.MESSAGES: "message",
 }
-_Place = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
 def trace_text(*traces: StepTrace) -> str:
@@ -127,10 +124,10 @@ def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Itera
     yield _metadata_event(pid, 0, "process_sort_index", sort_index=pid)
     if device.runs:
         yield _metadata_event(pid, 0, "process_labels", labels=device.runs)
-    for track in sorted({span.track for span in spans}, key=_TRACKS.index):
+    for track in sorted({span.track for span in spans}, key=TRACKS.index):
         yield _metadata_event(pid, _thread_number(pid, track), "thread_name", name=track.value)
         yield _metadata_event(
-            pid, _thread_number(pid, track), "thread_sort_index", sort_index=_TRACKS.index(track)
+            pid, _thread_number(pid, track), "thread_sort_index", sort_index=TRACKS.index(track)
         )
     for span in spans:
         start, end = _picoseconds(span.start_s), _picoseconds(span.end_s)
@@ -158,7 +155,7 @@ def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Itera
 
 def _thread_number(pid: int, track: Track) -> int:
     """Thread number of a track of a process."""
-    return pid * _THREADS + _TRACKS.index(track)
+    return pid * THREADS_OF_PROCESS + TRACKS.index(track)
 
 
 def _flow_events(
@@ -241,109 +238,6 @@ def _span_arguments(span: Span) -> Iterator[tuple[str, Any]]:
         yield "bytes", span.size
     if span.exposed_s:
         yield "exposed_us", _microseconds(_picoseconds(span.exposed_s))
-
-
-class DeviceRecord(Record):
-    """A process of the file: a device of a trace."""
-
-    pid: Count
-    device: Count
-    alike: FromOne
-    runs: str
-
-
-class HeaderRecord(Record):
-    """Header of one of the file's traces."""
-
-    plan: str
-    origin: Annotated[Origin, Field(strict=False)]
-    step_s: Number
-    zero_s: Signed
-    devices: list[DeviceRecord]
-
-
-class ArgumentsRecord(Record):
-    """Arguments of a span that differ from their defaults."""
-
-    kind: str
-    lane: _Place = -1
-    chunk: _Place = -1
-    microbatch: _Place = -1
-    slice: _Place = 0
-    within: str = ""
-    bytes: Count = 0
-    exposed_us: Number = 0.0
-    peer: _Place = -1
-    target: _Place = -1
-
-
-class SpanEvent(Record):
-    """A complete event: a span."""
-
-    ph: Literal["X"]
-    pid: Count
-    tid: Annotated[
-        int,
-        Field(ge=0),
-        require_value(
-            lambda tid: tid % _THREADS < len(_TRACKS),
-            f"{_THREADS} x pid + a number below {len(_TRACKS)}",
-        ),
-    ]
-    name: str
-    cat: str = ""
-    ts: Number
-    dur: Number
-    args: ArgumentsRecord
-
-
-class HeldRecord(Record):
-    """Bytes that a device holds."""
-
-    bytes: Count
-
-
-class HeldEvent(Record):
-    """A counter: the bytes that a device holds."""
-
-    ph: Literal["C"]
-    pid: Count
-    tid: Count
-    name: str
-    ts: Number
-    args: HeldRecord
-
-
-class OtherEvent(Record):
-    """Metadata event: the name of a process or a track."""
-
-    model_config = ConfigDict(extra="allow")
-
-    ph: str
-
-
-def _event_tag(event: Any) -> str:
-    """Kind of an event: X (span), C (memory) or other."""
-    kind = event.get("ph") if isinstance(event, dict) else None
-    return kind if kind in ("X", "C") else "other"
-
-
-Event = Annotated[
-    Annotated[SpanEvent, Tag("X")]
-    | Annotated[HeldEvent, Tag("C")]
-    | Annotated[OtherEvent, Tag("other")],
-    Discriminator(_event_tag),
-]
-
-
-class TraceRecord(Record):
-    """The body of a trace file: headers of its traces, and events in Chrome's format."""
-
-    traces: list[HeaderRecord]
-    events: list[Event] = Field(alias="traceEvents")
-
-
-TRACE: Final = TypeAdapter(TraceRecord)
 
 
 def read_traces(path: Path) -> tuple[StepTrace, ...]:
@@ -441,7 +335,7 @@ def _span_of_event(event: SpanEvent, *, device: int) -> Span:
     said = event.args
     return Span(
         device=device,
-        track=_TRACKS[event.tid % _THREADS],
+        track=TRACKS[event.tid % THREADS_OF_PROCESS],
         kind=said.kind,
         start_s=event.ts / MEGA,
         end_s=(event.ts + event.dur) / MEGA,

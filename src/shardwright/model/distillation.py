@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ModelError
+from shardwright.model.inputs_without_gradient import with_constant_inputs
 from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Parameter
-from shardwright.model.tensors_without_gradient import with_constant_inputs
 from shardwright.model.trained_parameters import frozen
 
 OF_BLOCKS: Final = "teacher_"

@@ -30,11 +30,9 @@ tower keeps its own, as measured tables count it, unless something of the model 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.model.ir.block import INPUT, MEMORY, Block
-from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 
 
@@ -92,35 +90,3 @@ def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:
 def has_backward(block: Block) -> bool:
     """True if any tensor that `block` computes has a gradient."""
     return runs_backward(block.operators[-1], without_gradient(block))
-
-
-def with_constant_inputs(model: Model) -> Model:
-    """The model with each block's `constant` set: its inputs with no trained parameter before them.
-
-    Computed as a fixed point: at first no input has a gradient; inputs behind a trained parameter
-    are removed until nothing changes.
-    """
-    numbers = {run.name: i for i, run in enumerate(model.runs)}
-    blocks = [
-        replace(block, constant=(INPUT, MEMORY) if block.memory else (INPUT,))
-        for block in model.blocks
-    ]
-    changed = True
-    while changed:
-        changed = False
-        trained_runs = {i for i, run in enumerate(model.runs) if has_backward(blocks[run.block])}
-        for i, run in enumerate(model.runs):
-            sources = [numbers[name] for name in run.inputs]
-            streams = {source for source in sources if not model.is_memory(i, source)} | (
-                {i} if run.count > 1 else set()
-            )
-            gradient_sources = {INPUT: streams, MEMORY: set(sources) - streams}
-            constant = tuple(
-                name
-                for name in blocks[run.block].constant
-                if not gradient_sources[name] & trained_runs
-            )
-            if constant != blocks[run.block].constant:
-                blocks[run.block] = replace(blocks[run.block], constant=constant)
-                changed = True
-    return replace(model, blocks=tuple(blocks))

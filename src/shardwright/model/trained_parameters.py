@@ -23,11 +23,11 @@ from shardwright.model.blocks.multi_token_prediction import (
     num_predictors_of,
     without_predictors,
 )
+from shardwright.model.inputs_without_gradient import with_constant_inputs
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter, ParameterClass
-from shardwright.model.tensors_without_gradient import with_constant_inputs
 
 LINEAR: Final = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 ADAPTED: Final = tuple(

@@ -1,10 +1,13 @@
-"""All tasks of a step as arrays, in the order in which their streams run them."""
+"""All tasks of a step as arrays, in the order in which their streams run them, and templates."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 
-from shardwright.arrays import BoolArray, Int32Array
+import numpy as np
+
+from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.lazy_dataclass import dataclass
 
 
@@ -65,3 +68,96 @@ class Instances:
 
     def __len__(self) -> int:
         return int(self.template.shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """The fields that all equal tasks share: kind, device class, lane, chunk, slice.
+
+    Args:
+        kind: see `TaskKind`.
+        klass: class of devices.
+        lane, chunk, slice: -1 where the task has none.
+        edge: index of a send's edge, else -1.
+        piece, pieces: a last backward, or a reduction, cut into buckets.
+        early: its recompute is an action of its own.
+        partner: (lane, chunk, kind, slice) of the action that the task runs overlapped with; None =
+            it runs alone.
+    """
+
+    kind: TaskKind
+    klass: int
+    lane: int
+    chunk: int
+    slice: int
+    edge: int
+    piece: int
+    pieces: int
+    early: bool
+    partner: tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Templates:
+    """Task templates as read-only arrays, one entry a template.
+
+    Fields as in `Template`, the partner's -1 where a task runs alone.
+    """
+
+    kind: IntArray
+    klass: IntArray
+    lane: IntArray
+    chunk: IntArray
+    slice: IntArray
+    edge: IntArray
+    piece: IntArray
+    pieces: IntArray
+    early: IntArray
+    partner_lane: IntArray
+    partner_chunk: IntArray
+    partner_kind: IntArray
+    partner_slice: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, index: int) -> Template:
+        kind, klass, lane, chunk, part, edge, piece, pieces, early, *partner = (
+            int(getattr(self, f)[index]) for f in Templates.__slots__
+        )
+        return Template(
+            kind=TaskKind(kind),
+            klass=klass,
+            lane=lane,
+            chunk=chunk,
+            slice=part,
+            edge=edge,
+            piece=piece,
+            pieces=pieces,
+            early=bool(early),
+            partner=(partner[0], partner[1], partner[2], partner[3]) if partner[2] >= 0 else None,
+        )
+
+    def __iter__(self) -> Iterator[Template]:
+        return (self[index] for index in range(len(self)))
+
+
+def templates_of(columns: dict[str, IntArray]) -> tuple[Templates, IntArray]:
+    """The distinct templates among the tasks' `columns`, and each task's template index.
+
+    `columns` have one entry a task.
+    """
+    code = np.zeros(len(columns["kind"]), dtype=np.int64)
+    code_limit = 2**62
+    for name in Templates.__slots__:
+        values = columns[name] + 1
+        width = int(values.max(initial=0)) + 1
+        if code_limit < width:
+            _, code = np.unique(code, return_inverse=True)
+            code_limit = 2**62 // (int(code.max(initial=0)) + 1)
+        code, code_limit = code * width + values, code_limit // width
+    _, first_task, template = np.unique(code, return_index=True, return_inverse=True)
+    templates = Templates(**{name: columns[name][first_task] for name in Templates.__slots__})
+    for name in Templates.__slots__:
+        getattr(templates, name).setflags(write=False)
+    return templates, template.reshape(-1).astype(np.int64)

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct
-from shardwright.program.plan_program import Templates, templates_of
-from shardwright.program.task_arrays import Instances
+from shardwright.program.task_arrays import Instances, Templates, templates_of
 
 _NONE = dict.fromkeys(
     ("lane", "chunk", "edge", "partner_lane", "partner_chunk", "partner_kind", "partner_slice"), -1

@@ -12,40 +12,27 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
-from shardwright.cost.gradients.plan_synchronisation import (
+from shardwright.cost.gradients.plan_gradient_buckets import placed_in_buckets
+from shardwright.cost.gradients.plan_sharded_elements import (
     effective_zero_stage,
     is_gathered,
     is_summed_last,
-    placed_in_buckets,
-    sharing_groups,
 )
+from shardwright.cost.gradients.plan_synchronisation import sharing_groups
 from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
 from shardwright.cost.lowered_blocks import block_context
-from shardwright.cost.network.grid_process_groups import (
-    dispatch_bytes,
-    volume_with_rows,
-    wire_bytes,
-)
-from shardwright.cost.network.plan_process_groups import (
-    group_span,
-    kind_problem,
-    network_of_devices,
-    plan_units,
-)
 from shardwright.cost.relevant_runtime_fields import block_problem
 from shardwright.cost.step.compiled_cost_terms import gathers_again
 from shardwright.cost.step.device_family_costs import recompute_mode
 from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.cost.tables.selective_recompute_share import repeats_move
-from shardwright.cost.time_part_keys import MODES, PART_OF_AXIS, PARTS
+from shardwright.cost.time_part_keys import MODES
 from shardwright.hardware.device_topology import level_between
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.kernel_compilation import python_form
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.block.block_program import Move, Phase
+from shardwright.program.block.block_program import Phase
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_operator_cuts import on_replica
 from shardwright.program.block.symbolic_sizes import evaluate
@@ -55,28 +42,11 @@ from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules, Sharing, shard_rules
-from shardwright.simulator.plan_simulation import SimulatedPlan, summings_of
+from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.resolved_plan import summings_of
+from shardwright.simulator.traffic_counter import PIPELINE, SHARDING, Traffic, TrafficCounter
 
-PIPELINE: Final = "pp"
-SHARDING: Final = "sharding"
 _BACKWARDS: Final = (int(TaskKind.B), int(TaskKind.I))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """Bytes that one device sends to a group in a step.
-
-    Args:
-        part: tp, cp, ep, pp, or sharding (parameter gathers and gradient reductions), as in the
-            breakdown.
-        group: devices of the group, the sender included.
-        sent: bytes over the links of each tier, innermost first. Bytes that cross a tier of the
-            network also cross the tiers below it, except the island's.
-    """
-
-    part: str
-    group: DeviceList
-    sent: tuple[float, ...]
 
 
 def plan_traffic(problem: Problem, simulated: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
@@ -91,7 +61,7 @@ def plan_traffic(problem: Problem, simulated: SimulatedPlan) -> tuple[tuple[Traf
     runs = _action_runs(simulated)
     traffic = []
     for number, device_class in enumerate(program.classes):
-        counter = _TrafficCounter(problem, device_class.devices.first)
+        counter = TrafficCounter(problem, device_class.devices.first)
         for lane, chunk, _ in device_class.families:
             stage = program.stages[lane][chunk]
             holdings_of_segments = [
@@ -131,66 +101,8 @@ def _action_runs(simulated: SimulatedPlan) -> list[_Runs]:
     return runs_of_class
 
 
-class _TrafficCounter:
-    """Counter of the bytes that one device sends, by part and group."""
-
-    def __init__(self, problem: Problem, device: int) -> None:
-        """Start a counter of device `device` at zero bytes."""
-        self.problem, self.own, self.device = problem, kind_problem(problem, device), device
-        self.units = plan_units(problem)
-        self._sent: dict[tuple[str, DeviceList], FloatArray] = {}
-
-    def add(self, part: str, group: DeviceList, sent: FloatArray) -> None:
-        """Add `sent` bytes over each tier to the traffic of a part and group."""
-        key = part, group
-        self._sent[key] = self._sent.get(key, np.zeros(len(self.units))) + sent
-
-    def collective(
-        self, part: str, kind: Collective, group: DeviceList, *, volume: float, times: float = 1.0
-    ) -> None:
-        """Add the bytes of a collective of `volume` bytes over `group`, run `times` times."""
-        if len(group) > 1 and volume > 0.0 and times > 0.0:
-            network = network_of_devices(self.problem, group)
-            sent = wire_bytes(
-                kind, volume=np.array([volume]), span=group_span(group, network), network=network
-            )
-            self.add(part, group, self._padded(sent) * times)
-
-    def move(self, move: Move, group: DeviceList, *, volume: float, times: float) -> None:
-        """Add the bytes of a block's collective or token dispatch, run `times` times."""
-        part = PARTS[PART_OF_AXIS[move.axes[0]]]
-        if not move.copies:
-            self.collective(
-                part,
-                move.kind,
-                group,
-                volume=volume,
-                times=times * (len(group) - 1 if move.hops else 1),
-            )
-        elif len(group) > 1:
-            span = group_span(group, network_of_devices(self.problem, group))
-            routed_volume = volume_with_rows(np.array([volume]), rows=move.rows, span=span)
-            sent = dispatch_bytes(
-                volume=routed_volume, copies=move.copies, span=span, groups=move.groups
-            )
-            self.add(part, group, self._padded(sent) * times)
-
-    def _padded(self, sent: tuple[FloatArray, ...]) -> FloatArray:
-        """Bytes by tier as an array, with zeros for the tiers above."""
-        values = [float(tier_bytes[0]) for tier_bytes in sent]
-        return np.array(values + [0.0] * (len(self.units) - len(values)))
-
-    def traffic(self) -> tuple[Traffic, ...]:
-        """All nonzero traffic counted, sorted by part and group."""
-        traffic = (
-            Traffic(part=part, group=group, sent=tuple(sent.tolist()))
-            for (part, group), sent in sorted(self._sent.items())
-        )
-        return tuple(group_traffic for group_traffic in traffic if any(group_traffic.sent))
-
-
 def _add_blocks(
-    sums: _TrafficCounter, simulated: SimulatedPlan, stage: StageParts, runs: _Runs
+    sums: TrafficCounter, simulated: SimulatedPlan, stage: StageParts, runs: _Runs
 ) -> None:
     """Add the collectives inside a stage's blocks: forward, backward and recompute."""
     lengths = simulated.costs.lengths[stage.lane]
@@ -203,7 +115,7 @@ def _add_blocks(
 
 
 def _add_segment(
-    sums: _TrafficCounter,
+    sums: TrafficCounter,
     stage: StageParts,
     segment: Segment,
     *,
@@ -256,7 +168,7 @@ class _ReducedGroup(NamedTuple):
 
 
 def _add_gradients_and_gathers(
-    sums: _TrafficCounter,
+    sums: TrafficCounter,
     stage: StageParts,
     holdings: list[tuple[HeldParameters, ...]],
     *,
@@ -394,7 +306,7 @@ def _add_gradients_and_gathers(
 
 
 def _add_owner_exchange(
-    sums: _TrafficCounter, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
+    sums: TrafficCounter, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
 ) -> None:
     """Add the all-to-all of gradients to the owners of optimizer states, and of values back.
 
@@ -412,7 +324,7 @@ def _add_owner_exchange(
     )
 
 
-def _add_stage_messages(sums: _TrafficCounter, simulated: SimulatedPlan) -> None:
+def _add_stage_messages(sums: TrafficCounter, simulated: SimulatedPlan) -> None:
     """Add the messages between stages, and the collectives around them."""
     program, costs = simulated.program, simulated.costs
     templates = program.templates
@@ -433,7 +345,7 @@ def _add_stage_messages(sums: _TrafficCounter, simulated: SimulatedPlan) -> None
         )
 
 
-def _add_messages(sums: _TrafficCounter, messages: Messages, scale: float) -> None:
+def _add_messages(sums: TrafficCounter, messages: Messages, scale: float) -> None:
     """Add the bytes that the device sends along one edge.
 
     Args:

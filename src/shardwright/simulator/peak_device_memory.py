@@ -12,7 +12,8 @@ from shardwright.cost.network.plan_process_groups import kind_problem
 from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
 from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.cost.step.stage_action_seconds import StageCosts, kept_changes
-from shardwright.program.plan_program import DeviceClass, Program
+from shardwright.program.device_classes import DeviceClass
+from shardwright.program.plan_program import Program
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.prediction import StageMemory
 

@@ -16,7 +16,8 @@ from shardwright.cost.step.stage_action_seconds import (
     routed_seconds,
 )
 from shardwright.errors import UsageError
-from shardwright.program.plan_program import Program, Template, class_numbers
+from shardwright.program.device_classes import class_numbers
+from shardwright.program.plan_program import Program
 from shardwright.program.step_timeline import (
     Origin,
     Sample,
@@ -26,7 +27,7 @@ from shardwright.program.step_timeline import (
     Track,
     sorted_spans,
 )
-from shardwright.program.task_arrays import Stream, TaskKind
+from shardwright.program.task_arrays import Stream, TaskKind, Template
 from shardwright.program.timeline_message_pairs import CONSUMERS
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.simulation_memory_limit import TASK_BYTES, require_room

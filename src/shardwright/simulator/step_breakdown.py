@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.bounds.event_kernel_rounding import picoseconds
 from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.cost.step.overlapped_pairs import pair_seconds
 from shardwright.cost.step.stage_action_seconds import (

@@ -8,8 +8,11 @@ from math import prod
 
 import pytest
 
-from shardwright.cost.gradients.plan_synchronisation import corresponding_members, placed_in_buckets
-from shardwright.hardware.device_topology import equal_units
+from shardwright.cost.gradients.plan_gradient_buckets import (
+    corresponding_members,
+    placed_in_buckets,
+)
+from shardwright.hardware.network_level_units import equal_units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings

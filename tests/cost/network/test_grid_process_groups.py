@@ -19,10 +19,10 @@ from shardwright.cost.network.grid_process_groups import (
     spans_along,
 )
 from shardwright.cost.network.grid_process_groups import network_of as network_of_cluster
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import equal_units
 from shardwright.hardware.link import Tier
+from shardwright.hardware.network_level_units import equal_units
 from tests.tiers import examples
 
 AXES = ("tp", "ulysses", "ring", "dp", "pp")
@@ -71,7 +71,7 @@ def test_every_group_lies_in_one_of_the_ways(
         "s_pp": strides["pp"],
     }
     columns |= {"sp": 1, "ep": 1, "etp": 1}
-    rows = Rows(columns={name: np.array([value]) for name, value in columns.items()})
+    rows = DegreeRows(columns={name: np.array([value]) for name, value in columns.items()})
     network = network_of((*units, 10**6))
     for axis, chosen in CHOSEN.items():
         ways = {

@@ -9,7 +9,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.block_kernel_sums import distinct_degrees
 from shardwright.cost.tables.model_layer_table import _lowered_block, layer_table
 from shardwright.cost.tables.table_columns import LayerTable
@@ -25,7 +25,7 @@ MODELS = (
 )
 
 
-def rows_with(*, experts: bool, first: int = 1) -> Rows:
+def rows_with(*, experts: bool, first: int = 1) -> DegreeRows:
     """Every tp, sp, cp and microbatch of a few, with and without experts of their own, in a random
     order; microbatches from `first` on."""
     grids = [
@@ -85,7 +85,7 @@ def test_degrees_too_large_for_a_code_are_priced_all_the_same() -> None:
     once = layer_table(problem, large)
     forget()
     assert_same(once, layer_table(problem, large))
-    both = Rows(
+    both = DegreeRows(
         columns={
             name: np.concatenate([column, large[name]]) for name, column in small.columns.items()
         }

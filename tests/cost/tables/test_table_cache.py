@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables import table_cache as row_cache
 from shardwright.cost.tables.table_cache import MOST_ROWS, cached_table
 from shardwright.program.training_problem import Problem
@@ -21,17 +21,17 @@ PROBLEM = real_problem("llama-3.1-8b", "h100-sxm:64", seq_len=4096, global_batch
 class Made:
     """A table that knows what it was made of."""
 
-    rows: Rows
+    rows: DegreeRows
     given: dict[str, object] = field(default_factory=dict)
 
 
-def make(problem: Problem, rows: Rows, **given: object) -> Made:
+def make(problem: Problem, rows: DegreeRows, **given: object) -> Made:
     assert problem is not None
     return Made(rows, given)
 
 
-def rows_with(*, tp: tuple[int, ...], name: str = "dp") -> Rows:
-    return Rows(columns={"tp": np.array(tp), name: np.ones(len(tp), dtype=np.int64)})
+def rows_with(*, tp: tuple[int, ...], name: str = "dp") -> DegreeRows:
+    return DegreeRows(columns={"tp": np.array(tp), name: np.ones(len(tp), dtype=np.int64)})
 
 
 def test_equal_rows_have_one_table() -> None:

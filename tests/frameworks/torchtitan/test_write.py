@@ -19,14 +19,8 @@ from shardwright.api.problem_of_plan_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
 from shardwright.frameworks.export.rank_placement import HOSTS, RANKS, TABLE
-from shardwright.frameworks.torchtitan.write import (
-    FLAVORS,
-    FUNCTION,
-    MODULE,
-    ORDER,
-    SCHEDULES,
-    SCRIPT,
-)
+from shardwright.frameworks.torchtitan.settings import FLAVORS
+from shardwright.frameworks.torchtitan.write import FUNCTION, MODULE, ORDER, SCHEDULES, SCRIPT
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.orders.plan_action_rows import action_rows

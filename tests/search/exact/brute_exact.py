@@ -19,7 +19,7 @@ from random import Random
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
+from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_devices
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob

@@ -185,7 +185,7 @@ class ChoiceArrays(NamedTuple):
     redo_lists: IntArray
 
 
-class Facts(NamedTuple):
+class ProblemNumbers(NamedTuple):
     """Numbers of the problem that the B0 kernel needs: bytes, update rates and runtime switches.
 
     Capacity, workspace and context are in bytes.
@@ -343,7 +343,7 @@ def outer_records(outer: Outer) -> RecordArray:
     return _records(outer._replace(start=outer.start[:-1])._asdict())
 
 
-def fact_records(facts: Facts) -> RecordArray:
+def number_records(facts: ProblemNumbers) -> RecordArray:
     """Convert the numbers of the problem to one record for the kernel."""
     return _records({name: np.array([value]) for name, value in facts._asdict().items()})
 

@@ -28,13 +28,13 @@ from shardwright.cost.bounds.closed_form_arrays import (
     ChoiceArrays,
     CostRecords,
     Costs,
-    Facts,
     Outer,
     PatternRecords,
     Patterns,
+    ProblemNumbers,
     Scratch,
     cost_records,
-    fact_records,
+    number_records,
     outer_records,
     pattern_records,
     scratch_of,
@@ -440,7 +440,7 @@ def _bound_all(
 
 
 def bound_members(
-    costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts
+    costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: ProblemNumbers
 ) -> tuple[FloatArray, FloatArray]:
     """Lower bounds (B0) of every strategy: step seconds, and bytes of the fullest rank.
 
@@ -452,7 +452,7 @@ def bound_members(
     time_out, memory_out = np.empty(int(outer.start[-1])), np.empty(int(outer.start[-1]))
     tables, numbers, records = (
         (cost_records(costs), pattern_records(patterns)),
-        fact_records(facts),
+        number_records(facts),
         outer_records(outer),
     )
 

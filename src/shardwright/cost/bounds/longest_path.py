@@ -6,17 +6,16 @@ pipeline rank, walked row by row on an integer clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from math import gcd, lcm, log2
 from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
+from shardwright.cost.bounds.event_kernel_rounding import SHARE_ROUNDING, picoseconds
+from shardwright.cost.bounds.pipeline_borders import border_picoseconds, border_shares
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.hardware.device_topology import counts_by_group
-from shardwright.hardware.link import Tier
 from shardwright.kernel_compilation import allocation_free
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import TABLES
@@ -31,13 +30,6 @@ _F, _I, _W, _B = 0, 1, 2, 3
 _CLOCK = 2
 """Picoseconds by which the event kernel may round the end of two tasks that share a device: they
 are taken off the bound."""
-_SHARE = 1e-7
-"""More than the event kernel's rounding of a share of a device: taken off the bound's shares."""
-
-
-def picoseconds(seconds: FloatArray) -> IntArray:
-    """Seconds as whole picoseconds, element by element."""
-    return np.rint(np.asarray(seconds) * PICOSECONDS_PER_SECOND).astype(np.int64)
 
 
 _RANK: Final = np.dtype(
@@ -279,127 +271,6 @@ def microbatches_of(problem: Problem, grid: Grid) -> int:
     return problem.job.global_batch // (grid.dp * grid.microbatch)
 
 
-def jitter_factor(problem: Problem, devices: int) -> float:
-    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes).
-
-    The same in every tier of bounds.
-    """
-    return jitter_factor_of_nodes(problem, devices / problem.cluster.node.num_devices)
-
-
-def jitter_factor_of_devices(problem: Problem, devices: Sequence[int]) -> float:
-    """Factor >= 1 on the step from stragglers and noise, for devices of several kinds.
-
-    The number of nodes is the sum over kinds of the nodes that the devices fill.
-    """
-    cluster = problem.cluster
-    if cluster.is_uniform:
-        return jitter_factor(problem, len(devices))
-    counts = zip(counts_by_group(cluster, devices), cluster.groups, strict=True)
-    return jitter_factor_of_nodes(
-        problem, sum(count / group.kind.num_devices for count, group in counts)
-    )
-
-
-def jitter_factor_of_nodes(problem: Problem, nodes: float) -> float:
-    """Factor >= 1 on the step from stragglers and noise, for a number of nodes.
-
-    The number may be a fraction.
-    """
-    return 1.0 + problem.constants.jitter * log2(max(nodes, 1.0))
-
-
-@lru_cache(maxsize=1024)
-def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
-    """(2, ranks, tiers) True where some device of a pipeline rank sends across a network tier.
-
-    First to the next rank, then to the one before (round the ring).
-
-    Args:
-        stride: devices from one rank to the next.
-    """
-    device = _one_of_each(
-        devices, ranks, stride, lcm(*(t.num_devices for t in tiers if t.num_devices < devices))
-    )
-    rank = device // stride % ranks
-    crosses_tier = np.zeros((2, ranks, len(tiers)), dtype=np.bool_)
-    for way, step in enumerate((1, -1)):
-        partner = device + ((rank + step) % ranks - rank) * stride
-        crossed = np.full(len(device), len(tiers) - 1)
-        for index in range(len(tiers) - 2, -1, -1):
-            crossed[device // tiers[index].num_devices == partner // tiers[index].num_devices] = (
-                index
-            )
-        crosses_tier[way, rank, crossed] = True
-    return crosses_tier
-
-
-def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray:
-    """Devices that stand for all: every device of a pipeline rank has one placed the same way.
-
-    Placed the same way in the units of the network.
-
-    Args:
-        stride: devices from one rank to the next.
-        period: devices after which the units repeat.
-    """
-    pipeline = ranks * stride
-    pipelines = min(devices // pipeline, period // gcd(period, pipeline))
-    first_devices = (
-        np.arange(pipelines, dtype=np.int64)[:, None] * pipeline + np.arange(ranks) * stride
-    )
-    return (first_devices.reshape(-1, 1) + np.arange(min(stride, period))).reshape(-1)
-
-
-def border_picoseconds(
-    costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
-) -> tuple[IntArray, IntArray]:
-    """(chunks,) picoseconds of the send out of each chunk, forward and backward.
-
-    The border of the fastest replica counts.
-
-    A chunk's gradient sent back is as large as its input.
-
-    Args:
-        crossed: the tiers that devices of each rank send across, as `border_tiers` has them of all;
-            None = of all.
-    """
-    rank = np.arange(len(costs.contents)) % grid.pp
-    crossed = (
-        border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
-        if crossed is None
-        else crossed
-    )
-    return fastest_tier_picoseconds(costs.border_s, crossed[0, rank]), fastest_tier_picoseconds(
-        np.roll(costs.border_s, 1, axis=0), crossed[1, rank]
-    )
-
-
-def fastest_tier_picoseconds(border_s: FloatArray, crossed: BoolArray) -> IntArray:
-    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the `crossed` tiers.
-
-    An inner tier may be the slower one (cards behind a host bridge on a fast network).
-    """
-    fastest_picoseconds: IntArray = np.where(
-        crossed, picoseconds(border_s), np.iinfo(np.int64).max
-    ).min(axis=-1)
-    return fastest_picoseconds
-
-
-def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:
-    """(2, chunks) share of the link out of each chunk that gathers and reductions fill meanwhile.
-
-    Forward and backward; the rank's own gathers and reductions, while they run.
-
-    0 where replicas cross different tiers there: the replica that is ahead reduces, and sends
-    beside it, later than it could.
-    """
-    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
-    alike = crossed.sum(axis=-1).max() == 1
-    share = np.clip(crossed @ costs.shares - _SHARE, 0.0, 1.0) * alike
-    return np.ascontiguousarray(share[:, np.arange(len(costs.contents)) % grid.pp])
-
-
 @lru_cache(maxsize=64)
 def layers_share_parameters(model: Same[Model]) -> bool:
     """True if some layers use another layer's parameters, such as relative position biases.
@@ -454,7 +325,9 @@ def path_seconds(
         not runtime.overlap_grad_reduce,
         # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by
         # running beside.
-        0.0 if waits_for_other_chunks else min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
+        0.0
+        if waits_for_other_chunks
+        else min(max(costs.slowdown - 1.0 - SHARE_ROUNDING, 0.0), 1.0),
         border_shares(costs, grid, problem.cluster.tiers()) * (not waits_for_other_chunks),
     )
     assert ready.min() >= 0, "named schedules do not deadlock"

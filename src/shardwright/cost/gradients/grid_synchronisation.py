@@ -35,7 +35,7 @@ from shardwright.cost.gradients.synchronisation_table import (
 )
 from shardwright.cost.gradients.wire_bytes import sum_sizes
 from shardwright.cost.network.grid_process_groups import Axes, Network, axes_of, tokens_copied
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.job.training_job import TrainingJob
 from shardwright.program.block.block_program import BlockProgram
 from shardwright.runtime.framework_description import Runtime
@@ -46,7 +46,7 @@ def sync_table(
     *,
     unrouted: tuple[BlockProgram, ...],
     repeats: tuple[int, ...],
-    rows: Rows,
+    rows: DegreeRows,
     shard: IntArray,
     network: Network,
     job: TrainingJob,
@@ -241,7 +241,7 @@ def _gathered_elements(
     return elements
 
 
-def link_shares(rows: Rows, shard: IntArray, *, network: Network, bucket: int) -> FloatArray:
+def link_shares(rows: DegreeRows, shard: IntArray, *, network: Network, bucket: int) -> FloatArray:
     """(2, tiers, n) share of each tier's link that dense gradient groups fill (`wire_shares`).
 
     First without sharded states, then in sharding groups of `shard` members.

@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import chain, compress, repeat
+from functools import partial
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_seconds
 from shardwright.cost.gradients.parameter_counts import gathered_matrices, trained_matrices
+from shardwright.cost.gradients.plan_gradient_buckets import placed_in_buckets
+from shardwright.cost.gradients.plan_sharded_elements import (
+    element_counts,
+    frozen_parameter_cuts,
+    is_summed_last,
+    trainable_parameter_cuts,
+)
 from shardwright.cost.gradients.reduction_seconds import (
     LayerElements,
     SumSpans,
@@ -28,190 +34,22 @@ from shardwright.cost.gradients.reduction_seconds import (
 )
 from shardwright.cost.gradients.synchronisation_table import (
     FETCHES,
-    KINDS,
     OWNERS,
     PASSES,
     SYNCS,
-    ShardedElements,
     SyncTable,
 )
 from shardwright.cost.gradients.wire_bytes import gradient_bytes, sum_sizes
 from shardwright.cost.network.grid_process_groups import Network, move_seconds
 from shardwright.cost.network.plan_process_groups import group_span, network_of_devices, own_span
-from shardwright.hardware.strided_device_list import EMPTY, DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.model.tensors_without_gradient import without_gradient
 from shardwright.program.stages.held_parameters import HeldParameters
 from shardwright.program.stages.stage_segments import Segment
 from shardwright.program.training_problem import Problem
-from shardwright.program.zero_sharding import Party, ShardRules, Sharing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FurtherSum:
-    """Elements of one segment's layer that `members` also sum, once their bucket is reduced.
-
-    Args:
-        total: elements of all layers, in one go.
-    """
-
-    segment: int
-    members: DeviceList
-    elements: float
-    total: int
-
-
-def bucket_of(group: DeviceList, groups: Iterable[DeviceList]) -> DeviceList:
-    """Smallest of the `groups` of one device that divides `group` into a mesh; else `group`.
-
-    All groups have one device in common.
-    """
-    divisors = [g for g in groups if g.size < group.size and corresponding_members(group, g)]
-    return min(divisors, key=lambda g: (len(g), g), default=group)
-
-
-def placed_in_buckets(
-    held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...]
-) -> tuple[list[tuple[HeldParameters, ...]], list[FurtherSum]]:
-    """Place parameters with wider reduction groups in their neighbours' buckets; list further sums.
-
-    The bucket is that of the matrices beside them.
-
-    Gains of norms under sequence parallelism are copied over tp. Frameworks reduce and shard them
-    with all other parameters over dp, and sum them over tp once a step (Megatron-LM,
-    core/distributed/finalize_model_grads.py): 24,576 elements a layer of Nemotron-4 15B on tp 2 x
-    dp 1,024 take no ring of 2,048 devices of their own. Groups that no smaller group divides stay
-    as they are. Frozen parameters lie in the same buckets, and are not summed.
-    """
-    kinds: dict[bool, set[DeviceList]] = {False: set(), True: set()}
-    for h in chain.from_iterable(held):
-        if not h.is_tied:
-            kinds[h.klass is ParameterClass.EXPERTS].add(h.group)
-    bucket = {
-        (experts, group): bucket_of(group, groups)
-        for experts, groups in kinds.items()
-        for group in groups
-    }
-    sums: dict[tuple[int, DeviceList], int] = {}
-    placed_parameters = []
-    for number, items in enumerate(held):
-        of_segment = []
-        for h in items:
-            bucket_group = (
-                h.group if h.is_tied else bucket[h.klass is ParameterClass.EXPERTS, h.group]
-            )
-            of_segment.append(
-                h if bucket_group is h.group else replace(h, group=bucket_group, near=bucket_group)
-            )
-            if bucket_group is not h.group and h.trainable:
-                members = corresponding_members(h.group, bucket_group)
-                sums[number, members] = sums.get((number, members), 0) + h.elements * h.layers
-        placed_parameters.append(tuple(of_segment))
-    totals: dict[DeviceList, int] = {}
-    for (_, members), elements in sums.items():
-        totals[members] = totals.get(members, 0) + elements
-    return placed_parameters, [
-        FurtherSum(segment=b, members=m, elements=n / layers[b], total=totals[m])
-        for (b, m), n in sums.items()
-    ]
-
-
-@lru_cache(maxsize=4096)
-def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
-    """Members of `group` at the place of `part`'s first member in each other part.
-
-    None if the parts form no mesh or some of `part` is not of the group.
-
-    Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
-    """
-    if not group.has(part.array).all():
-        return EMPTY
-    places = np.searchsorted(group.array, part.array)
-    count, first = group.size // part.size, int(places[0])
-    run = int(np.argmin(np.append(places - first == np.arange(len(part)), False)))
-    block = first - first % (run * count)
-    members = block + first % run + run * np.arange(count)
-    parts = np.sort(np.add.outer(members - first, places), axis=None)
-    return (
-        DeviceList.of(group.array[members])
-        if np.array_equal(parts, np.arange(len(group)))
-        else EMPTY
-    )
-
-
-def trainable_parameter_cuts(
-    holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
-) -> tuple[ShardedElements, ...]:
-    """Trainable elements of a device, grouped by the degrees that shard their states.
-
-    Experts last.
-    """
-    elements_by_cut: dict[tuple[bool, int, int, int, bool], int] = {}
-    for h in chain.from_iterable(holdings):
-        if not h.trainable:
-            continue
-        sharing = rules.sharing(h.klass, h.near)
-        party = sharing.party(device)
-        key = (
-            h.klass is ParameterClass.EXPERTS,
-            sharing.optimizer,
-            party.gradient,
-            party.parameter,
-            sharing.is_apart(device),
-        )
-        elements_by_cut[key] = elements_by_cut.get(key, 0) + h.elements * h.layers
-    cuts = (
-        ShardedElements(elements=n, optimizer=o, gradient=g, parameter=p, apart=apart)
-        for (_, o, g, p, apart), n in sorted(elements_by_cut.items())
-    )
-    return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
-
-
-def frozen_parameter_cuts(
-    holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
-) -> tuple[ShardedElements, ...]:
-    """Frozen elements of a device, grouped by the number of devices that share a copy (ZeRO-3)."""
-    elements_by_degree: Counter[int] = Counter()
-    for h in chain.from_iterable(holdings):
-        if not h.trainable:
-            elements_by_degree[rules.party(h.klass, h.near, device).parameter] += (
-                h.elements * h.layers
-            )
-    return tuple(
-        ShardedElements(elements=n, optimizer=1, gradient=1, parameter=p)
-        for p, n in sorted(elements_by_degree.items())
-    )
-
-
-def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
-    """True if a device gathers a reduction group's parameters for each use (ZeRO-3).
-
-    Trained or not.
-
-    Args:
-        on_host: `Runtime.parameters_on_host`, where a device that holds all of them copies them up
-            for each use too.
-    """
-    return zero == 3 and (party.parameter > 1 or on_host)
-
-
-def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
-    """True if gradients are reduced at the step's end, though others are in each microbatch."""
-    return sharing.stage(device, zero) < 2 <= zero
-
-
-def effective_zero_stage(
-    holdings: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int
-) -> int:
-    """ZeRO stage that a device steps as: its lane's, or the highest of its reduction groups.
-
-    The highest at which it moves anything, where a plan has reduction groups.
-    """
-    if not rules.devices:
-        return zero
-    return max((rules.sharing(h.klass, h.near).stage(device, zero) for h in holdings), default=zero)
+from shardwright.program.zero_sharding import ShardRules, Sharing
 
 
 def device_sync_table(
@@ -319,7 +157,7 @@ def device_sync_table(
     columns: dict[str, Any] = (
         seconds | owners | {f"tied_{name}": spent for name, spent in tied.items()}
     )
-    columns |= _counts(
+    columns |= element_counts(
         held,
         layers,
         device=device,
@@ -358,68 +196,6 @@ def _owner_exchange_seconds(
         for name, seconds in spent.items():
             seconds_by_name[name] += float(seconds[0])
     return seconds_by_name, tied_seconds
-
-
-def _counts(
-    holdings: list[tuple[HeldParameters, ...]],
-    layers: tuple[int, ...],
-    *,
-    device: int,
-    rules: ShardRules,
-    zero: int,
-    on_host: bool,
-) -> dict[str, IntArray | FloatArray]:
-    """Elements of one layer of each segment, and sharding degrees, by column of `SyncTable`."""
-    names = (
-        "dense",
-        "experts",
-        "spread",
-        "frozen",
-        "frozen_dense",
-        "frozen_experts",
-        "tied",
-        "narrow",
-    )
-    gathers = ("gathered", "regathered", "narrow_gathered", "narrow_regathered")
-    counts: dict[str, IntArray] = {
-        name: np.zeros((len(holdings), 1), dtype=np.int64) for name in (*names, *gathers)
-    }
-    own_shards = {
-        name: np.zeros((len(holdings), 1))
-        for name in ("own_gathered", "own_regathered", "own_reduced")
-    }
-    members = [1, 1]
-    for b, h in chain.from_iterable(zip(repeat(b), items) for b, items in enumerate(holdings)):
-        elements, kind = (
-            -(-h.elements * h.layers // layers[b]),
-            int(h.klass is ParameterClass.EXPERTS),
-        )
-        party = rules.party(h.klass, h.near, device)
-        for name in (KINDS[kind],) if h.trainable else ("frozen", f"frozen_{KINDS[kind]}"):
-            counts[name][b, 0] += elements
-        if h.narrow and h.trainable:
-            counts["narrow"][b, 0] += elements
-        for name in ("gathered", "regathered")[
-            : is_gathered(party, zero=zero, on_host=on_host) * (1 + h.backward)
-        ]:
-            counts[name][b, 0] += elements
-            counts[f"narrow_{name}"][b, 0] += elements * h.narrow
-            own_shards[f"own_{name}"][b, 0] += elements / party.parameter
-        summed_last = is_summed_last(rules.sharing(h.klass, h.near), device, zero=zero)
-        own_shards["own_reduced"][b, 0] += (
-            elements / party.gradient if h.trainable and not summed_last else 0.0
-        )
-        members[kind] = max(
-            members[kind], 1 if summed_last else party.reduced if h.trainable else party.parameter
-        )
-    return (
-        counts
-        | own_shards
-        | {
-            "shard": np.array(members[:1], dtype=np.int64),
-            "expert_shard": np.array(members[1:], dtype=np.int64),
-        }
-    )
 
 
 class _MovedGroup(NamedTuple):

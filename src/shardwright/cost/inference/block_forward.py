@@ -24,7 +24,7 @@ from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.kernel_seconds import element_seconds
 from shardwright.cost.network.grid_process_groups import spans_along
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
@@ -88,7 +88,7 @@ def forward_program(block: Block, *, routed: bool) -> BlockProgram:
 
 def forward_seconds(
     block: Block,
-    rows: Rows,
+    rows: DegreeRows,
     *,
     products: ServingGemms,
     networks: EngineNetworks,
@@ -228,7 +228,7 @@ def _product_seconds(
 
 
 def _experts_seconds(
-    block: Block, rows: Rows, products: ServingGemms, *, skew: float
+    block: Block, rows: DegreeRows, products: ServingGemms, *, skew: float
 ) -> FloatArray:
     """Seconds of the operator of a device's routed experts.
 
@@ -302,6 +302,6 @@ def is_head(block: Block) -> bool:
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
-def stage_tokens(rows: Rows) -> IntArray:
+def stage_tokens(rows: DegreeRows) -> IntArray:
     """(t,) number of tokens of all data-parallel ranks of a stage."""
     return np.asarray(rows["mbs"] * rows["dp"])

@@ -20,7 +20,7 @@ from shardwright.cost.network.grid_process_groups import (
     network_of,
     spans_along,
 )
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.catalog.compute_capabilities import generation_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
@@ -113,7 +113,7 @@ def tensor_parallel_seconds(
 
 
 def exchange_seconds(
-    route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int
+    route: Operator, rows: DegreeRows, *, networks: EngineNetworks, hidden: int
 ) -> FloatArray:
     """(t,) seconds in which tokens travel to their experts and back, by the engine's library.
 

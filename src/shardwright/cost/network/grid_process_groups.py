@@ -21,7 +21,7 @@ from shardwright.collectives.groups.members_by_network_tier import (
     span_with,
 )
 from shardwright.collectives.groups.span_of_device_list import PairRates
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.kernel_tables import (
     SAME_LINKS,
@@ -32,8 +32,9 @@ from shardwright.hardware.catalog.kernel_tables import (
 )
 from shardwright.hardware.catalog.measured_serving_kernels import engine_curves
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import Units, network_units
+from shardwright.hardware.device_topology import network_units
 from shardwright.hardware.link import Link, Tier
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 
 
@@ -117,7 +118,7 @@ def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) ->
 Axes = tuple[tuple[IntArray, IntArray], ...]
 
 
-def tokens_copied(rows: Rows) -> BoolArray:
+def tokens_copied(rows: DegreeRows) -> BoolArray:
     """(n,) True where tokens are copied over tp: experts have no mesh of their own.
 
     Experts are cut like the MLP.
@@ -126,7 +127,7 @@ def tokens_copied(rows: Rows) -> BoolArray:
     return copied
 
 
-def axes_of(axis: str, rows: Rows) -> Axes:
+def axes_of(axis: str, rows: DegreeRows) -> Axes:
     """(degree, stride) arrays of the groups along `axis`.
 
     A mesh axis, or one folded from several.
@@ -167,7 +168,7 @@ def axes_of(axis: str, rows: Rows) -> Axes:
     return _folded(degree, start, rows)
 
 
-def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
+def _folded(degree: IntArray, start: IntArray, rows: DegreeRows) -> Axes:
     """Mesh axes of a run of `degree` members with stride `start`, split at the pipeline axis.
 
     In the stage's own numbering: parts inside and outside the pipeline axis.
@@ -182,10 +183,10 @@ def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
     return ((below, start), (above, stride_above))
 
 
-def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
+def spans_along(axis: str, rows: DegreeRows, network: Network) -> tuple[Span, ...]:
     """Spans of the groups along `axis`: one if all groups lie the same way, else each possible one.
 
-    One also where the rows say how the groups lie (`Rows.lying`).
+    One also where the rows say how the groups lie (`DegreeRows.lying`).
 
     The least cost over these is a lower bound of every device's cost: where an island's link is
     slower than the network's, a group of one island is not the fastest.
@@ -223,7 +224,7 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
     )
 
 
-def all_alike(rows: Rows, network: Network) -> BoolArray:
+def all_alike(rows: DegreeRows, network: Network) -> BoolArray:
     """(n,) True where the groups of every axis inside a stage lie the same way.
 
     Or as the rows say.
@@ -321,95 +322,7 @@ def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
     )
 
 
-def volume_with_rows(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
-    """(n,) bytes of routed copies whose rows hold the experts of one island of the group.
-
-    volume x rows x islanders / members.
-
-    Args:
-        volume: bytes of all copies, shape (n,).
-        rows: see `Move.rows`.
-    """
-    return volume if rows == 1 else volume * rows * span.below[0] / span.size
-
-
-def dispatch_seconds(
-    *, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)
-) -> FloatArray:
-    """Seconds to send tokens to their experts (or back), one copy for each device.
-
-    And one copy for each unit of the network on the way.
-
-        t = sum of latencies of the tiers crossed
-            + max over tiers k of volume / copies x D(u_k) (1 - 1/m) / bandwidth_k
-        D(u) = u (1 - (1 - 1/u)^copies)
-
-    D(u) is the mean number of different units, of u, that contain `copies` experts chosen at
-    random; u_0 is the group's size with m its members in the island, u_k the group's units below
-    tier k with m = u_k. A copy that reached a unit is passed on inside it. Where a token's experts
-    lie in some `groups` of experts only, u is the number of units that hold these
-    (`_units_with_expert_groups`).
-
-    Args:
-        volume: bytes of all copies, shape (n,).
-        copies: experts a token visits.
-        groups: see `Move.groups`.
-
-    Leaves out: DeepEP's notification before the tokens, imbalance, multiprocessors that the kernel
-    takes. Source: DeepSeek-AI, DeepEP (github.com/deepseek-ai/DeepEP): forwarding from network to
-    NVLink inside a node.
-    """
-    seconds, latency_s = np.zeros_like(volume), np.zeros_like(volume)
-    sent = dispatch_bytes(volume=volume, copies=copies, span=span, groups=groups)
-    for moved, members, bandwidth, hop in zip(
-        sent, span.members, span.bandwidth, span.latency_s, strict=True
-    ):
-        seconds = np.maximum(seconds, moved / bandwidth)
-        latency_s = latency_s + np.where(members > 1, hop, 0.0)
-    return seconds + latency_s
-
-
-def dispatch_bytes(
-    *, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)
-) -> tuple[FloatArray, ...]:
-    """Bytes that a device sends over each tier's links in a deduplicated token dispatch.
-
-    A copy of a token for each device, or unit, that it goes to (`dispatch_seconds`).
-    """
-    size = span.size.astype(np.float64)
-    token, below = volume / copies, np.ones_like(size)
-    sent: list[FloatArray] = []
-    for tier, (members, count) in enumerate(zip(span.members, span.below, strict=True)):
-        units = size if tier == 0 else size / below
-        beyond = 1.0 - 1.0 / (members if tier == 0 else units)
-        open_to = _units_with_expert_groups(units, groups)
-        reached = open_to * (1.0 - (1.0 - 1.0 / open_to) ** copies)
-        sent.append(np.where(members > 1, token * reached * beyond, 0.0))
-        below = count.astype(np.float64)
-    return tuple(sent)
-
-
-def _units_with_expert_groups(units: FloatArray, groups: tuple[int, int]) -> FloatArray:
-    """(n,) mean number of network units that hold some of a token's expert groups.
-
-    Of `units` with equal runs of experts.
-
-    M of G groups without replacement: units x M / G where a group spans units, else units x (1 -
-    prod_{i < M} (1 - q / (G - i))) with q = G / units groups a unit. Experts lie in their groups'
-    order, as every framework assigns them.
-    """
-    limit, total = groups
-    if not limit:
-        return units
-    missed, groups_a_unit = np.ones_like(units), total / units
-    for taken in range(limit):
-        missed = missed * np.maximum(1.0 - groups_a_unit / (total - taken), 0.0)
-    return np.asarray(
-        np.maximum(np.where(units >= total, units * limit / total, units * (1.0 - missed)), 1.0)
-    )
-
-
-def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:
+def border_seconds(rows: DegreeRows, network: Network, *, volume: FloatArray) -> FloatArray:
     """(tiers, n) seconds of one send of `volume` bytes a device between pipeline ranks.
 
     Across the border after a rank: one row a tier.

@@ -20,7 +20,6 @@ from shardwright.collectives.groups.span_of_device_list import (
 from shardwright.cost.network.grid_process_groups import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.device_topology import (
-    Units,
     group_ends,
     network_levels,
     network_units,
@@ -29,6 +28,7 @@ from shardwright.hardware.device_topology import (
     zone_rates,
 )
 from shardwright.hardware.link import Tier
+from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same

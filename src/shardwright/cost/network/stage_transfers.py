@@ -27,7 +27,8 @@ from shardwright.cost.network.plan_process_groups import (
     rate_of_level,
     rates_between,
 )
-from shardwright.hardware.device_topology import Units, level_between
+from shardwright.hardware.device_topology import level_between
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_messages import Messages

@@ -16,10 +16,12 @@ from shardwright.cost.step.overlapped_pairs import CommunicationShare, communica
 from shardwright.cost.time_part_keys import ATTENTION, CP, EP, GEMM, TP
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.device_classes import DeviceClass, Holders, class_numbers
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.device_parts_of_dims import largest_remainder
-from shardwright.program.plan_program import DeviceClass, Holders, Program, class_numbers
-from shardwright.program.stages.held_parameters import HeldParameters, Holdings, Use
+from shardwright.program.layout.index_cuts import largest_remainder
+from shardwright.program.plan_program import Program
+from shardwright.program.stages.held_parameters import HeldParameters, Holdings
+from shardwright.program.stages.parameter_places import Use
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem

@@ -23,7 +23,7 @@ from shardwright.cost.kernels.operator_seconds import (
     unquantised_operators,
     work_seconds,
 )
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.selective_recompute_share import recomputed_share
 from shardwright.cost.time_part_keys import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
@@ -265,7 +265,7 @@ class DistinctDegrees:
     place: IntArray
 
 
-def distinct_degrees(rows: Rows) -> DistinctDegrees:
+def distinct_degrees(rows: DegreeRows) -> DistinctDegrees:
     """The distinct degrees of `rows`, with which symbolic sizes are evaluated."""
     all_rows = np.arange(len(rows))
     codes, degrees = np.zeros(len(rows), dtype=np.int64), rows.degrees()

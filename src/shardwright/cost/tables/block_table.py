@@ -30,7 +30,7 @@ from shardwright.cost.network.exposed_communication import (
     on_own_kernels,
 )
 from shardwright.cost.network.grid_process_groups import Network
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.block_kernel_sums import BlockSums, Variant, block_sums
 from shardwright.cost.tables.selective_recompute_share import repeats_move
 from shardwright.cost.tables.table_columns import BlockTable, BlockVariantTable
@@ -188,7 +188,7 @@ def _with_modules(
     return seconds_of_variants
 
 
-def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
+def local_degrees(rows: DegreeRows, *, sequence: int) -> dict[str, IntArray]:
     """Values with which the symbolic sizes of a block are evaluated.
 
     Degrees, and ``positions``, tokens of a sample on one member of a ring.

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.network.grid_process_groups import all_alike, network_of, spans_along
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.program.training_problem import Problem
 
 _DEGREES = ("tp", "sp", "cp", "ulysses", "gather", "ep", "etp", "mbs", "s_tp")
@@ -18,7 +18,7 @@ _MIX = 0x9E3779B97F4A7C15
 """An odd number without a pattern in its bits (2^64 over the golden ratio), to mix columns with."""
 
 
-def distinct_rows(problem: Problem, rows: Rows) -> tuple[Rows, IntArray]:
+def distinct_rows(problem: Problem, rows: DegreeRows) -> tuple[DegreeRows, IntArray]:
     """The rows whose layers cost differently, and the place of each of `rows` among these.
 
     Experts are spread over tp, cp and dp, so that meshes of every dp and pp are rows; most of their

@@ -27,7 +27,7 @@ from shardwright.cost.network.grid_process_groups import (
     spans_along,
     tokens_copied,
 )
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
 from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.cost.tables.zero_copies_and_slowdown import (
@@ -92,7 +92,11 @@ def parameters_elsewhere(model: Model) -> frozenset[str]:
 
 
 def mesh_table(
-    problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[SumSpans, SumSpans] | None = None
+    problem: Problem,
+    rows: DegreeRows,
+    shard: IntArray,
+    *,
+    lying: tuple[SumSpans, SumSpans] | None = None,
 ) -> MeshTable:
     """Seconds and bytes of synchronisation for every mesh row and sharding group.
 
@@ -137,7 +141,7 @@ def mesh_table(
     )
 
 
-def _table_elements(problem: Problem, rows: Rows) -> IntArray:
+def _table_elements(problem: Problem, rows: DegreeRows) -> IntArray:
     """(blocks, n) elements of the largest trained embedding table that a device has of each block.
 
     A table of words or positions.
@@ -154,7 +158,7 @@ def _table_elements(problem: Problem, rows: Rows) -> IntArray:
     return elements
 
 
-def untimed_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
+def untimed_table(problem: Problem, rows: DegreeRows, shard: IntArray) -> MeshTable:
     """Mesh table with the elements of every row and its waits for scales; other costs are zero."""
     n, network = len(rows), network_of(problem.cluster, library=problem.runtime.collective_library)
     sync = _synchronisation(problem, rows, shard, network, timed=False)
@@ -175,7 +179,7 @@ def untimed_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     )
 
 
-def scale_waits(problem: Problem, rows: Rows) -> FloatArray:
+def scale_waits(problem: Problem, rows: DegreeRows) -> FloatArray:
     """(n,) seconds that each pass of a chunk waits for its scales (`scale_reductions`)."""
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     waits = scale_seconds(
@@ -190,7 +194,7 @@ def scale_waits(problem: Problem, rows: Rows) -> FloatArray:
 
 def _synchronisation(
     problem: Problem,
-    rows: Rows,
+    rows: DegreeRows,
     shard: IntArray,
     network: Network,
     *,
@@ -224,7 +228,7 @@ def _synchronisation(
     )
 
 
-def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
+def lies_in_units(rows: DegreeRows, units: tuple[int, ...]) -> BoolArray:
     """(n,) True where all groups of each axis lie the same way in the network's units.
 
     Every run of axes, from the innermost on, fits into units of each tier or fills them.
@@ -240,7 +244,7 @@ def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
 _GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
 
 
-def num_communicators(rows: Rows) -> IntArray:
+def num_communicators(rows: DegreeRows) -> IntArray:
     """(n,) number of process groups of more than one device that a device belongs to.
 
     tp, cp, holders of its gradients, ep, etp, its pipeline, all devices.

@@ -24,7 +24,7 @@ from shardwright.cost.network.grid_process_groups import (
     spans_along,
 )
 from shardwright.cost.network.tensor_parallel_overlap import without_fused_overlap
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.relevant_runtime_fields import block_problem, on_one_node
 from shardwright.cost.tables.block_kernel_sums import (
     BlockSums,
@@ -51,7 +51,7 @@ from shardwright.runtime.framework_description import Options
 
 
 def layer_table(
-    problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = ((),)
+    problem: Problem, rows: DegreeRows, *, modules: tuple[Options, ...] = ((),)
 ) -> LayerTable:
     """Seconds and bytes of every block of the model for every row.
 
@@ -194,7 +194,7 @@ class _RowsAlike:
     within: bool
 
 
-def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_RowsAlike]:
+def _alike_groups(problem: Problem, rows: DegreeRows, network: Network) -> list[_RowsAlike]:
     """Divide the rows into groups of one structure whose process groups lie the same way."""
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {
@@ -245,7 +245,7 @@ def _some_sums(
     )
 
 
-def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
+def tensor_groups_inside(rows: DegreeRows, *, island: int) -> BoolArray:
     """(n,) True where all tensor-parallel groups of a mesh lie in one NVLink island each.
 
     They divide the islands, or the whole mesh lies in one.
@@ -261,7 +261,7 @@ def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
     return inside
 
 
-def _within(rows: Rows, network: Network) -> BoolArray:
+def _within(rows: DegreeRows, network: Network) -> BoolArray:
     """(n,) True where the plan's tensor-parallel groups lie in an island.
 
     As the column `within` says; of rows of a part of a mesh: those of the part.
@@ -273,7 +273,7 @@ def _within(rows: Rows, network: Network) -> BoolArray:
     )
 
 
-def _surely_within(rows: Rows, network: Network) -> BoolArray:
+def _surely_within(rows: DegreeRows, network: Network) -> BoolArray:
     """(n,) True where the groups of any mesh with such tensor-parallel groups lie in islands.
 
     `_within`, but stricter for rows of a part of a mesh, so that bytes stay a lower bound.
@@ -291,7 +291,7 @@ class _SharedOverRows:
     Their degrees, how their groups lie, and seconds of equal moves.
     """
 
-    def __init__(self, problem: Problem, rows: Rows, network: Network) -> None:
+    def __init__(self, problem: Problem, rows: DegreeRows, network: Network) -> None:
         self._rows, self._network = rows, network
         self._local: dict[int, Degrees] = {}
         self._spans: dict[str, tuple[Span, ...]] = {}
@@ -359,7 +359,7 @@ def _by_set(table: BlockVariantTable) -> dict[str, FloatArray | IntArray]:
     }
 
 
-def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:
+def _borders(problem: Problem, rows: DegreeRows, stream: IntArray, network: Network) -> FloatArray:
     """Seconds of a send of each device's part of the stream across a stage border.
 
     Copies over tp are sent once and gathered behind, if the runtime does so.
@@ -377,7 +377,7 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
     )
 
 
-def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
+def _logits_bytes(problem: Problem, rows: DegreeRows) -> tuple[IntArray, IntArray]:
     """(n,) peak bytes of logits of every row, and of their allocator blocks.
 
     Of the tokens of a microbatch of a member of cp, ceil(vocab / tp) words.

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from itertools import zip_longest
-from math import prod
-from typing import Final
 
 import numpy as np
 
@@ -38,10 +36,12 @@ from shardwright.program.block.block_program import BlockProgram
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.device_parts_of_dims import (
-    Cell,
+from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.placement_tree_cells import (
+    WIDTHS,
     StageCells,
-    indices,
+    parts_along,
+    product_class,
     regular_levels,
 )
 from shardwright.program.layout.stage_replica import replica
@@ -147,23 +147,6 @@ def block_on_device(
     return _row_on_device(
         Same(reduced_problem), Same(segment.block), segment.cells, segment.keeps, place, cut
     )
-
-
-WIDTHS: Final = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
-"""Dims that tensor parallelism cuts."""
-_PRODUCTS: Final = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, OperatorClass.HEAD)
-
-
-def parts_along(cell: Cell | None, *dims: Dim) -> int:
-    """Number of parts that a cell's tree is cut into along these dims."""
-    if cell is None:
-        return 1
-    return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
-
-
-def product_class(cells: StageCells) -> OperatorClass:
-    """Operator class whose GEMMs the stage's devices share."""
-    return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)
 
 
 def local_sizes(structure: CellStructure) -> dict[str, IntArray]:

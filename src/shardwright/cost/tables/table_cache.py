@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.training_problem import Problem
 
@@ -53,7 +53,7 @@ _cache: Final = _TableCache()
 
 
 def cached_table(
-    make: Callable[..., T], problem: Problem, rows: Rows, *, sets: int = 1, **more: Any
+    make: Callable[..., T], problem: Problem, rows: DegreeRows, *, sets: int = 1, **more: Any
 ) -> T:
     """``make(problem, rows, **more)``, cached by the numbers of rows and arguments.
 

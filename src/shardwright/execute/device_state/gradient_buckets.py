@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import cast
 
-from shardwright.cost.gradients.plan_synchronisation import bucket_of
+from shardwright.cost.gradients.plan_gradient_buckets import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.gradient_reduction import Groups, in_own_order
 from shardwright.execute.device_state.parameter_store import Key
@@ -18,7 +18,7 @@ from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
 from shardwright.program.layout.tensor_layout import Box
 from shardwright.program.stages.gradient_sum_groups import SumGroup
-from shardwright.program.stages.held_parameters import ParameterPlace, parameter_places
+from shardwright.program.stages.parameter_places import ParameterPlace, parameter_places
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.zero_sharding import Party, ShardRules, Sharing
 from shardwright.strategy.plan.plan import Cadence

@@ -21,7 +21,8 @@ from shardwright.execute.transport.communication_requests import (
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box
-from shardwright.program.stages.held_parameters import ParameterPlace, shares_of
+from shardwright.program.stages.held_parameters import shares_of
+from shardwright.program.stages.parameter_places import ParameterPlace
 from shardwright.program.transition.transition_steps import even_ranges
 
 Interval = tuple[int, int]

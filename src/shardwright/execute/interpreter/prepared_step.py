@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from shardwright.execute.interpreter.load_balancing_counts import LaneBalance
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.plan_action_rows import ActionRows

@@ -28,7 +28,7 @@ from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import ImageInput, TextRotary
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_parts_of_dims import indices, largest_remainder
+from shardwright.program.layout.index_cuts import indices, largest_remainder
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_plan import require_valid

@@ -33,7 +33,7 @@ from shardwright.execute.transport.communication_requests import (
     Take,
     Task,
 )
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.transition.transition_steps import StepKind

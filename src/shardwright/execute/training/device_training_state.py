@@ -39,14 +39,14 @@ from shardwright.execute.training.optimizer import (
 )
 from shardwright.execute.training.prepare_step import prepare_step
 from shardwright.execute.training.router_checks import require_biases, require_trainable
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.balanced_routers import selection_biases
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.stages.held_parameters import parameter_places
+from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
 from shardwright.strategy.plan.plan import Cadence, Plan, State
 

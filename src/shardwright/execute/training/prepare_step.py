@@ -11,12 +11,12 @@ from shardwright.execute.interpreter.load_balancing_counts import lane_balances
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.training.image_cut_checks import require_images
 from shardwright.execute.training.key_selection_checks import require_selections
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.layout.device_parts_of_dims import largest_remainder
+from shardwright.program.layout.index_cuts import largest_remainder
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import plan_stages

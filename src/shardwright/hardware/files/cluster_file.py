@@ -25,49 +25,29 @@ Nodes may be in zones and have prices (`hardware.network_zones`)::
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
-from shardwright.dtype import Dtype
-from shardwright.errors import ClusterError, nearest
-from shardwright.hardware.accelerator import (
-    Accelerator,
-    AttentionRates,
-    Evidence,
-    GemmRates,
-    Origin,
-)
-from shardwright.hardware.catalog.accelerator_from_data_sheet import accelerator_from_sheet
-from shardwright.hardware.catalog.accelerators_by_name import (
-    accelerator,
-    accelerator_names,
-    find_accelerator,
-    name_key,
-)
-from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
-from shardwright.hardware.catalog.default_nodes import default_node
+from shardwright.errors import ClusterError
+from shardwright.hardware.catalog.accelerators_by_name import name_key
 from shardwright.hardware.cluster import (
     ONE_SWITCH,
     Cluster,
     FabricTier,
-    Host,
     NodeGroup,
-    NodeKind,
-    NodeTier,
     Reliability,
     sorted_by_zone,
 )
 from shardwright.hardware.cluster_expression import MAX_DEVICES, parse_cluster
+from shardwright.hardware.files.accelerator_of_record import accelerator_of_record
 from shardwright.hardware.files.bounded_yaml import CLUSTER_FILE, read_text_file, read_yaml
 from shardwright.hardware.files.cluster_schema import (
     AcceleratorRecord,
     AttentionRecord,
     ClusterRecord,
-    DtypeName,
     GemmRecord,
     HostRecord,
     LinkRecord,
@@ -79,21 +59,15 @@ from shardwright.hardware.files.cluster_schema import (
     YamlRecord,
     ZoneLinkRecord,
 )
+from shardwright.hardware.files.node_group_of_record import node_group_of_record
+from shardwright.hardware.files.record_values import FROM_FILE, dataclass_fields, origin_of_record
 from shardwright.hardware.files.schema_errors import Place, first_schema_error
 from shardwright.hardware.link import Link
-from shardwright.hardware.network_zones import ZoneLink, checked_links, checked_price
-from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
+from shardwright.hardware.network_zones import ZoneLink, checked_links
+from shardwright.units import BITS_PER_BYTE, scale_decimal
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric|links|reliability)\s*:")
-_FILE = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
-_UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
-    "_gib": ("_bytes", lambda value: round(value * GIB)),
-    "_us": ("_s", lambda value: scale_decimal(value, -6)),
-    "_bandwidth_gigabytes_per_s": ("_bandwidth", lambda value: scale_decimal(value, 9)),
-    "_gigabytes_per_s": ("_bandwidth", lambda value: scale_decimal(value, 9)),
-}
-"""Suffix of a key -> suffix of the field, and the conversion of its value to SI units."""
 
 
 def load_cluster(text_or_path: str | Path) -> Cluster:
@@ -128,7 +102,7 @@ def cluster_from_yaml(text: str) -> Cluster:
             error, what=CLUSTER_FILE, form=_FORM, keys_at=_legal_keys, hint_of=_value_hint
         ) from None
     own = {
-        name_key(name): (_accelerator(name, r), r.like or "")
+        name_key(name): (accelerator_of_record(name, r), r.like or "")
         for name, r in record.accelerators.items()
     }
     if len(own) < len(record.accelerators):
@@ -136,13 +110,15 @@ def cluster_from_yaml(text: str) -> Cluster:
             "two accelerators of the cluster file have the same name",
             hint="case, hyphens, dots and underscores do not count",
         )
-    groups = sorted_by_zone(_node_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
+    groups = sorted_by_zone(
+        node_group_of_record(r, index=i, own=own) for i, r in enumerate(record.nodes)
+    )
     links = checked_links(
         (g.zone for g in groups),
         (link for i, r in enumerate(record.links) for link in _zone_links(r, index=i)),
     )
     fabric = _fabric(record.fabric, groups)
-    origin = _origin(record.fabric_origin, otherwise=_FILE if fabric else ONE_SWITCH)
+    origin = origin_of_record(record.fabric_origin, otherwise=FROM_FILE if fabric else ONE_SWITCH)
     reliability = _reliability(record.reliability)
     cluster = Cluster(
         expression=record.name,
@@ -214,265 +190,6 @@ def _legal_keys(place: Place) -> list[str]:
     return list(inner.model_fields)
 
 
-def _origin(record: OriginRecord | None, *, otherwise: Origin) -> Origin:
-    """Origin that a record states, else `otherwise`."""
-    return (
-        Origin(evidence=Evidence(record.evidence), reference=record.reference)
-        if record
-        else otherwise
-    )
-
-
-def _bytes_per_s(gigabits: float | None, gigabytes: float | None, *, path: str) -> float | None:
-    """Convert a bandwidth in 10^9 bits/s or 10^9 bytes/s to bytes/s; None where neither is set."""
-    if gigabits is not None and gigabytes is not None:
-        raise ClusterError(
-            f"{path}: bandwidth is given twice", hint="either _gbps (bits) or _gigabytes_per_s"
-        )
-    if gigabits is not None:
-        return scale_decimal(gigabits, 9) / BITS_PER_BYTE
-    return None if gigabytes is None else scale_decimal(gigabytes, 9)
-
-
-def _dataclass_fields(record: YamlRecord, kind: Any) -> dict[str, Any]:
-    """Convert a record's values to fields of the dataclass `kind`, in SI units.
-
-    The unit is the suffix of the key.
-    """
-    given: dict[str, Any] = {}
-    for key, value in record:
-        if isinstance(value, int | float | str):
-            ending = next((e for e in _UNITS if key.endswith(e)), "")
-            name, convert = _UNITS.get(ending, ("", lambda plain: plain))
-            given[key.removesuffix(ending) + name] = convert(value)
-    return {name: given[name] for name in kind.__dataclass_fields__ if name in given}
-
-
-def _link(record: LinkRecord | None, base: Link, *, path: str) -> Link:
-    """`base` with the values that a link's record sets."""
-    if record is None:
-        return base
-    outward = _bytes_per_s(record.bandwidth_gbps, record.bandwidth_gigabytes_per_s, path=path)
-    inward = _bytes_per_s(
-        record.reverse_bandwidth_gbps, record.reverse_bandwidth_gigabytes_per_s, path=path
-    )
-    kept = base.reverse_bandwidth if outward is None else 0.0
-    given = _dataclass_fields(record, Link) | {
-        "reverse_bandwidth": kept if inward is None else inward
-    }
-    return replace(
-        base,
-        **given,
-        bandwidth=base.bandwidth if outward is None else outward,
-        origin=_origin(record.origin, otherwise=_FILE),
-    )
-
-
-def _host(record: HostRecord | None, base: Host, *, path: str) -> Host:
-    """`base` with the values that a host's record sets."""
-    if record is None:
-        return base
-    assumed = base.origin if record.memory_gib is None else None
-    origin = _origin(record.origin, otherwise=_FILE) if record.origin else assumed
-    return replace(
-        base,
-        **_dataclass_fields(record, Host),
-        pcie=_link(record.pcie, base.pcie, path=f"{path}.pcie"),
-        origin=origin,
-    )
-
-
-def _gemm(records: Mapping[DtypeName, GemmRecord]) -> tuple[GemmRates, ...]:
-    """GEMM rates from the records of each dtype."""
-    return tuple(
-        GemmRates(
-            dtype=Dtype(name),
-            origin=_origin(r.origin, otherwise=_FILE),
-            **_dataclass_fields(r, GemmRates),
-        )
-        for name, r in records.items()
-    )
-
-
-def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, ...]:
-    """Attention rates from the records of each kernel generation."""
-    return tuple(
-        AttentionRates(
-            generation=name,
-            forward=tuple(sorted(r.forward.items())),
-            backward=tuple(
-                (int(head), int(value), fraction) for head, value, fraction in r.backward
-            ),
-            origin=_origin(r.origin, otherwise=_FILE),
-            **_dataclass_fields(r, AttentionRates),
-        )
-        for name, r in records.items()
-    )
-
-
-def _accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
-    """Accelerator of a record: a catalog accelerator with changes, or a new one."""
-    base = accelerator(record.like) if record.like is not None else _new_accelerator(name, record)
-    peaks = dict(base.peak_flops)
-    peaks.update({Dtype(n): scale_decimal(v, 12) for n, v in (record.peak_tflops or {}).items()})
-    gemm = {g.dtype: g for g in base.gemm} | {g.dtype: g for g in _gemm(record.gemm or {})}
-    attention = {a.generation: a for a in base.attention} | {
-        a.generation: a for a in _attention(record.attention or {})
-    }
-    where = f"given in the cluster file, like {base.name}" if record.like else _FILE.reference
-    if record.failures_per_device_hour is not None:
-        base = replace(
-            base,
-            failures_origin=(
-                _origin(record.failures_origin, otherwise=_FILE) if record.failures_origin else None
-            ),
-        )
-    changed = replace(
-        base,
-        **_dataclass_fields(record, Accelerator),
-        name=name,
-        peak_flops=tuple(peaks.items()),
-        gemm=tuple(gemm.values()),
-        attention=tuple(attention.values()),
-        origin=_origin(record.origin, otherwise=Origin(evidence=Evidence.ASSUMED, reference=where)),
-        aliases=tuple(record.aliases or ()),
-        assumed=base.assumed if record.assumed is None else tuple(record.assumed),
-    )
-    if record.sustained is not None:
-        factor = record.sustained
-        changed = replace(
-            changed, gemm=tuple(replace(g, sustained=factor, origin=_FILE) for g in changed.gemm)
-        )
-    return changed
-
-
-def _new_accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
-    """Accelerator from a record without `like`; ClusterError if memory or peaks are missing."""
-    if (
-        record.memory_gib is None
-        or record.memory_bandwidth_gigabytes_per_s is None
-        or record.peak_tflops is None
-    ):
-        needed = "memory_gib, memory_bandwidth_gigabytes_per_s and peak_tflops"
-        raise ClusterError(
-            f"accelerators.{name[:60]}: needs {needed}", hint="or like: a catalog accelerator"
-        )
-    return accelerator_from_sheet(
-        name,
-        vendor=record.vendor or "unknown",
-        memory_gib=record.memory_gib,
-        memory_gb_per_s=record.memory_bandwidth_gigabytes_per_s,
-        peaks=tuple((Dtype(n), scale_decimal(v, 12)) for n, v in record.peak_tflops.items()),
-        reference=_FILE.reference,
-        gemm=_gemm(record.gemm or {}),
-        attention=_attention(record.attention or {}),
-        evidence=Evidence.ASSUMED,
-    )
-
-
-def _base_kind(
-    record: NodesRecord, *, path: str, own: Mapping[str, tuple[Accelerator, str]]
-) -> NodeKind:
-    """Node kind that a record starts from: a cloud instance, or an accelerator's default node."""
-    if (record.accelerator is None) == (record.instance is None):
-        raise ClusterError(
-            f"{path}: give either accelerator or instance", hint="accelerator: h100-sxm"
-        )
-    if record.instance is not None:
-        kind = find_instance(record.instance)
-        if kind is None:
-            raise ClusterError(
-                f"{path}: unknown instance {record.instance[:60]!r}",
-                hint=nearest(record.instance[:60], instance_names()),
-            )
-        return kind
-    name = record.accelerator or ""
-    mine = own.get(name_key(name))
-    if mine is not None:
-        device, like = mine
-        kind = default_node(accelerator(like) if like else device)
-        return replace(kind, accelerator=device, name=f"{device.name}-x{kind.num_devices}")
-    known = find_accelerator(name)
-    if known is None:
-        names = (*accelerator_names(), *(device.name for device, _ in own.values()))
-        raise ClusterError(
-            f"{path}: unknown accelerator {name[:60]!r}", hint=nearest(name[:60], names)
-        )
-    return default_node(known)
-
-
-def _node_group(
-    record: NodesRecord, *, index: int, own: Mapping[str, tuple[Accelerator, str]]
-) -> NodeGroup:
-    """Node group of one entry of `nodes`, with the entry's changes."""
-    path = f"nodes.{index}"
-    base = _base_kind(record, path=path, own=own)
-    devices = record.devices_per_node or base.num_devices
-    whole = base.island == base.num_devices or base.island > devices > base.num_devices
-    island = record.island_devices or (devices if whole else base.island)
-    if island % devices and devices % island:
-        raise ClusterError(
-            f"{path}: islands of {island} devices do not fit nodes of {devices}",
-            hint="one must divide the other",
-        )
-    nics = record.nics or max(1, -(-base.nics * devices // base.num_devices))
-    reduces = record.in_network_reduction
-    kind = NodeKind(
-        name=record.name or base.name,
-        accelerator=base.accelerator,
-        num_devices=devices,
-        island=island,
-        scale_up=_link(record.scale_up, base.scale_up, path=f"{path}.scale_up"),
-        nics=nics,
-        nic=_link(record.nic, base.nic, path=f"{path}.nic"),
-        host=_host(record.host, base.host, path=f"{path}.host"),
-        in_network_reduction=base.in_network_reduction if reduces is None else reduces,
-    )
-    if record.node_tiers:
-        kind = replace(
-            kind, node_tiers=_node_tiers(record.node_tiers, kind, path=f"{path}.node_tiers")
-        )
-    dollars = record.dollars_per_device_hour
-    price = (
-        0.0 if dollars is None else checked_price(dollars, what=f"{path}.dollars_per_device_hour")
-    )
-    return NodeGroup(kind=kind, count=record.count, zone=record.zone or "", price=price)
-
-
-def _node_tiers(
-    records: list[NodeTierRecord], kind: NodeKind, *, path: str
-) -> tuple[NodeTier, ...]:
-    """Tiers between a node's islands; ClusterError if a tier has no whole units of the one below.
-
-    The last tier joins all devices of the node.
-    """
-    found: list[NodeTier] = []
-    below = kind.island
-    base = replace(kind.scale_up, bandwidth=0.0, reverse_bandwidth=0.0, efficiency=1.0)
-    for index, record in enumerate(records):
-        if record.devices <= below or record.devices % below or kind.num_devices % record.devices:
-            hint = f"whole units of {below} devices, more than one, that divide {kind.num_devices}"
-            raise ClusterError(
-                f"{path}.{index}: a tier of {record.devices} devices in nodes of"
-                f" {kind.num_devices}",
-                hint=hint,
-            )
-        link = _link(record, base, path=f"{path}.{index}")
-        if not link.bandwidth:
-            raise ClusterError(
-                f"{path}.{index}: no bandwidth",
-                hint="bandwidth_gigabytes_per_s of all devices of a unit below it together",
-            )
-        found.append(NodeTier(name=record.name, num_devices=record.devices, link=link))
-        below = record.devices
-    if below != kind.num_devices:
-        raise ClusterError(
-            f"{path}: the last tier joins {below} of {kind.num_devices} devices",
-            hint=f"devices: {kind.num_devices}",
-        )
-    return tuple(found)
-
-
 def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
     """Links of one entry of `links`, one for each direction."""
     if (record.between is None) == (record.source is None) or (record.source is None) != (
@@ -487,7 +204,7 @@ def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
         latency_s=scale_decimal(record.latency_ms, -3),
         bandwidth=scale_decimal(record.bandwidth_gbps, 9) / BITS_PER_BYTE,
         efficiency=record.efficiency,
-        origin=_FILE,
+        origin=FROM_FILE,
     )
     ways = ((one, other), (other, one)) if record.between else ((one, other),)
     return tuple(
@@ -502,8 +219,8 @@ def _reliability(record: ReliabilityRecord | None) -> Reliability:
         return Reliability()
     return replace(
         Reliability(),
-        **_dataclass_fields(record, Reliability),
-        origin=_origin(record.origin, otherwise=_FILE),
+        **dataclass_fields(record, Reliability),
+        origin=origin_of_record(record.origin, otherwise=FROM_FILE),
     )
 
 
@@ -535,5 +252,5 @@ def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[F
             )
         below = record.devices
     return tuple(
-        FabricTier(num_devices=r.devices, **_dataclass_fields(r, FabricTier)) for r in records
+        FabricTier(num_devices=r.devices, **dataclass_fields(r, FabricTier)) for r in records
     )

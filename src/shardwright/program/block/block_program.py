@@ -220,3 +220,24 @@ class BlockProgram:
     def has_backward(self) -> bool:
         """True if some operator of the block computes a gradient."""
         return any(runs_backward(operator, self.constant) for operator in self.operators)
+
+
+def move_on_axis(
+    target: Operator,
+    phase: Phase,
+    kind: Collective,
+    axis: str,
+    volume: tuple[Size, ...],
+    exposure: Exposure,
+    group: tuple[int, ...] = (),
+) -> Move:
+    """A move of `target` in a phase over the process group of one axis."""
+    return Move(
+        operator=target.name,
+        phase=phase,
+        kind=kind,
+        axes=(axis,),
+        volume=volume,
+        exposure=exposure,
+        group=group,
+    )

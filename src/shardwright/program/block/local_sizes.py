@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.block import MEMORY
-from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.block import MEMORY, Block
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.symbolic_sizes import Size
@@ -15,6 +15,8 @@ from shardwright.runtime.framework_feature_kinds import Capture, ExpertDispatch
 
 DEEPEP_PEERS: Final = 8
 """Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""
+GEMM_KINDS: Final = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
+"""Kinds of operator whose kernels are GEMMs."""
 
 
 def is_hybrid(runtime: Runtime, *, island: int) -> bool:
@@ -109,3 +111,69 @@ def dispatched_tokens(operator: Operator, structure: Placing, context: LoweringC
     Every device is priced like the one with the busiest experts, as all wait for it.
     """
     return structure.dispatched(operator, context.tokens).uneven(context.imbalance_percent)
+
+
+def stream_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
+    """Bytes of the residual stream that one device holds at the block's border."""
+    return local_tokens(OperatorClass.STREAM, structure, context).scaled(
+        context.element * _hidden(block)
+    )
+
+
+def output_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
+    """Bytes of the block's output that one device holds."""
+    return local_tokens(OperatorClass.STREAM, structure, context).scaled(
+        context.element * block.output_width
+    )
+
+
+def _hidden(block: Block) -> int:
+    """Elements of a token in the block's residual stream; 1 if no extent has the hidden dim."""
+    return next(
+        (
+            e.size
+            for o in block.operators
+            for e in (*o.reads, *o.writes)
+            if e.dim is Dim.HIDDEN and e.size > 1
+        ),
+        1,
+    )
+
+
+def stream_share(block: Block, structure: Placing, context: LoweringContext) -> Size:
+    """Bytes of a device's share of the residual stream, where copies are divided over devices.
+
+    The devices that hold copies share the stream out, like heads or the feed-forward.
+    """
+    cut = next(
+        (o for o in block.operators if o.width() in (Dim.HEADS, Dim.FFN) and not is_routed(o)), None
+    )
+    width = cut.width() if cut is not None else None
+    if cut is None or width is None or structure.sequence_parallel:
+        return stream_volume(block, structure, context)
+    share = part(Extent(dim=width, size=_hidden(block)), cut, structure)
+    return (local_tokens(OperatorClass.STREAM, structure, context) * share).scaled(context.element)
+
+
+def output_sizes(
+    source: Operator, reader: Operator, structure: Placing, context: LoweringContext
+) -> dict[str, Size]:
+    """Elements of each output of `source` on one device, as `reader` keeps the output."""
+    holder = source
+    if (
+        not context.runtime.tp_input_regather
+        and source.klass is OperatorClass.STREAM
+        and reader.kind in GEMM_KINDS
+    ):
+        holder = reader
+    if is_routed(source):
+        tokens = dispatched_tokens(source, structure, context)
+    elif holder is source:
+        tokens = operator_tokens(source, structure, context)
+    else:
+        tokens = local_tokens(holder.klass, structure, context)
+    elements = {}
+    for index, extent in enumerate(per_token(source.writes, source)):
+        name = f"{source.name}.{index}" if index else source.name
+        elements[name] = tokens * part(extent, source, structure)
+    return elements

@@ -22,7 +22,6 @@ from shardwright.model.tensors_without_gradient import (
     runs_backward,
     without_gradient,
 )
-from shardwright.program.block.block_communication import edge_moves, exit_moves, operator_moves
 from shardwright.program.block.block_program import (
     BlockProgram,
     BlockWork,
@@ -30,23 +29,23 @@ from shardwright.program.block.block_program import (
     Move,
     Phase,
 )
+from shardwright.program.block.communication.moves_between_operators import edge_moves, exit_moves
+from shardwright.program.block.communication.moves_inside_operators import operator_moves
+from shardwright.program.block.kernels.linear_kernels import adapter_works
+from shardwright.program.block.kernels.local_kernel_sizes import Local
+from shardwright.program.block.kernels.operator_kernels import KERNELS_OF, chunk_sort_works
 from shardwright.program.block.local_sizes import (
     LoweringContext,
     dispatched_tokens,
     operator_tokens,
+    output_volume,
     part,
     per_token,
     router_kernels,
 )
 from shardwright.program.block.operator_cut_protocol import Placing, is_routed
-from shardwright.program.block.operator_kernels import (
-    KERNELS_OF,
-    Local,
-    adapter_works,
-    chunk_sort_works,
-)
 from shardwright.program.block.quantised_operators import is_narrow
-from shardwright.program.block.saved_tensors import output_volume, saved_tensors
+from shardwright.program.block.saved_tensors import saved_tensors
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,

@@ -5,38 +5,32 @@ Sizes are numbers, and moves name devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.device_topology import equal_units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
+from shardwright.program.block.communication.transition_layout_changes import (
+    changes_of_transition,
+    merge_same_steps,
+    transition_near_device,
+)
 from shardwright.program.block.operator_cut_protocol import LayoutChange
 from shardwright.program.block.shared_key_gradients import cotangent_routes
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.device_parts_of_dims import (
-    Cell,
-    StageCells,
-    covered_runs,
-    cut_dims,
-    indices,
-    interval,
-    token_box,
-)
+from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, token_box
 from shardwright.program.layout.devices_by_part import TOKENS, projection
+from shardwright.program.layout.index_cuts import covered_runs, indices
 from shardwright.program.layout.operator_tensor_layouts import (
     made_layout,
     stream_operator,
     wanted_layout,
 )
+from shardwright.program.layout.placement_tree_cells import Cell, StageCells
 from shardwright.program.layout.stage_replica import replica
-from shardwright.program.layout.tensor_layout import Box, Holding, Layout, count, intersection
-from shardwright.program.transition.cheapest_layout_transition import Transition, transition
-from shardwright.program.transition.transition_steps import StepKind
+from shardwright.program.layout.tensor_layout import Box, count, intersection
 from shardwright.strategy.plan.split_tree import Exchange
 
 
@@ -119,8 +113,6 @@ class CellStructure:
         """Routed token copies that the device's experts work on.
 
         topk of each token that its experts serve, times its share of the experts (rounded up).
-
-        Times its share of the experts (rounded up).
         """
         assert operator.experts is not None
         region = self._count(OperatorClass.EXPERTS, length)
@@ -340,11 +332,13 @@ class CellStructure:
             ]
             for source_layout, wanted_part, forward in routes:
                 between = id(source_layout), id(wanted_part)
-                steps = _steps(Same(source_layout), Same(wanted_part), self.device, self.island)
-                changes += _changes(
+                steps = transition_near_device(
+                    Same(source_layout), Same(wanted_part), self.device, self.island
+                )
+                changes += changes_of_transition(
                     steps, self.device, element * repeats, forward=forward, between=between
                 )
-        return _merge_same_steps(changes)
+        return merge_same_steps(changes)
 
 
 def on_replica(
@@ -362,28 +356,6 @@ def on_replica(
 
 
 @lru_cache(maxsize=16384)
-def _steps(
-    source: Same[Layout], wanted: Same[Layout], device: int, island: int
-) -> Transition | None:
-    """The transition among the devices that exchange something with `device` (cached).
-
-    None if it has every element that it needs and no other device asks for one.
-    """
-    near = component(device, source.value, wanted.value)
-    return (
-        None
-        if near is None
-        else transition(*near, islands=equal_units((island,))[0] if island else None)
-    )
-
-
-_KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {
-    StepKind.REDUCE: Collective.BROADCAST
-}
-"""Collectives as they are priced: a reduction to one member costs what its transpose does."""
-
-
-@lru_cache(maxsize=16384)
 def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int) -> int:
     """Number of tokens that a device works on in operators of a class."""
     cell = stage.cells.get(klass, {}).get(device)
@@ -397,8 +369,6 @@ def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int
 @lru_cache(maxsize=4096)
 def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
     """Devices whose experts serve tokens that this device's experts serve too.
-
-    Or that it routes, where it has no experts.
 
     Or that it routes, where it has no experts.
     """
@@ -418,131 +388,3 @@ def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
 def _covers(outer: Box, inner: Box) -> bool:
     """True if box `outer` contains box `inner`."""
     return intersection(outer, inner) == inner
-
-
-def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layout] | None:
-    """The parts of two layouts on devices that exchange elements with `device`.
-
-    Directly or through others; None if it neither needs nor gives anything.
-    """
-    if source == wanted:
-        return None
-    holdings: dict[int, list[Holding]] = {}
-    for h in source:
-        holdings.setdefault(h.device, []).append(h)
-    wanted_by_device: dict[int, list[Holding]] = {}
-    for w in wanted:
-        if not _holds_wanted(w, holdings.get(w.device, [])):
-            wanted_by_device.setdefault(w.device, []).append(w)
-    if not wanted_by_device:
-        return None
-    offers = _by_samples(source)
-    lacking = _by_samples(tuple(w for ws in wanted_by_device.values() for w in ws))
-    reached, frontier = {device}, [device]
-    while frontier:
-        neighbours = {
-            d
-            for box in {
-                w.box for other_device in frontier for w in wanted_by_device.get(other_device, ())
-            }
-            for d in _devices_that_overlap(box, offers)
-        }
-        neighbours |= {
-            d
-            for box in {h.box for other_device in frontier for h in holdings.get(other_device, ())}
-            for d in _devices_that_overlap(box, lacking)
-        }
-        frontier = sorted(neighbours - reached)
-        reached |= neighbours
-    if len(reached) == 1:
-        return None
-    return tuple(h for h in source if h.device in reached), tuple(
-        w for w in wanted if w.device in reached
-    )
-
-
-def _by_samples(layout: Layout) -> dict[Box, dict[Box, list[int]]]:
-    """Devices of a layout, by the samples of their boxes and then by the whole box.
-
-    Most pairs of devices differ in samples already.
-    """
-    devices_by_box: dict[Box, dict[Box, list[int]]] = {}
-    for h in layout:
-        devices_by_box.setdefault(h.box[:1], {}).setdefault(h.box, []).append(h.device)
-    return devices_by_box
-
-
-def _devices_that_overlap(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> Iterator[int]:
-    """Devices whose boxes share an element with `box`, some of them several times."""
-    for samples, boxes in layout.items():
-        if intersection(samples, box[:1]):
-            for other_box, devices in boxes.items():
-                if intersection(other_box, box):
-                    yield from devices
-
-
-def _holds_wanted(wanted: Holding, held: list[Holding]) -> bool:
-    """True if one of the device's whole holdings contains the wanted box."""
-    return any(
-        h.part is None and (h.box == wanted.box or intersection(h.box, wanted.box) == wanted.box)
-        for h in held
-    )
-
-
-def _merge_same_steps(changes: list[LayoutChange]) -> tuple[LayoutChange, ...]:
-    """Changes that take the same step, merged with their volumes added up.
-
-    Extents of one tensor travel together.
-    """
-    by_step: dict[object, LayoutChange] = {}
-    for change in changes:
-        key = (change.axis, change.forward, change.backward, change.group, _step(change))
-        merged = by_step.get(key)
-        by_step[key] = (
-            change
-            if merged is None
-            else replace(
-                merged,
-                forward_volume=merged.forward_volume + change.forward_volume,
-                backward_volume=merged.backward_volume + change.backward_volume,
-            )
-        )
-    return tuple(by_step.values())
-
-
-def _step(change: LayoutChange) -> int:
-    """Number of the step that a change takes on the way of its extent."""
-    assert isinstance(change.between, tuple)
-    number: int = change.between[1]
-    return number
-
-
-def _changes(
-    steps: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
-) -> list[LayoutChange]:
-    """The steps of a transition that involve `device`, each as a change of one direction."""
-    changes: list[LayoutChange] = []
-    for number, step in enumerate(steps.steps if steps is not None else ()):
-        pairs = zip(step.groups, step.elements, strict=True)
-        group, elements = next(((g, size) for g, size in pairs if device in g), ((), 0))
-        volume, kind = elements * element, _KINDS[step.kind]
-        if step.kind is StepKind.SEND:
-            sent = sum(n for a, _, n in step.sends if a == device)
-            received = sum(n for _, b, n in step.sends if b == device)
-            group = tuple(sorted({d for a, b, _ in step.sends if device in (a, b) for d in (a, b)}))
-            volume = max(sent, received) * element
-        if len(group) < 2 or not volume:
-            continue
-        sizes = (Size(times=volume),)
-        changes.append(
-            LayoutChange(
-                axis="ulysses" if kind is Collective.ALL_TO_ALL else "tp",
-                forward=kind if forward else None,
-                backward=None if forward else kind,
-                forward_volume=sizes if forward else (),
-                backward_volume=() if forward else sizes,
-                group=group,
-                between=(between, number),
-            )
-        )
-    return changes

@@ -18,12 +18,11 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_parts_of_dims import (
-    AxisStep,
+from shardwright.program.layout.index_cuts import AxisStep, indices
+from shardwright.program.layout.placement_tree_cells import (
     Cell,
     CellRow,
     StageCells,
-    indices,
     regular_levels,
     row_of,
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 
 Group = tuple[int, ...]
 

@@ -12,11 +12,11 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.device_parts_of_dims import (
+from shardwright.program.layout.index_cuts import indices
+from shardwright.program.layout.placement_tree_cells import (
     Cell,
     StageCells,
     devices_of,
-    indices,
     regular_levels,
 )
 from shardwright.strategy.plan.split_tree import Exchange, Split

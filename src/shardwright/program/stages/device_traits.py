@@ -16,27 +16,27 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct, is_increasing, numbered_rows
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.device_parts_of_dims import (
-    CellRow,
-    StageCells,
-    devices_of,
-    intervals,
-    regular_levels,
-    row_of,
-)
+from shardwright.program.layout.device_parts_of_dims import intervals
 from shardwright.program.layout.devices_by_part import (
     PARTS,
     group_and_first_members,
     projection,
     stride_numbers,
     tokens,
+)
+from shardwright.program.layout.placement_tree_cells import (
+    CellRow,
+    StageCells,
+    devices_of,
+    regular_levels,
+    row_of,
 )
 from shardwright.program.layout.tensor_layout import Interval
 from shardwright.program.stages.parameter_gradient_groups import Sums, numbered_values

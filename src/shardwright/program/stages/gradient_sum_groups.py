@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from itertools import product
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.same_island_groups import Group, representatives, transversals
 from shardwright.program.layout.tensor_layout import Box, Ticks, ticks, volume

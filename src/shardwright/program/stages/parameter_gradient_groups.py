@@ -12,33 +12,16 @@ from operator import le, lt
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, distinct_rows
-from shardwright.hardware.device_topology import Units
-from shardwright.hardware.strided_device_list import DeviceList
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
-from shardwright.program.layout.device_parts_of_dims import (
-    CellRow,
-    StageCells,
-    covered_runs_of_cells,
-    dims_present,
-    intervals,
-    reference_runs,
-    row_of,
-)
-from shardwright.program.layout.devices_by_part import (
-    PARTS,
-    DevicesByPart,
-    DeviceTokens,
-    projection,
-    tokens,
-)
+from shardwright.program.layout.devices_by_part import DevicesByPart, DeviceTokens
 from shardwright.program.layout.same_island_groups import transversals, transversals_in_order
-from shardwright.program.layout.tensor_layout import Box, Indices, volume
-from shardwright.program.stages.gradient_sum_groups import (
-    GradientShare,
-    parameter_atoms,
-    sum_groups,
+from shardwright.program.layout.tensor_layout import Indices, volume
+from shardwright.program.stages.gradient_sum_groups import parameter_atoms, sum_groups
+from shardwright.program.stages.parameter_use_shares import (
+    ParameterUse,
+    device_shares,
+    shares_by_part,
 )
 
 
@@ -122,30 +105,6 @@ def _counted(sums: Sums, use: int) -> frozenset[int]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterUse:
-    """A use of a parameter by an operator of a stage.
-
-    Its lane, run and first layer as the number `turn` among the parameter's uses, its stage
-    `offset` devices after the base.
-
-    Args:
-        backward: the operator has a backward there.
-    """
-
-    turn: int
-    offset: int
-    cells: StageCells
-    operator: Operator
-    parameter: Parameter
-    backward: bool
-
-    @property
-    def devices(self) -> DeviceList:
-        """Devices that run the operator that uses the parameter, counted from the base."""
-        return row_of(self.cells.cells.get(self.operator.klass, {})).shifted(self.offset)
-
-
 @lru_cache(maxsize=4096)
 def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
     """The groups of devices that sum the gradient of the parameter of these uses.
@@ -171,10 +130,8 @@ def _sums_of_equal_parts(
 
     `sum_groups`, where every device holds one part, and as many devices hold each. None too where
     duplicates of a contribution do not lie the same way in the islands.
-
-    None where this does not hold, or duplicates of a contribution do not lie alike in the islands.
     """
-    shares_of_uses = [_use_shares(use, length) for use in uses]
+    shares_of_uses = [shares_by_part(use, length) for use in uses]
     needs = dict.fromkeys(need for use_shares in shares_of_uses for need in use_shares.needs)
     cuts = [
         *zip(*needs, strict=True),
@@ -280,10 +237,8 @@ def _sums_by_tokens(
     `sum_groups`, where every device holds one part, parts may overlap, and contributions to an
     element are equal or of other tokens. None too where contributions have unequal numbers of
     duplicates.
-
-    None where this does not hold, or contributions have unequal numbers of duplicates.
     """
-    shares_of_uses = [_use_shares(use, length) for use in uses]
+    shares_of_uses = [shares_by_part(use, length) for use in uses]
     names = {(use.turn, use.operator.name) for use in uses}
     if len(names) < len(uses) or not all(
         _equal_or_disjoint(lists)
@@ -446,76 +401,3 @@ def padded_rows(rows: Sequence[Sequence[int]]) -> IntArray:
     for row, values in zip(table, rows, strict=True):
         row[: len(values)] = values
     return table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UseShares:
-    """The shares of one use of a parameter, by parts of tokens and of other dims.
-
-    Once each, not once a device.
-
-    Args:
-        tokens, rest: devices by their tokens, and by their parts of the other dims.
-        needs, parts: for each part of the other dims, the elements of the parameter, and the part
-            of every dim that could be cut.
-    """
-
-    tokens: DeviceTokens
-    rest: DevicesByPart
-    needs: tuple[Box, ...]
-    parts: tuple[Box, ...]
-
-
-def _use_shares(use: ParameterUse, length: int) -> _UseShares:
-    """The shares of one use of a parameter, by parts instead of devices."""
-    operator, stage = use.operator, use.cells
-    extents = tuple(sorted(use.parameter.extents, key=lambda e: e.dim.value))
-    rest = projection(stage, operator.klass, PARTS)
-    return _UseShares(
-        tokens=tokens(stage, operator.klass, length),
-        rest=rest,
-        needs=_needs(rest.cells, operator, extents),
-        parts=_cut_cells(rest.cells, operator),
-    )
-
-
-@lru_cache(maxsize=1024)
-def _needs(cells: CellRow, operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
-    """Elements of a parameter that a device needs under each of several cells."""
-    return tuple(
-        zip(*[zip(intervals(cells, operator, extent)) for extent in extents], strict=True)
-    ) or ((),) * len(cells)
-
-
-def device_shares(use: ParameterUse, name: Hashable, length: int) -> list[GradientShare]:
-    """The share of each device in one use of a parameter: its elements and gradient terms."""
-    use_shares = _use_shares(use, length)
-    empty = [any(a >= b for ((a, b),) in need) for need in use_shares.needs]
-    devices, numbers = (
-        use_shares.tokens.devices.tolist(),
-        (*use_shares.tokens.number.tolist(), use_shares.rest.number.tolist()),
-    )
-    samples, positions = use_shares.tokens.parts
-    return [
-        GradientShare(
-            device=device + use.offset,
-            need=use_shares.needs[part],
-            work=((name, (samples[b], positions[s], *use_shares.parts[part])),),
-        )
-        for device, b, s, part in zip(devices, *numbers, strict=True)
-        if samples[b] and positions[s] and not empty[part]
-    ]
-
-
-@lru_cache(maxsize=1024)
-def _cut_cells(cells: CellRow, operator: Operator) -> tuple[Box, ...]:
-    """The part of every dim that could be cut, under each of several cells.
-
-    In runs of the operator's finest extent.
-    """
-    dims = sorted(dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE}, key=lambda d: d.value)
-    runs_by_dim = [
-        zip(covered_runs_of_cells(cells, operator, dim, reference_runs(operator, dim)))
-        for dim in dims
-    ]
-    return tuple(zip(*runs_by_dim, strict=True)) or ((),) * len(cells)

@@ -10,14 +10,15 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.program.layout.device_parts_of_dims import StageCells, intervals
+from shardwright.program.layout.device_parts_of_dims import intervals
 from shardwright.program.layout.devices_by_part import PARTS, projection, tokens
 from shardwright.program.layout.operator_tensor_layouts import made_layout, stream_operator
+from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.tensor_layout import Holding, Layout, volume
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.transition.cheapest_layout_transition import transition

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.transition.copy_steps import copy_alternatives

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_topology import Units
+from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box, Layout, count, ticks
 

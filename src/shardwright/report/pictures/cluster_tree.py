@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind, NodeTier
 from shardwright.hardware.device_topology import (
-    Units,
     group_ends,
     levels_inside_nodes,
     network_levels,
     network_units,
 )
 from shardwright.hardware.link import Tier
+from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.network_zones import ZoneLink
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import (

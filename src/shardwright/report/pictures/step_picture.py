@@ -11,8 +11,8 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_timeline import Span, StepTrace, Track
 from shardwright.report.pictures.device_classes import device_text
-from shardwright.simulator.network_traffic import Traffic
 from shardwright.simulator.prediction import Prediction, StageMemory
+from shardwright.simulator.traffic_counter import Traffic
 
 COLOURS: Final = {
     "F": "#7fb2e5",

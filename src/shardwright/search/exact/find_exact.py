@@ -17,7 +17,7 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
+from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_devices
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem

@@ -17,11 +17,12 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
+from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_devices
 from shardwright.cost.step.stage_action_seconds import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.plan_program import Program, chunks_of
+from shardwright.program.device_classes import chunks_of
+from shardwright.program.plan_program import Program
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.best_first_search import Best, best_first, run_orders

@@ -15,7 +15,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.hardware.device_topology import with_working_devices
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.stages.held_parameters import parameter_places, shares_of
+from shardwright.program.stages.held_parameters import shares_of
+from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.exact_space import ExactSpace, Partition, lane_partitions, stage_trees

@@ -15,9 +15,10 @@ from shardwright.cost.step.stage_action_seconds import (
     StageCosts,
     sharings_of_stage,
 )
+from shardwright.program.device_classes import TaskShape, chunks_of, device_classes
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH
 from shardwright.program.plan_lowering import lower_plan
-from shardwright.program.plan_program import Program, TaskShape, chunks_of, device_classes
+from shardwright.program.plan_program import Program
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.one_f_one_b_rows import one_f_one_b_rows

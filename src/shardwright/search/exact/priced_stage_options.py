@@ -10,19 +10,20 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.bounds.event_kernel_rounding import picoseconds
 from shardwright.cost.network.plan_process_groups import plan_units, working_problem
 from shardwright.cost.network.tensor_parallel_overlap import with_overlap_of, without_fused_overlap
-from shardwright.cost.step.device_family_costs import Shape, family_costs
+from shardwright.cost.step.device_family_costs import family_costs
+from shardwright.cost.step.family_synchronisation import Shape
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, StageCosts, sharings_of_stage
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.program.device_classes import TaskShape, device_classes
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH
 from shardwright.program.plan_lowering import lower_plan
-from shardwright.program.plan_program import TaskShape, device_classes
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings
 from shardwright.program.stages.stage_messages import border_layout
 from shardwright.program.stages.stage_segments import StageParts, plan_stages

@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import picoseconds, rank_end_picoseconds
+from shardwright.cost.bounds.event_kernel_rounding import picoseconds
+from shardwright.cost.bounds.longest_path import rank_end_picoseconds
 from shardwright.cost.bounds.rank_memory_bound import in_flight_microbatches as in_flight_rows
 from shardwright.cost.step.compiled_cost_terms import reserved_bytes, temporary_bytes
 from shardwright.cost.step.grid_seconds import MAX_PIECES

@@ -10,11 +10,8 @@ from math import inf
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.longest_path import (
-    border_tiers,
-    fastest_tier_picoseconds,
-    jitter_factor,
-)
+from shardwright.cost.bounds.pipeline_borders import border_tiers, fastest_tier_picoseconds
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.step.compiled_cost_terms import activation_room
 from shardwright.cost.step.grid_bytes import reserve_factor
 from shardwright.cost.step.grid_seconds import StepCosts

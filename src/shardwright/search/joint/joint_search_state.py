@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 
-from shardwright.cost.bounds.closed_form_arrays import Facts
+from shardwright.cost.bounds.closed_form_arrays import ProblemNumbers
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
@@ -48,7 +48,7 @@ class JointInputs:
 
     problem: Problem
     shaped: ShapedSpace
-    facts: Facts
+    facts: ProblemNumbers
     capacity: int
     tolerance: float = 0.0
     effort: float = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
+from shardwright.cost.bounds.closed_form_arrays import Costs, ProblemNumbers
 from shardwright.program.training_problem import Problem
 from shardwright.search.joint.host_memory_share import host_share
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
@@ -60,7 +60,7 @@ def border_tier(problem: Problem, stride: int) -> int:
 
 
 def label_pipeline_of(
-    problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: Facts
+    problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: ProblemNumbers
 ) -> Pipeline:
     """Numbers of a pipeline that the label program reads, beside its splits."""
     share = host_share(
@@ -86,7 +86,11 @@ def label_pipeline_of(
 
 
 def splits_of(
-    problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts
+    problem: Problem,
+    shaped: ShapedSpace,
+    chain: Chain,
+    pipeline: PipelineShape,
+    facts: ProblemNumbers,
 ) -> Splits:
     """Seconds and bytes of every layer position under each split of a pipeline.
 
@@ -129,7 +133,12 @@ def splits_of(
 
 
 def _per_block(
-    problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts
+    problem: Problem,
+    shaped: ShapedSpace,
+    layer: IntArray,
+    mesh: IntArray,
+    zero: int,
+    facts: ProblemNumbers,
 ) -> FloatArray:
     """(rows, blocks, splits) every row of `Splits.sums` for one block."""
     costs = shaped.costs
@@ -168,7 +177,7 @@ def _per_block(
     return result
 
 
-def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray:
+def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: ProblemNumbers) -> FloatArray:
     """(blocks, splits) bytes of parameters and gradients, without optimizer states."""
     costs = shaped.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
@@ -229,7 +238,7 @@ def _fixed_columns(
     layer: IntArray,
     mesh: IntArray,
     pipeline: PipelineShape,
-    facts: Facts,
+    facts: ProblemNumbers,
 ) -> FloatArray:
     """(splits, columns) quantities of a rank that do not depend on its positions."""
     costs = shaped.costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray
-from shardwright.cost.bounds.closed_form_arrays import Facts
+from shardwright.cost.bounds.closed_form_arrays import ProblemNumbers
 from shardwright.program.training_problem import Problem
 from shardwright.search.joint.joint_space import ShapedSpace
 from shardwright.search.joint.label_program_inputs import border_tier, least_sends
@@ -13,7 +13,7 @@ from shardwright.search.joint.layer_chain import Chain
 
 
 def pipeline_work_bounds(
-    problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Facts
+    problem: Problem, shaped: ShapedSpace, chain: Chain, facts: ProblemNumbers
 ) -> FloatArray:
     """(pipelines,) lower bound in seconds on all members of each pipeline, before jitter.
 

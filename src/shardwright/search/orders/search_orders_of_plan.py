@@ -28,11 +28,9 @@ from shardwright.search.orders.order_problem import LARGEST
 from shardwright.search.orders.order_tables_from_stage_times import find_order_tables
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.simulator.equal_stages import stage_kinds
-from shardwright.simulator.plan_simulation import (
-    price_stages,
-    simulate_plan,
-    summings_of,
-)
+from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.resolved_plan import summings_of
+from shardwright.simulator.stage_family_prices import price_stages
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check_plan import require_valid

@@ -16,7 +16,7 @@ from shardwright.cost.inference.measured_kernel_names import expert_library, lib
 from shardwright.cost.inference.prompt_attention import prompt_seconds
 from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.cost.kernels.state_space_scan import scan_seconds
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
@@ -183,7 +183,7 @@ def _machine(device: Accelerator, multiplied: NumberFormat) -> Machine:
     )
 
 
-def worker_rows(worker: Worker, tokens: IntArray) -> Rows:
+def worker_rows(worker: Worker, tokens: IntArray) -> DegreeRows:
     """A worker's pipeline stage as cost-table rows, one for each number of tokens of a rank.
 
     Tensor parallel ranks are side by side; ``mbs`` = tokens of a rank.
@@ -204,7 +204,7 @@ def worker_rows(worker: Worker, tokens: IntArray) -> Rows:
         "s_dp": inside,
         "s_pp": worker.stage_devices,
     }
-    return Rows(
+    return DegreeRows(
         columns={"mbs": tokens}
         | {name: np.full(len(tokens), value, dtype=np.int64) for name, value in fixed.items()}
     )

@@ -17,7 +17,6 @@ from shardwright.errors import ModelError, RuntimeModelError, StrategyError, Usa
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.job.training_job import TrainingJob
-from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
@@ -28,8 +27,7 @@ from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, is_runtime, load_runtime
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.model_size_facts import grid_facts
-from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.schedule_placement import grid_schedule
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIB, TERA
 from shardwright.validation.tables.apply_facts_to_row import (
     RowFacts,
@@ -55,6 +53,7 @@ from shardwright.validation.training.implied_cells import recomputed_modules, wi
 from shardwright.validation.training.measured_training_run import MeasuredKind, TrainingRun
 from shardwright.validation.training.model_from_sizes import row_model
 from shardwright.validation.training.predict_run import problem_of_run
+from shardwright.validation.training.strategy_of_row import degrees_of_row, grid_of_row
 from shardwright.validation.training.training_table_columns import (
     TRAINING_TABLE,
     MemoryKind,
@@ -63,16 +62,6 @@ from shardwright.validation.training.training_table_columns import (
 
 _TUNED: Final = re.compile(r"\b(SFT|LoRA|PEFT)\b")
 _REQUIRED: Final = ("gpu_count", "seq_len", "micro_batch", "tp", "pp", "precision")
-
-
-@dataclass(frozen=True, slots=True)
-class _Degrees:
-    """Tensor, context, pipeline and data parallel degrees."""
-
-    tp: int
-    cp: int
-    pp: int
-    dp: int
 
 
 def to_training_run(
@@ -130,8 +119,8 @@ def _usable_run(published: TrainingMeasurement, *, facts: TableFacts, default: s
     runtime = _with_options(runtime, (*(f"{module}=on" for module in modules), *offload_options))
     model = row_model(row, config=row_facts.config)
     model = _trained(row, model=model, assumptions=assumptions)
-    degrees = _degrees(row)
-    grid = _grid(
+    degrees = degrees_of_row(row)
+    grid = grid_of_row(
         row,
         degrees=degrees,
         node=cluster.node.num_devices,
@@ -270,117 +259,6 @@ def _with_options(runtime: str, options: tuple[str, ...]) -> str:
         return load_runtime(" ".join([runtime, *options])).name
     except RuntimeModelError as error:
         raise UnusableRowError(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
-
-
-def _degrees(row: TrainingMeasurement) -> _Degrees:
-    """tp, cp, pp and dp of a row; an empty dp is the number of devices over the other degrees."""
-    tp, cp, pp, count = row.tp or 1, row.cp or 1, row.pp or 1, row.gpu_count or 0
-    dp = row.dp or count // (tp * cp * pp)
-    if dp < 1 or tp * cp * pp * dp != count:
-        raise UnusableRowError(
-            SkipReason.INCONSISTENT_CONFIGURATION,
-            f"tp {tp} x cp {cp} x pp {pp} x dp {dp} is not {count} devices",
-        )
-    return _Degrees(tp, cp, pp, dp)
-
-
-def _grid(
-    row: TrainingMeasurement,
-    *,
-    degrees: _Degrees,
-    node: int,
-    runtime: str,
-    offload_percent: int,
-    assumptions: list[str],
-) -> Grid:
-    """The strategy of a row as a grid.
-
-    Without a schedule cell it is 1F1B, interleaved with several chunks.
-    """
-    zero, shard = table_spellings.sharding(row.zero_stage_or_fsdp, node=node)
-    replicas = degrees.dp * degrees.cp
-    if (row.optimizer_instances or 1) > 1:
-        shard = replicas // (row.optimizer_instances or 1)
-    schedule = _schedule(row, pp=degrees.pp, assumptions=assumptions)
-    recompute, recompute_layers = _recompute(row, runtime=runtime, assumptions=assumptions)
-    vpp = row.vpp or (grid_schedule(schedule).chunks if schedule else 1)
-    if not schedule and row.vpp is None and degrees.pp > 1:
-        assumptions.append("vpp 1: the cell is empty, and the pipeline may have been interleaved")
-    first, last, layers = _stage_layers(row, pp=degrees.pp, vpp=vpp)
-    return Grid(
-        tp=degrees.tp,
-        sp=bool(row.sp) and degrees.tp > 1,
-        cp=degrees.cp,
-        ulysses=row.ulysses or 1,
-        ep=row.ep or 1,
-        etp=_expert_split(row, tp=degrees.tp, runtime=runtime, assumptions=assumptions),
-        dp=degrees.dp,
-        pp=degrees.pp,
-        vpp=vpp,
-        microbatch=row.micro_batch or 1,
-        zero=zero if replicas > 1 and shard != 1 else 0,
-        shard=shard if 1 < shard < replicas and zero else 0,
-        host=row.host_layers or 0,
-        offload=offload_percent,
-        recompute=recompute,
-        recompute_layers=recompute_layers,
-        schedule=schedule or ("interleaved-1f1b" if vpp > 1 else "1f1b"),
-        first=first,
-        last=last,
-        layers=layers,
-    )
-
-
-def _expert_split(
-    row: TrainingMeasurement, *, tp: int, runtime: str, assumptions: list[str]
-) -> int:
-    """Expert tensor parallel degree of the row, else the framework's default."""
-    if row.etp or tp == 1 or (row.ep or 1) == 1:
-        return row.etp or 1
-    etp = tp if load_runtime(runtime).experts_split_as_layers else 1
-    assumptions.append(f"etp {etp}: default of {runtime}")
-    return etp
-
-
-def _recompute(
-    row: TrainingMeasurement, *, runtime: str, assumptions: list[str]
-) -> tuple[Recompute, int]:
-    """(recompute mode, layers of each chunk; 0 = all) of the row, else the runtime's default."""
-    recompute = table_spellings.recompute(row.recompute)
-    if recompute is not None:
-        return recompute
-    default = load_runtime(runtime).default_recompute
-    assumptions.append(f"recompute {default}: default of {runtime}")
-    return Recompute(default), 0
-
-
-def _schedule(row: TrainingMeasurement, *, pp: int, assumptions: list[str]) -> str:
-    """Name of the row's schedule, empty for 1F1B; an interleaved schedule needs `vpp`."""
-    schedule = table_spellings.schedule(row.schedule) if pp > 1 else ""
-    if pp > 1 and row.schedule and not schedule:
-        assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")
-    if schedule == "interleaved-1f1b" and not row.vpp:
-        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "vpp")
-    return "" if schedule in ("1f1b", "interleaved-1f1b") else schedule
-
-
-def _stage_layers(
-    row: TrainingMeasurement, *, pp: int, vpp: int
-) -> tuple[int, int, tuple[int, ...]]:
-    """(layers of the first stage, of the last stage, of every stage or chunk).
-
-    Zeros and nothing for an even partition; every stage only where inner stages differ.
-    """
-    counts = row.stage_layers
-    if not counts or pp == 1 or len(set(counts)) == 1:
-        return 0, 0, ()
-    if vpp > 1 and len(counts) == pp * vpp:
-        return 0, 0, counts
-    if len(counts) != pp or not all(counts):
-        raise UnusableRowError(SkipReason.UNSUPPORTED_STRATEGY, f"layers of stages {counts}")
-    if len(set(counts[1:-1])) > 1:
-        return 0, 0, counts
-    return counts[0], counts[-1], ()
 
 
 def _job(row: TrainingMeasurement, *, samples: int) -> TrainingJob:

@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Facts
-from shardwright.cost.bounds.longest_path import jitter_factor
+from shardwright.cost.bounds.closed_form_arrays import ProblemNumbers
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.step.grid_bytes import reserve_factor
 from shardwright.cost.tables.optimizer_update_bytes import (
@@ -43,11 +43,11 @@ def _jitters(problem: Same[Problem], devices: tuple[int, ...]) -> FloatArray:
     return np.array([least_jitter(problem.value, number) for number in devices])
 
 
-def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
+def facts_of(problem: Problem, *, devices: int, capacity: float) -> ProblemNumbers:
     """Constants of the problem for the B0 kernel."""
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
     kinds = [i for i, b in enumerate(problem.model.blocks) if b.is_layer]
-    return Facts(
+    return ProblemNumbers(
         # Reserved bytes are whole, rounded down: less than one more byte still fits.
         capacity=capacity + 1.0,
         workspace=float(runtime.workspace_bytes),

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds.closed_form_arrays import Costs, Outer, Patterns, ProblemNumbers
 from shardwright.cost.bounds.closed_form_bounds import bound_members
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.mesh_table import lies_in_units
 from shardwright.cost.tables.pipeline_chunk_layout import block_facts
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
@@ -112,7 +112,7 @@ def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArra
         border[stride < units[tier]] = tier
         crosses_several |= (stride < units[tier]) & (pp * stride > units[tier])
     if crosses_several.any():
-        crosses_several &= lies_in_units(Rows(columns=mesh), units)[mesh_of]
+        crosses_several &= lies_in_units(DegreeRows(columns=mesh), units)[mesh_of]
     pipelines = {
         "pp": pp,
         "vpp": outer["vpp"],
@@ -134,7 +134,7 @@ def bound_all(
 
 
 def bound_with(
-    problem: Problem, prepared: Prepared, costs: Costs, facts: Facts
+    problem: Problem, prepared: Prepared, costs: Costs, facts: ProblemNumbers
 ) -> tuple[FloatArray, FloatArray]:
     """B0 of every member under given price tables and constants: seconds and bytes."""
     members = prepared.members

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds.closed_form_arrays import (
+    ChoiceArrays,
+    Costs,
+    Outer,
+    Patterns,
+    ProblemNumbers,
+)
 from shardwright.cost.bounds.closed_form_bounds import bound_members
 from shardwright.cost.bounds.longest_path import load_walk
 from shardwright.cost.kernels.measured_kernel_factors import tile_padding
@@ -96,10 +102,10 @@ def _load_events() -> None:
     )
 
 
-def _facts() -> Facts:
+def _facts() -> ProblemNumbers:
     """Constants of the B0 kernel with placeholder values of the right types."""
-    numbers: dict[str, Any] = dict.fromkeys(Facts._fields, 1.0)
-    return Facts(
+    numbers: dict[str, Any] = dict.fromkeys(ProblemNumbers._fields, 1.0)
+    return ProblemNumbers(
         **(
             numbers
             | dict.fromkeys(_SWITCHES, False)

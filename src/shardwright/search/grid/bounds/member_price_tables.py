@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.distinct_rows import distinct_rows
 from shardwright.cost.tables.grid_memory_choices import TableRows
 from shardwright.cost.tables.mesh_table import mesh_table
@@ -161,12 +161,12 @@ def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], Chun
 _MESH_ROW: Final = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
 
 
-def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+def _layer_rows(problem: Problem, members: Members) -> tuple[DegreeRows, IntArray]:
     """Distinct layer-table rows of the outers, and each outer's row."""
     outer, mesh = members.outers.columns, members.meshes.columns
     mesh_of = outer["mesh"]
     columns = {name: mesh[name][mesh_of] for name in _MESH_ROW}
-    inside = tensor_groups_inside(Rows(columns=mesh), island=problem.cluster.node.island)
+    inside = tensor_groups_inside(DegreeRows(columns=mesh), island=problem.cluster.node.island)
     columns["within"] = inside[mesh_of].astype(np.int64)
     if not has_experts(problem.model):
         columns |= {name: np.ones_like(mesh_of) for name in ("dp", "pp", "s_dp", "s_pp")}
@@ -180,10 +180,10 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
         "mbs": outer["mbs"],
     }
     distinct_rows_, place = distinct(columns)
-    return Rows(columns=distinct_rows_), place
+    return DegreeRows(columns=distinct_rows_), place
 
 
-def rows_of_meshes(problem: Problem, meshes: MeshRows) -> Rows:
+def rows_of_meshes(problem: Problem, meshes: MeshRows) -> DegreeRows:
     """Mesh-table rows: each mesh with the stream cut over tp, then, with experts, with copies.
 
     Ranks with copies of the stream hold other parts of the experts.
@@ -192,7 +192,7 @@ def rows_of_meshes(problem: Problem, meshes: MeshRows) -> Rows:
     columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
     ones = np.ones_like(columns["tp"])
     cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(meshes))
-    return Rows(
+    return DegreeRows(
         columns=columns
         | {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones}
     )
@@ -210,13 +210,13 @@ def row_of_mesh(problem: Problem, members: Members) -> IntArray:
     return row
 
 
-def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+def _mesh_rows(problem: Problem, members: Members) -> tuple[DegreeRows, IntArray]:
     """Mesh-table rows crossed with sharding group sizes; an illegal size stands for all holders."""
     rows, shards = (
         rows_of_meshes(problem, members.meshes),
         [int(s) for s in members.space.of("shard")],
     )
     columns = {name: np.repeat(column, len(shards)) for name, column in rows.columns.items()}
-    return Rows(columns=columns), legal_shards(
-        Rows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows))
+    return DegreeRows(columns=columns), legal_shards(
+        DegreeRows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows))
     )

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
@@ -88,14 +88,16 @@ def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) 
 def _cached_near_table(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
     """The table of nearest layers, computed once for each problem and set of rows."""
     return cached_table(
-        _near_table, problem, Rows(columns=rows), sets=len(modules), modules=modules
+        _near_table, problem, DegreeRows(columns=rows), sets=len(modules), modules=modules
     )
 
 
-def _near_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> NearLayers:
+def _near_table(problem: Problem, rows: DegreeRows, *, modules: tuple[Options, ...]) -> NearLayers:
     """Price layers with nested groups and sum their parts into one bound."""
     columns = rows.columns
-    table = layer_table(problem, Rows(columns=columns | _nested_strides(columns)), modules=modules)
+    table = layer_table(
+        problem, DegreeRows(columns=columns | _nested_strides(columns)), modules=modules
+    )
     # A bound needs no breakdown by part.
     parts = [
         part

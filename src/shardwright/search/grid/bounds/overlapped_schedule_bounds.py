@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
-from shardwright.cost.bounds.longest_path import jitter_factor
+from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.step.grid_bytes import StepBytes, reserve_factor
 from shardwright.cost.step.grid_seconds import StepCosts

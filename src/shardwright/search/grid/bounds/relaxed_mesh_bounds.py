@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
+from shardwright.cost.bounds.closed_form_arrays import Costs, ProblemNumbers
 from shardwright.cost.network.grid_process_groups import axes_of
 from shardwright.cost.tables.mesh_table import scale_waits, untimed_table
 from shardwright.cost.tables.table_cache import cached_table
@@ -212,6 +212,6 @@ def _without_sends(costs: Costs) -> Costs:
     return costs._replace(border=np.zeros_like(costs.border))
 
 
-def _without_update_time(facts: Facts) -> Facts:
+def _without_update_time(facts: ProblemNumbers) -> ProblemNumbers:
     """The problem's constants with optimizer updates that take no time."""
     return facts._replace(bandwidth=np.inf, host_rate=np.inf, left_rate=np.inf)

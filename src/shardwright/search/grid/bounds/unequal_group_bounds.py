@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import BY_MESH, Costs, Facts, Outer
+from shardwright.cost.bounds.closed_form_arrays import BY_MESH, Costs, Outer, ProblemNumbers
 from shardwright.cost.bounds.closed_form_bounds import bound_members
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.grid_seconds import StepCosts, step_costs
@@ -29,7 +29,9 @@ from shardwright.search.grid.members.axis_value_columns import first_of_each
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 
-def raise_by_lines(problem: Problem, prepared: Prepared, facts: Facts, seconds: FloatArray) -> None:
+def raise_by_lines(
+    problem: Problem, prepared: Prepared, facts: ProblemNumbers, seconds: FloatArray
+) -> None:
     """Raise the B0 `seconds` of each member in place to that of its slowest chain of devices."""
     lines = prepared.lines
     if lines is None:
@@ -97,7 +99,7 @@ def _raise_by_one_line(
     prepared: Prepared,
     rows: LineRows,
     costs: Costs,
-    facts: Facts,
+    facts: ProblemNumbers,
     pairs: _LineOuters,
     seconds: FloatArray,
 ) -> None:

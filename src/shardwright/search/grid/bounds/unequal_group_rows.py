@@ -13,7 +13,7 @@ from shardwright.collectives.groups.members_by_network_tier import lie_alike, sp
 from shardwright.cost.gradients.reduction_seconds import SumSpans
 from shardwright.cost.network.grid_process_groups import Network, axes_of, network_of, tokens_copied
 from shardwright.cost.network.pipeline_device_lines import INSIDE, OF_ULYSSES, Lines, distinct_lines
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.mesh_table import lies_in_units, mesh_table
 from shardwright.cost.tables.model_layer_table import layer_table, tensor_groups_inside
 from shardwright.cost.tables.table_cache import cached_table
@@ -113,7 +113,7 @@ def line_rows(
 def _groups_differ(mesh: Columns, tiers: tuple[Tier, ...], ulysses: tuple[int, ...]) -> BoolArray:
     """(meshes,) True where the groups of some axis differ in their network placement."""
     ones = np.ones_like(mesh["tp"])
-    rows = Rows(
+    rows = DegreeRows(
         columns={name: mesh[name] for name in _MESH}
         | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}
     )
@@ -177,8 +177,8 @@ def _layers(
         placement = pairs.below(
             axis, columns["ulysses"] if axis in OF_ULYSSES else np.zeros_like(outer_of)
         )
-        columns = Rows(columns=columns).where(axis, placement.T).columns
-    mesh_rows = Rows(columns={name: mesh[name][outer["mesh"][outer_of]] for name in _MESH})
+        columns = DegreeRows(columns=columns).where(axis, placement.T).columns
+    mesh_rows = DegreeRows(columns={name: mesh[name][outer["mesh"][outer_of]] for name in _MESH})
     columns["within"] = tensor_groups_inside(mesh_rows, island=problem.cluster.node.island).astype(
         np.int64
     )
@@ -192,7 +192,7 @@ def _layers(
         cached_table(
             layer_table,
             problem,
-            Rows(columns=distinct_rows | strides),
+            DegreeRows(columns=distinct_rows | strides),
             sets=len(modules),
             modules=modules,
         ),
@@ -220,7 +220,7 @@ def _meshes(
         "sp": key["sp"][pair_of]
     }
     ones = np.ones_like(pair_of)
-    rows = Rows(columns=columns | {"ulysses": ones, "gather": 0 * ones, "mbs": ones})
+    rows = DegreeRows(columns=columns | {"ulysses": ones, "gather": 0 * ones, "mbs": ones})
     wanted = np.tile(shards, len(first))
     shard = legal_shards(rows, wanted)
     return mesh_table(
@@ -229,7 +229,7 @@ def _meshes(
 
 
 def _gradient_spans(
-    problem: Problem, pairs: _OuterPlacements, rows: Rows, shard: IntArray
+    problem: Problem, pairs: _OuterPlacements, rows: DegreeRows, shard: IntArray
 ) -> tuple[SumSpans, SumSpans]:
     """Network spans of the groups that reduce dense gradients, and of those for expert gradients.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.members.axis_value_columns import distinct as distinct_rows
@@ -318,7 +318,7 @@ def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
     )
 
 
-def legal_shards(rows: Rows, wanted: IntArray) -> IntArray:
+def legal_shards(rows: DegreeRows, wanted: IntArray) -> IntArray:
     """(n,) sharding group size on each mesh: `wanted` if legal, else all holders."""
     holders = rows["cp"] * rows["dp"]
     inner = np.where(rows["s_cp"] < rows["s_dp"], rows["cp"], rows["dp"])

@@ -231,7 +231,7 @@ def _sharded_bytes(table: StageTable, sharers: StateSharers, rows: IntArray) -> 
     """
 
     def fact(name: str) -> FloatArray:
-        """(which, 1) a field of `Facts` for the rows."""
+        """(which, 1) a field of the choices for the rows."""
         return table.fact(name)[rows, None]
 
     pairs, replicas = table.pairs[rows], _sharding_replicas(table, sharers)[rows, None]

@@ -10,7 +10,7 @@ from shardwright.cost.gradients.synchronisation_table import KINDS, SyncTable
 from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.network.grid_process_groups import Axes, network_of
 from shardwright.cost.network.plan_process_groups import working_problem
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.mesh_table import shared_parameters
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.training_problem import Problem
@@ -24,7 +24,7 @@ def stage_rows(
     dp: IntArray | int = 1,
     ep: IntArray | int = 1,
     stride: IntArray | int = 1,
-) -> Rows:
+) -> DegreeRows:
     """Cost-table rows of stages, whose data-parallel members are `stride` devices apart.
 
     Args:
@@ -34,7 +34,7 @@ def stage_rows(
     columns = dict.fromkeys(("cp", "etp", "pp", "ulysses", "s_tp", "s_cp", "s_pp"), ones)
     columns |= {"tp": tp, "mbs": mbs, "ep": ones * ep, "dp": ones * dp, "s_dp": ones * stride}
     columns |= {"sp": (tp > 1).astype(np.int64) * sp, "gather": 0 * ones}
-    return Rows(columns=columns)
+    return DegreeRows(columns=columns)
 
 
 def with_full_nodes(pool_problem: Problem, *, set_size: int) -> Problem:
@@ -53,7 +53,7 @@ def with_full_nodes(pool_problem: Problem, *, set_size: int) -> Problem:
 
 def reductions_table(
     pool_problem: Problem,
-    rows: Rows,
+    rows: DegreeRows,
     shard: IntArray,
     *,
     parts: tuple[str, ...] = KINDS,

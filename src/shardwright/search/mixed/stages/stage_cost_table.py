@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Facts
+from shardwright.cost.bounds.closed_form_arrays import ProblemNumbers
 from shardwright.cost.network.plan_process_groups import group_problem
 from shardwright.cost.step.grid_bytes import again_bytes
 from shardwright.cost.tables.mesh_table import shared_parameters
@@ -102,7 +102,7 @@ class StageTable:
     still: FloatArray
     tied: bool
     end_bytes: FloatArray
-    facts: tuple[Facts, ...]
+    facts: tuple[ProblemNumbers, ...]
     zero: IntArray
     least: IntArray
     most: IntArray
@@ -123,7 +123,7 @@ class StageTable:
         return np.asarray(np.minimum(self.most, devices[self.pool] // self.size))
 
     def fact(self, name: str) -> FloatArray:
-        """(rows,) the field `name` of `Facts` of each row's pool."""
+        """(rows,) the field `name` of `ProblemNumbers` of each row's pool."""
         return np.array([getattr(facts, name) for facts in self.facts], dtype=np.float64)[self.pool]
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.network.grid_process_groups import Axes
 from shardwright.cost.network.plan_process_groups import group_problem
-from shardwright.cost.parallel_degree_columns import Rows
+from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.allowed_layer_cuts import part_block_counts
 from shardwright.search.mixed.stages.stage_cost_rows import (
@@ -157,7 +157,7 @@ def _part_seconds(
     problem: Problem,
     table: StageTable,
     pair: int,
-    rows: Rows,
+    rows: DegreeRows,
     shard: IntArray,
     *,
     parts: tuple[str, ...],

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_factor_of_nodes
+from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_nodes
 from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, part_block_counts

@@ -1,0 +1,4 @@
+"""Kernels of each kind of operator, with symbolic local sizes.
+
+Their seconds are in cost.kernels.
+"""
