@@ -105,7 +105,7 @@ def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasureme
                         *(device.gemm[i][1] for device in devices), strict=True
                     )
                 ),
-                _largest_sustained(devices, i),
+                max(device.gemm[i][2] for device in devices),  # ratio of long to short runs
             )
             for i, (dtype, _, _) in enumerate(one_device.gemm)
         ),
@@ -146,11 +146,6 @@ def progress_step(phase: str, total: int, progress: Progress | None) -> Callable
             progress(phase, done if total else 0, total)
 
     return step
-
-
-def _largest_sustained(devices: Sequence[KernelMeasurements], index: int) -> float:
-    """Largest ratio of long-run to short-run GEMM seconds of any device, for format `index`."""
-    return max(device.gemm[index][2] for device in devices)
 
 
 def _slowest_attention(measured_points: Sequence[AttentionPoint]) -> AttentionPoint:

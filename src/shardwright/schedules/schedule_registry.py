@@ -37,10 +37,7 @@ SCHEDULES: Final = Registry[Schedule](
 
 
 def schedule(name: str) -> Schedule:
-    """The pipeline schedule with the name `name`.
-
-    Raises StrategyError if there is none.
-    """
+    """Pipeline schedule registered as `name` (``1f1b``); StrategyError for an unknown name."""
     return SCHEDULES.load(name)
 
 

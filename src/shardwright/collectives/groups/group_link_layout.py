@@ -173,14 +173,13 @@ def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray
 def hop_seconds(layout: Layout, source: IntArray, target: IntArray) -> FloatArray:
     """Latency in seconds of each message: of the innermost tier with both ends in one unit."""
     tier = meeting_tier(layout, source, target)
-    seconds = np.array(layout.latency_s)[tier]
+    seconds: FloatArray = np.array(layout.latency_s)[tier]
     if layout.between is not None:
         outer, unit = tier == len(layout.unit_of) - 1, layout.unit_of[-2]
         seconds[outer] = np.array(layout.between.latency_s)[
             unit[source[outer]], unit[target[outer]]
         ]
-    hop: FloatArray = seconds
-    return hop
+    return seconds
 
 
 def link_seconds(

@@ -242,7 +242,7 @@ def _by_stride(
 def _points_below(
     unit: int, axes: list[tuple[FloatArray, FloatArray]], points: list[FloatArray]
 ) -> FloatArray:
-    """(n,) number of a group's members whose device number is less than `unit`.
+    """(n,) number of members whose device offset from the first is less than `unit`.
 
     Args:
         points: points[a] is the number of points of the axes before a.

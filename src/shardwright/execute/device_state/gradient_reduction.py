@@ -51,7 +51,7 @@ def gradient_groups(
 
 
 def dims_in_order(model: Model, key: Key) -> tuple[int, ...]:
-    """Numbers of a parameter's dims, sorted by dim name as in sum groups."""
+    """Numbers of a parameter's dims, sorted by dim name, the order of gradient boxes."""
     run, _, operator, name = key
     block = model.blocks[model.runs[run].block]
     extents = next(

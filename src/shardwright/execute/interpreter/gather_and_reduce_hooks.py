@@ -199,7 +199,11 @@ class BucketHooks(LayerHooks):
             yield from self.wait_for_sums()
         for bucket in adding:
             task = reduce_scatter_bucket(
-                self.device, bucket, self._local_gradients(bucket), precision=precision, level=2
+                self.device,
+                bucket,
+                bucket_gradients(self.views[bucket.number], precision),
+                precision=precision,
+                level=2,
             )
             if bucket.copies:  # who sums sends to duplicates, which is no request of a group
                 self._add(bucket, (yield from task))
@@ -208,7 +212,10 @@ class BucketHooks(LayerHooks):
         for bucket in closing:
             self.running_sums[bucket.number] = yield from begin_side_task(
                 owned_gradient(
-                    self.device, bucket, self._local_gradients(bucket), precision=precision
+                    self.device,
+                    bucket,
+                    bucket_gradients(self.views[bucket.number], precision),
+                    precision=precision,
                 )
             )
         drop_gradients({b.number for b in adding}, self.views)
@@ -236,10 +243,6 @@ class BucketHooks(LayerHooks):
         """Add a reduced piece to the bucket's gradient, over the microbatches so far."""
         sum_so_far = self.gradient_sums.get(bucket.number)
         self.gradient_sums[bucket.number] = piece if sum_so_far is None else sum_so_far.add_(piece)
-
-    def _local_gradients(self, bucket: Bucket) -> torch.Tensor:
-        """The device's own gradients of a bucket, in the format in which they are sent."""
-        return bucket_gradients(self.views[bucket.number], self.store.precision)
 
     def _buckets_of_pass(self, node: StageNode, kind: TaskKind) -> tuple[Bucket, ...]:
         """The device's buckets that hold parameters a pass of a layer needs."""

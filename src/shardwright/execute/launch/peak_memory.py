@@ -67,7 +67,7 @@ def watch_memory(on: torch.device) -> Iterator[PeakMemory]:
     first = allocated_bytes() if allocated_bytes is not None else 0
 
     def watch(allocated_bytes: Callable[[], int]) -> None:
-        """Sample allocated bytes until the end of the run, and keep the maximum's growth."""
+        """Sample the allocated bytes until the end, and keep their largest growth."""
         while not ended.wait(EVERY_S):
             peak.most = max(peak.most, allocated_bytes() - first)
 

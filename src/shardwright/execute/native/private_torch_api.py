@@ -214,7 +214,7 @@ def _wrap_method(
 
 
 def is_sharded(runtime: Any, chunk: int) -> bool:
-    """True if FSDP2 shards a chunk of the rank."""
+    """True if FSDP2 shards the parameters of this rank's pipeline chunk."""
     return isinstance(_stage(runtime, chunk).submod, FSDPModule)
 
 

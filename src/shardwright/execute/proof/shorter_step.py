@@ -151,7 +151,7 @@ def _with_half_the_microbatches(model: Model, job: TrainingJob, plan: Plan) -> M
 
 
 def _if_valid(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
-    """Return the three if the plan is valid for them and its orders do not deadlock; else None."""
+    """Return (model, job, plan) if the plan is valid and its orders do not deadlock; else None."""
     try:
         require_valid(plan, model=model, global_batch=job.global_batch)
         edges = [
