@@ -60,11 +60,7 @@ def frozen_shard_bytes(problem: Problem) -> float:
 
 
 def narrow_copies(problem: Problem) -> float:
-    """Bytes of a parameter's kept 8- or 4-bit copies, less the 16 bits that they replace.
-
-    Below ZeRO-3; beyond (or below) its 16 bits.
-
-    Below ZeRO-3.
+    """Bytes below ZeRO-3 of a parameter's kept 8- or 4-bit copies, less 16-bit ones replaced.
 
     Transformer Engine keeps quantised weights from one microbatch to the next, in as many forms as
     GEMMs need; where the runtime keeps parameters in 8 bits there are no others. Others quantise a
@@ -85,9 +81,7 @@ def narrow_copies(problem: Problem) -> float:
 
 
 def own_gradient_bytes(problem: Problem) -> int:
-    """Bytes of a parameter's own gradient beside the copy that gradients accumulate in.
-
-    0 = the copy is the only one.
+    """Bytes of a parameter's gradient beside its accumulated copy (`main_grad_copy`); else 0.
 
     From ZeRO-2 on gradients are freed when they are reduced. Source: `Runtime.main_grad_copy`.
     """
