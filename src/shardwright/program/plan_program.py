@@ -118,10 +118,7 @@ class Templates:
 
 
 def templates_of(columns: dict[str, IntArray]) -> tuple[Templates, IntArray]:
-    """The distinct templates among the tasks' `columns`, and each task's template index.
-
-    `columns` have one entry a task.
-    """
+    """The distinct rows of the tasks' `columns` as templates, and each task's template index."""
     code = np.zeros(len(columns["kind"]), dtype=np.int64)
     code_limit = 2**62
     for name in Templates.__slots__:
@@ -163,7 +160,7 @@ class Posts:
 
 
 def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceClass, ...]) -> Posts:
-    """Number the posts of `classes`: each class in each of its stages."""
+    """Number each (device class, stage of the class), called a post, with tables to look it up."""
     first_stage = np.cumsum([0, *(len(lane) for lane in stages)]).astype(np.int64)
     table = np.array(
         [(k, *place) for k, device_class in enumerate(classes) for place in device_class.families],

@@ -127,11 +127,11 @@ class StepTrace:
 
     @property
     def actions(self) -> frozenset[tuple[int, str, int, int, int, int]]:
-        """Every action that some device runs."""
+        """Every action (device, kind, lane, chunk, microbatch, slice) that some device runs."""
         return frozenset(span.action for span in self.spans if span.kind in ACTIONS)
 
     def from_s(self, zero: float) -> StepTrace:
-        """The trace with times counted from `zero` seconds on; `zero_s` stays."""
+        """The trace with its spans and memory samples `zero` seconds earlier; `zero_s` stays."""
         return replace(
             self,
             spans=tuple(

@@ -71,7 +71,7 @@ class Placing(Protocol):
         ...
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies of tokens on a device in all."""
+        """Routed token copies that one device's experts work on, before imbalance."""
         ...
 
     def served_tokens(self, length: int) -> Size:
@@ -82,7 +82,7 @@ class Placing(Protocol):
         ...
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """Size, in routed copies, of the all-to-all that sends a device's tokens to experts.
+        """Routed copies in the all-to-all that sends one device's tokens to their experts.
 
         The full buffer: the larger of what it sends and receives.
         """
@@ -115,10 +115,7 @@ class Placing(Protocol):
         ...
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys a device passes on in each hop of the ring.
-
-        One entry where every hop carries as many, else one for each hop in order.
-        """
+        """Tokens whose keys a device passes on in each ring hop; one entry if all are equal."""
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
@@ -161,7 +158,7 @@ class Placing(Protocol):
 
 
 def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:
-    """The tensor dim that a cut means for `operator`: WIDTH is the operator's own width dim."""
+    """The dim that a cut divides: the operator's own width dim for WIDTH, else `cut_dim`."""
     return operator.width() if cut_dim is Dim.WIDTH else cut_dim
 
 
