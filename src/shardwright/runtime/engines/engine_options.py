@@ -197,7 +197,7 @@ def option_settings(link: str, flags: Mapping[str, str]) -> tuple[EngineSetting,
 def word_setting(
     option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]
 ) -> EngineSetting:
-    """Declare an engine's option with a few words, each with the fields that it changes.
+    """Declare an engine's option with a set of words; `values` gives each word's `Engine` fields.
 
     In the keyword of a word ``_`` stands for ``-``.
     """

@@ -23,7 +23,7 @@ _BYTES: Final = {NumberFormat.FP8: 1.0, NumberFormat.NVFP4: 0.5}
 
 
 def with_benchmark_sizes(problem: ServingProblem, worker: Worker) -> Engine:
-    """The problem's engine with `token_budget` and `max_sequences` as trtllm-bench sets them.
+    """The engine with trtllm-bench's `token_budget` and `max_sequences`, if it is so tuned.
 
     n = CACHE_SHARE x (memory of all devices - parameters x their bytes) / (bytes of a token's keys
     and values x mean prompt and answer) requests fill the cache, at most 4,096 for all stages. They

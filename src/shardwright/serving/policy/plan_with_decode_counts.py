@@ -92,7 +92,7 @@ from shardwright.serving.policy.vllm_scheduler import admit_mixed
 def plan_folded(
     state: SchedulerState, steady: SteadyDecode, rank: int, slot: int, under_way: int, counted: bool
 ) -> int:
-    """Plan a rank's next iteration, with counts where possible; return the number of requests.
+    """Plan a rank's next iteration, from decode counts if possible; return its requests' number.
 
     Args:
         under_way: a slot whose iteration has not ended; NONE = no such slot.
@@ -126,7 +126,7 @@ def note_prompts_of_rank(state: SchedulerState, steady: SteadyDecode, rank: int)
 
 @inner
 def can_plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int) -> bool:
-    """True if the next iteration can be planned from the counts alone.
+    """True if decode counts and one prompt part make the next iteration, without preemption.
 
     All members get a token, and a partly computed prompt its next part, without a preemption, and
     no rule has to read requests one by one.

@@ -50,7 +50,7 @@ from shardwright.serving.policy.tensorrt_llm_scheduler import longest_blocks, pr
 
 @inner
 def delays_prompts(state: SchedulerState) -> bool:
-    """True if the settings ever delay prompts."""
+    """True if the settings let prompts wait to balance the ranks or to fill a batch."""
     return bool(state.settings[WAIT_ITERATIONS] > 0 or state.settings[BALANCE_ITERATIONS] > 0)
 
 

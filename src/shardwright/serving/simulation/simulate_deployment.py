@@ -119,7 +119,7 @@ def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: in
 
 
 def fleet_of(problem: ServingProblem, pool: WorkerPool, *, blocks: int) -> Fleet:
-    """The fleet of a pool's workers, with scheduler, ranks and draft acceptance.
+    """Convert a worker pool to a simulated fleet: scheduler, data-parallel ranks, acceptance.
 
     The engine of `problem` is that of `problem_on_worker`.
     """
@@ -162,5 +162,5 @@ def _tier_of_deployment(cluster: Cluster, devices: int) -> tuple[float, float]:
 
 
 def _rank_devices(worker: Worker) -> int:
-    """Number of devices that hold parts of one request's cache."""
+    """Number of devices (tp x cp x pp) that hold parts of one request's cache."""
     return worker.tp * worker.cp * worker.pp
