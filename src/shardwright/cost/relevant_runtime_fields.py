@@ -182,14 +182,14 @@ def _with_fixed_fields(
 
 @lru_cache(maxsize=256)
 def _on_one_node(problem: Same[Problem]) -> Problem:
-    """The problem of one sample on the first node (cached)."""
+    """The problem with global batch 1 on the first node, one object for equals (cached)."""
     cluster, job = problem.value.cluster, problem.value.job
     one_node = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
     return one_of_equals(replace(problem.value, cluster=one_node, job=replace(job, global_batch=1)))
 
 
 def on_one_node(problem: Problem) -> Problem:
-    """The problem with a batch of one and only the first node: same kernel costs, fewer keys.
+    """The problem with global batch 1 on the first node: a common key for caches of block costs.
 
     The same object for problems that differ in nothing else, as values cached for problems are
     cached by identity.

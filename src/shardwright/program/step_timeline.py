@@ -194,7 +194,7 @@ def merged_trace(parts: Sequence[StepTrace]) -> StepTrace:
 
 
 def _zeros_on_one_clock(parts: Sequence[StepTrace]) -> list[float]:
-    """The zero of each rank's trace on one clock, in seconds."""
+    """Zeros of the ranks' traces; aligned at the last all-reduce's end if clocks contradict it."""
     last_reductions = [
         [s for s in part.spans if s.kind == "all_reduce" and s.within == "STEP"] for part in parts
     ]

@@ -405,7 +405,7 @@ def default_options(runtime: Runtime) -> Options:
 
 
 def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
-    """Values of each option that `runtime` can run, in the order of the vocabulary."""
+    """{option: values that `runtime` can run}, options in the order of the vocabulary."""
     names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
     return {
         name: tuple(offer.value for offer in runtime.offers if offer.option == name)

@@ -146,7 +146,7 @@ def _waits_by_cause(
 
 
 def _last_predecessors(program: Program, klass: IntArray, finish: IntArray) -> IntArray:
-    """(tasks,) predecessor of each task that finishes last, or -1.
+    """(tasks,) the task that each waits for longest, its stream's previous task too; -1 = none.
 
     The task before it on its stream is a predecessor too.
     """

@@ -162,8 +162,6 @@ def _fill_sync(
     """Fill in seconds of each rank's own-chunk reduction and gathers; return those of chunk 0.
 
     Returns the reduction and the gather of chunk 0, in seconds.
-
-    Returns the reduction and the gather of chunk 0, in seconds.
     """
     at_end = not (zero >= 2 and facts["every_microbatch"])
     gathers = zero == 1 or zero == 2

@@ -132,8 +132,6 @@ def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) peak tensor bytes of each rank: states, activations in flight, logits, temporaries.
 
     Tensors that live through the step, activations in flight, logits and the largest temporary.
-
-    Tensors that live through the step, activations in flight, logits and the largest temporary.
     """
     total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
     for _, values in costs.static_bytes:

@@ -58,9 +58,7 @@ def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
 def launches(
     work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime
 ) -> FloatArray:
-    """Number of kernels that the host launches for `work`.
-
-    One; for experts one for each local expert; one more that quantises the operand of a GEMM.
+    """Number of kernels that the host launches for `work`: one, or one a local expert, and casts.
 
     Forward quantises the input, the input gradient the output's gradient; the weight gradient finds
     both. Weights are quantised once a step. All experts' operands are quantised by one call, and so
@@ -109,7 +107,7 @@ def further_launches(
 
 
 def _quantises(work: BlockWork, machine: Machine) -> bool:
-    """True if an operand of the GEMM is quantised for it."""
+    """True if a forward or input-gradient GEMM needs a kernel that quantises an operand."""
     product = work.kernel in (KernelKind.GEMM, KernelKind.GROUPED_GEMM)
     return product and machine.compute.bits < machine.half_bits and work.phase is not Phase.W
 
@@ -236,9 +234,7 @@ def _synchronises(move: Move) -> bool:
 
 
 def segments(program: BlockProgram) -> dict[tuple[str, bool], int]:
-    """Segment of each operator's kernels: number of tensor-parallel collectives before them.
-
-    Forward (True) and backward; collectives of the same pass.
+    """By (operator, forward): number of tensor-parallel collectives of the pass before its kernels.
 
     Kernels behind the last collective of a pass are in the first segment of the next layer.
     Backward takes the operators the other way round, an operator's two gradients together.
@@ -308,8 +304,6 @@ class PairedLayer:
 
 def exposed_traffic(compute: FloatArray, moved: FloatArray) -> FloatArray:
     """Seconds of expert traffic that another microbatch's kernels beside it do not hide.
-
-    `moved` seconds of traffic, `compute` seconds of kernels.
 
     `moved` seconds of traffic, `compute` seconds of kernels.
 

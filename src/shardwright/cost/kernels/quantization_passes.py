@@ -85,8 +85,6 @@ def needs_transposes(machine: Machine) -> bool:
 
     They take both operands along the sum only.
 
-    They take both operands along the sum only.
-
     Source: Transformer Engine, pytorch/utils.py (`is_non_tn_fp8_gemm_supported`, read): compute
     capabilities 10 and 11 take any layout. Other vendors' units are taken for Hopper's (assumed).
     """
@@ -170,7 +168,7 @@ def quantise_kernels(machine: Machine) -> int:
 
 
 def joins_operands(machine: Machine) -> bool:
-    """True if one kernel quantises the operands of all local experts.
+    """True if one kernel quantises all local experts' operands: under 8-bit delayed scaling.
 
     Under one scale a tensor that is known before.
 

@@ -168,7 +168,7 @@ def _members_of_shard(kind: str, shard: int, holders: int, members: int) -> int:
 
 
 def expert_shard(shard: int, *, holders: int, edp: int) -> int:
-    """Members of a sharding group of experts, given the members of one of dense parameters.
+    """Members of an expert sharding group: gcd of (`shard` x `edp` / `holders`) and `edp`.
 
     `edp` devices hold an expert, `holders` a dense parameter, whose sharding groups have `shard`
     members.
@@ -199,7 +199,7 @@ def _most_below(
 
 
 def _parts_lie_alike(part: IntArray, whole: IntArray) -> bool:
-    """True if parts of groups that lie the same way lie the same way themselves.
+    """True if groups whose wholes have equal placement rows also have equal rows of their parts.
 
     Else a plan, which folds devices by the whole groups, may price any of the parts.
     """

@@ -32,7 +32,7 @@ class CommunicationShare:
 
 
 def communication_share(problem: Problem) -> CommunicationShare:
-    """Share of the device that the runtime reserves for communication.
+    """Share of multiprocessors that the runtime reserves for communication, else DISPATCH_SHARE.
 
     DeepEP's default where it reserves nothing.
     """

@@ -204,7 +204,7 @@ def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> f
 
 
 def product_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds that an action spends in GEMMs and attention, without recomputed ones.
+    """Seconds that an F, B, I or W action spends in GEMMs and attention; recompute left out.
 
     A weight gradient's action is all GEMMs.
     """
@@ -217,7 +217,7 @@ def product_seconds(step: StepCosts, kind: TaskKind) -> float:
 
 
 def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in which its kernels wait for communication.
+    """Seconds of an F, B or I action that its kernels wait for communication; else 0.
 
     Of a whole backward, all in the input gradient.
     """
@@ -308,8 +308,6 @@ def action_seconds_table(costs: StageCosts) -> ActionSeconds:
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
     """Seconds of a device class's gradient norm, optimizer updates and end gathers.
-
-    The norm of all gradients once, then the update and its gathers, stage by stage.
 
     The norm of all gradients once, then the update and its gathers, stage by stage.
     """

@@ -52,7 +52,7 @@ def block_table(
     wait_s: float = 0.0,
     host_rate: float = inf,
 ) -> BlockTable:
-    """Seconds and bytes of `program` for every row of degrees; see `block_tables`."""
+    """Seconds and bytes of one lowered block for every row of degrees, under one runtime."""
     single_variant = ((program.saved, runtime),)
     common: dict[str, Any] = {
         "machine": machine,

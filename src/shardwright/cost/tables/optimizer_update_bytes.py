@@ -27,9 +27,6 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
 
     The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
     parameter.
-
-    The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
-    parameter.
     """
     runtime = problem.runtime
     scaled = (holders > 1) & runtime.scales_gradients
@@ -38,7 +35,7 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
 
 
 def shard_bytes(problem: Problem) -> float:
-    """Bytes of a ZeRO-3 parameter shard's element on the device, beside the master copy.
+    """Bytes of a ZeRO-3 parameter shard's element on the device, beside the optimizer's master.
 
     The optimizer's master copy.
     """

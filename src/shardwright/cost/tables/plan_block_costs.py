@@ -199,8 +199,6 @@ def _row_on_device(
 
     Devices are counted from the stage's first.
 
-    Devices are counted from the stage's first.
-
     Equal blocks of a stage, and of stages that are alike, are priced once.
 
     Args:

@@ -86,10 +86,7 @@ def transfer_bandwidth(problem: Problem, how: ActivationPolicy) -> float:
 
 
 def named_operators(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
-    """Names of the operators of a block that a keep line selects.
-
-    By name, by class, or as ``class.name``.
-    """
+    """Names of operators that a keep line selects: by name, class, ``class.name`` or ``full``."""
     return {
         o.name
         for o in operators

@@ -104,7 +104,7 @@ class Structure:
         return _extent_part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed token copies that one device's experts work on: topk times its tokens.
+        """Routed copies that one device's experts work on: topk x tokens, x ``etp`` if routed.
 
         topk of each token in its share of the expert-parallel group.
 
@@ -117,7 +117,7 @@ class Structure:
         return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that one device's experts serve.
+        """Tokens that one device's experts serve: of all ``ep`` x ``etp`` members if routed.
 
         Those of its expert-parallel group, or its own where the experts are cut like the MLP.
         """
@@ -165,7 +165,7 @@ class Structure:
         return ()
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """Axes along which devices hold the same parameter and sum its gradient.
+        """Axes besides dp and cp along which devices hold the same parameter and sum its gradient.
 
         tp for a norm's gain where tp cuts tokens, and the axis that cuts the product for a bias.
         See `Placing.summed_along`.

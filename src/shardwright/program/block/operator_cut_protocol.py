@@ -75,7 +75,7 @@ class Placing(Protocol):
         ...
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that a device's experts serve, its own and those of other devices.
+        """Tokens that a device's experts serve: its own and those that other devices send.
 
         Of sequences of `length` positions.
         """
@@ -89,15 +89,15 @@ class Placing(Protocol):
         ...
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies of all devices that share experts with this device."""
+        """Routed copies that all devices with parts of the same experts (``etp``) work on."""
         ...
 
     def coset_tokens(self, length: int) -> Size:
-        """Tokens that all devices which share experts with this device route together."""
+        """Tokens that all devices which jointly hold every expert (``ep`` x ``etp``) route."""
         ...
 
     def coset(self) -> tuple[int, ...]:
-        """Devices that share experts with this device; empty = axis ``coset``."""
+        """Devices that jointly hold every expert for the same tokens; empty = axis ``coset``."""
         ...
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
@@ -108,10 +108,7 @@ class Placing(Protocol):
         ...
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices between which tokens travel to experts, and devices that share experts.
-
-        Empty = axes ``ep`` and ``etp``.
-        """
+        """(devices with other experts, with other parts of the same experts); empty = ep, etp."""
         ...
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
@@ -119,10 +116,7 @@ class Placing(Protocol):
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Devices that differ only in their part of `dim` of `operator`.
-
-        Empty = an axis names them.
-        """
+        """Devices that differ from this one only in their part of `dim`; empty = an axis."""
         ...
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:

@@ -136,7 +136,7 @@ def shared_cotangent_routes(
 def _part_of_device(
     cells: StageCells, operator: Operator, device: int, extent: Extent, runs: int
 ) -> Interval:
-    """A device's part of the extent's dim, as runs of the finer list of `runs`."""
+    """(low, high) of `runs` equal runs of the extent's dim that a device's part of it covers."""
     operator_runs = reference_runs(operator, extent.dim)
     low, high = covered_runs(
         cut_dims(cells.cells[operator.klass][device], operator).get(extent.dim, ()),

@@ -188,7 +188,7 @@ def rooted_act(
 
 
 def message_loads(component: Component, flows: Sequence[Flow]) -> tuple[Load, Load, int]:
-    """(sent, received, island-crossing) elements of flows that are messages."""
+    """Elements sent and received by device, and number of elements that cross islands, of flows."""
     sent: Load = {}
     received: Load = {}
     crossing = 0

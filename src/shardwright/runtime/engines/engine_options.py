@@ -190,7 +190,7 @@ def option_setting(option: str, flag: str, link: str, *, checked: bool = True) -
 
 
 def option_settings(link: str, flags: Mapping[str, str]) -> tuple[EngineSetting, ...]:
-    """Declare several options of an engine from one source link; see `option_setting`."""
+    """Declare engine options, as {option: launch flag}, that one source link states."""
     return tuple(option_setting(option, flag, link) for option, flag in flags.items())
 
 

@@ -106,7 +106,7 @@ def _pool(role: WorkerRole, text: str) -> WorkerPool:
 
 
 def parse_worker(text: str, *, role: WorkerRole = WorkerRole.AGGREGATED) -> Worker:
-    """Parse the words of one worker; see `parse_deployment`."""
+    """Parse words such as ``tp8`` and ``name=value`` to a worker; StrategyError if not legal."""
     fields: dict[str, Any] = {}
     options: dict[str, str] = {}
     if not text.split():

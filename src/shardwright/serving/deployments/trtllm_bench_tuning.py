@@ -67,7 +67,7 @@ def with_benchmark_sizes(problem: ServingProblem, worker: Worker) -> Engine:
 
 
 def _requests_in_cache(problem: ServingProblem, worker: Worker, *, tokens: float) -> float:
-    """Number of requests of `tokens` tokens each that fill a worker's cache."""
+    """Requests of `tokens` tokens that fill a worker's cache, by trtllm-bench's own formula."""
     model, precision = problem.model, problem.job.precision
     ranks = worker.tp * worker.dpa
     weights = {precision.experts.weights, precision.mlp.weights} & {*_BYTES}

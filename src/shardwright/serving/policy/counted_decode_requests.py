@@ -154,7 +154,7 @@ def remaining_tokens(steady: SteadyDecode, rank: int) -> int:
 
 @inner
 def order_ends(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
-    """Fill `state.ends` with the members in the order of their ends, as `sort_ends` does."""
+    """Fill `state.ends` with (steps left, tokens held at the end) of the members, soonest first."""
     num_steps, count = steady.ends.shape[1], 0
     step, members = steady.ranks[rank, STEP], steady.ranks[rank, MEMBERS]
     steps_left = 0

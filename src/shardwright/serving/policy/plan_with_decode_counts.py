@@ -215,7 +215,7 @@ def plan_counted_prompts(state: SchedulerState, steady: SteadyDecode, rank: int)
 def join_finished_prompts(
     state: SchedulerState, steady: SteadyDecode, rank: int, slot: int
 ) -> None:
-    """Count the requests whose prompt ends in a slot's iteration as members from the next step."""
+    """Count requests whose prompt a slot's iteration ends as decode members; note a partial one."""
     for entry in range(state.batch_size[rank, slot]):
         request = state.batch[rank, slot, entry, ENTRY]
         if not state.batch[rank, slot, entry, SAMPLED]:
@@ -227,7 +227,7 @@ def join_finished_prompts(
 
 @inner
 def pop_ended_members(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> int:
-    """Remove the members whose last token was in a slot's iteration; return the first of them.
+    """Remove members whose last token a slot's iteration gave; return them as a linked list.
 
     They are in order, linked by NEXT.
     """

@@ -140,7 +140,7 @@ def may_add_prompts(state: SchedulerState, rank: int) -> bool:
 
 @inner
 def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
-    """Add prompts to the next iteration; return the number of requests added.
+    """Add the cut prompt's next part and waiting prompts to the iteration; return their number.
 
     Args:
         expected: see `all_expected_tokens`.

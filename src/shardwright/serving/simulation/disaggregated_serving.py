@@ -297,7 +297,7 @@ def _next_end(simulation: ServingSimulation) -> float:
 
 
 def _earliest_end_after(simulation: ServingSimulation, begin: float) -> float:
-    """Time before which no iteration ends that begins at `begin`; inf if all workers are busy."""
+    """Next instant after `begin` if a worker is idle; inf if all are busy (a bound on ends)."""
     return nextafter(begin, inf) if simulation.run.numbers[IDLE] else inf
 
 

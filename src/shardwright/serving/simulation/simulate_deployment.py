@@ -30,7 +30,7 @@ from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRe
 def simulate_job(
     problem: ServingProblem, deployment: Deployment, *, blocks: tuple[int, ...]
 ) -> tuple[Requests, ServedRequests]:
-    """Draw a job's requests and simulate them on a deployment; return both.
+    """Draw requests and simulate them; twice for a closed loop, to spread its first arrivals.
 
     The first requests of a closed loop without a burst arrive spread over the mean time of a
     request in a run with a burst.
