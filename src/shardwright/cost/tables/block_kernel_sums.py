@@ -289,7 +289,7 @@ class CachedBlockSums:
     def __init__(self) -> None:
         self._known: tuple[IntArray, BlockSums] | None = None
 
-    def of(self, met: DistinctDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
+    def for_rows(self, met: DistinctDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
         """Kernel sums of all rows `met`; call `make` only for degrees not cached.
 
         Args:

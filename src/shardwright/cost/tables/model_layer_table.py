@@ -111,7 +111,7 @@ def layer_table(
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
-                sums=lowered.sums.of(
+                sums=lowered.sums.for_rows(
                     shared_values.met,
                     partial(_kernel_sums_of_rows, lowered, local, machine=machine),
                 ),

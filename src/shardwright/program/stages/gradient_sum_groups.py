@@ -85,7 +85,7 @@ def sum_groups(
     Source: zoo section 4, rules 1-4 and 6.
     """
     cells = _Cells(shares, total)
-    computed = [(share.device, cells.of(share.work)) for share in shares]
+    computed = [(share.device, cells.cells_of_work(share.work)) for share in shares]
     boxes_of_groups: dict[tuple[tuple[Group, ...], tuple[Group, ...]], list[Box]] = {}
     for boxes, places in _atoms_and_shares(shares):
         classes = _classes_by_contribution(
@@ -143,9 +143,9 @@ class _Cells:
             for use, boxes_of_use in boxes.items()
         }
         self._cells_of_work: dict[Work, frozenset[_Cell]] = {}
-        self.total = None if total is None else self.of(total)
+        self.total = None if total is None else self.cells_of_work(total)
 
-    def of(self, work: Work) -> frozenset[_Cell]:
+    def cells_of_work(self, work: Work) -> frozenset[_Cell]:
         """The cells (use, tick of each dim) that some work covers (cached)."""
         if work not in self._cells_of_work:
             self._cells_of_work[work] = frozenset(

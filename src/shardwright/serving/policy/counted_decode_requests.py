@@ -87,7 +87,7 @@ class SteadyDecode(NamedTuple):
 def new_steady_decode(
     state: SchedulerState, windows: IntArray, *, longest_answer: int
 ) -> SteadyDecode:
-    """Create the counts of all ranks, without members.
+    """Create the decode counts of all ranks, with no request counted.
 
     Args:
         longest_answer: tokens of the longest answer.

@@ -72,7 +72,7 @@ def longest_blocks(state: SchedulerState, request: int) -> int:
 
 @inner
 def reserve_promised(state: SchedulerState, rank: int, request: int) -> None:
-    """Reserve the blocks that a request may still need, where admission is by whole answers."""
+    """Reserve the blocks of a request's whole longest answer that it lacks, if so admitted."""
     if state.settings[ADMISSION] != OF_WHOLE:
         return
     still_needed = max(0, longest_blocks(state, request) - state.requests[request, HELD])

@@ -88,7 +88,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             head += seconds
             continue
         base += seconds
-        core = _ContextCost.of(block, problem, worker, machine)
+        core = _ContextCost.for_block(block, problem, worker, machine)
         start += count * core.state(sequences)
         prompts += count * prompt_factor * core.prompts(lengths)
         for window, (constant_s, per_token) in core.decoding(sequences).items():
@@ -259,7 +259,9 @@ class _ContextCost:
     library: str
 
     @staticmethod
-    def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _ContextCost:
+    def for_block(
+        block: Block, problem: ServingProblem, worker: Worker, machine: Machine
+    ) -> _ContextCost:
         """Create the attention and state costs of a block, which grow with context, on a worker."""
         return _ContextCost(
             block=block,
