@@ -282,7 +282,7 @@ def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
 
 
 def _volume(move: Move, local: Degrees) -> FloatArray:
-    """(t,) bytes that a collective moves."""
+    """(t,) bytes that a collective moves: the sum of the move's symbolic volumes."""
     return np.asarray(sum(evaluate(size, local) for size in move.volume), dtype=np.float64)
 
 

@@ -101,7 +101,7 @@ class Placing(Protocol):
         ...
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the devices of an attention core's group hold together.
+        """Tokens whose keys an attention core's group holds together, over all text stretches.
 
         Of stretches of these lengths.
         """

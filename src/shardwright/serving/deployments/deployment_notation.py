@@ -55,7 +55,7 @@ def print_worker(worker: Worker) -> str:
 
 
 def parse_deployment(text: str) -> Deployment:
-    """Parse the text of a serving deployment.
+    """Parse worker pools, such as ``prefill 2x(tp8) decode 4x(tp4)``, to a deployment.
 
     Raises:
         StrategyError: an unknown word or number, a degree that does not fit the others, or roles
