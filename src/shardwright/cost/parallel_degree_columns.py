@@ -29,7 +29,7 @@ class DegreeRows:
         return self.columns[name]
 
     def lying(self, axis: str) -> tuple[IntArray, ...]:
-        """Most members of a group along an axis in a unit of each tier but the last.
+        """(n,) most members of an axis's groups in one unit, by tier but the last; may be empty.
 
         Empty where strides say how the groups lie.
         """
@@ -39,10 +39,7 @@ class DegreeRows:
         return tuple(most_members)
 
     def where(self, axis: str, below: Iterable[IntArray]) -> DegreeRows:
-        """The rows with columns for how their groups along an axis lie in the network.
-
-        `below`: (n,) for each tier but the last.
-        """
+        """The rows plus (n,) columns: most members of an axis's groups in a unit, by tier."""
         return DegreeRows(
             columns=self.columns
             | {f"{axis} below {tier}": count for tier, count in enumerate(below)}

@@ -126,7 +126,7 @@ def block_problem(problem: Problem, block: Block) -> Problem:
 @lru_cache(maxsize=4096)
 def _block_problem(problem: Same[Problem], block: Same[Block]) -> Problem:
     """The problem reduced to the runtime fields that a block's cost depends on (cached)."""
-    return _ignoring(problem, _of_block(block), narrow=_is_narrow(problem.value))
+    return _with_fixed_fields(problem, _irrelevant_fields(block), narrow=_is_narrow(problem.value))
 
 
 def sums_problem(problem: Problem) -> Problem:
@@ -134,7 +134,7 @@ def sums_problem(problem: Problem) -> Problem:
 
     Parameter all-gather too.
     """
-    return _ignoring(Same(problem), tuple(BESIDE_SUMS.items()), narrow=_is_narrow(problem))
+    return _with_fixed_fields(Same(problem), tuple(BESIDE_SUMS.items()), narrow=_is_narrow(problem))
 
 
 def _is_narrow(problem: Problem) -> bool:
@@ -143,8 +143,8 @@ def _is_narrow(problem: Problem) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _of_block(block: Same[Block]) -> tuple[tuple[str, object], ...]:
-    """Runtime fields that the cost of this block does not depend on, each with its one value.
+def _irrelevant_fields(block: Same[Block]) -> tuple[tuple[str, object], ...]:
+    """Runtime fields that this block's cost does not depend on, each with the value to fix it at.
 
     The fields of the loss, attention, experts and row kernels are among them where the block has no
     operator of that kind.
@@ -165,13 +165,10 @@ def _of_block(block: Same[Block]) -> tuple[tuple[str, object], ...]:
 
 
 @lru_cache(maxsize=4096)
-def _ignoring(
+def _with_fixed_fields(
     problem: Same[Problem], fields: tuple[tuple[str, object], ...], *, narrow: bool
 ) -> Problem:
-    """The problem with the given runtime fields set to fixed values (cached).
-
-    Equal results are one object.
-    """
+    """The problem with given runtime fields fixed at values; equal results are one object."""
     values: dict[str, Any] = {name: getattr(problem.value.runtime, name) for name in _FIELDS}
     values |= dict(fields) if narrow else {**dict(fields), **_OF_NARROW}
     # A runtime is hashed by its name alone, so the name here is a hash of all values.
@@ -181,16 +178,14 @@ def _ignoring(
 
 @lru_cache(maxsize=256)
 def _on_one_node(problem: Same[Problem]) -> Problem:
-    """The problem of one sample on the first node (cached)."""
+    """The problem with global batch 1 on the first node, one object for equals (cached)."""
     cluster, job = problem.value.cluster, problem.value.job
     one_node = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
     return one_of_equals(replace(problem.value, cluster=one_node, job=replace(job, global_batch=1)))
 
 
 def on_one_node(problem: Problem) -> Problem:
-    """The problem of one sample on the first node, where blocks cost the same.
-
-    But for communication.
+    """The problem with global batch 1 on the first node: a common key for caches of block costs.
 
     The same object for problems that differ in nothing else, as values cached for problems are
     cached by identity.

@@ -30,7 +30,7 @@ class BlockRange:
 
 
 def block_ranges(stage: StageParts) -> tuple[BlockRange, ...]:
-    """Ranges of the blocks of a stage, in their order.
+    """Runs of equal blocks of a stage, in order, each with the number of blocks before it.
 
     Several segments of one block, each with one of its operators, are one range.
     """
@@ -56,9 +56,7 @@ def last_piece(
     pieces: int,
     of: int,
 ) -> int | None:
-    """Index of another stage's latest backward piece that shares blocks with a given piece.
-
-    The piece `piece` of this stage; None if the two share none of these blocks.
+    """Index of the other stage's latest backward piece that shares blocks with this `piece`.
 
     A stage of blocks 0 to 3 in two pieces beside one of blocks 0 to 7 in four: its piece 0 (blocks
     2 and 3) waits for piece 2 (blocks 2 and 3), its piece 1 for piece 3.
@@ -91,9 +89,7 @@ def last_piece(
 def pieces_before(
     mine: StageParts, theirs: StageParts, *, pieces: int, of: int
 ) -> tuple[int | None, ...]:
-    """For each reduction piece of a stage, the backward piece of another stage to wait for.
-
-    The last piece of the other stage's last backward; None: it waits for none.
+    """For each reduction piece of a stage: the other stage's backward piece to await, or None.
 
     Every piece waits for the other stage's last piece where both stages are in the same lane, or
     share no layer: then both hold weights that several layers use, whose gradient is complete once

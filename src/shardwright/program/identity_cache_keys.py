@@ -29,7 +29,7 @@ class Same(Generic[T]):
 
 
 def one_of_equals(value: H) -> H:
-    """The first object among equal ones that were passed lately.
+    """The first object equal to `value` passed lately, so that equal values share an identity.
 
     Caches by identity then serve all equals.
     """

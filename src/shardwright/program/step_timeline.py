@@ -127,11 +127,11 @@ class StepTrace:
 
     @property
     def actions(self) -> frozenset[tuple[int, str, int, int, int, int]]:
-        """Every action that some device runs."""
+        """Every action (device, kind, lane, chunk, microbatch, slice) that some device runs."""
         return frozenset(span.action for span in self.spans if span.kind in ACTIONS)
 
     def from_s(self, zero: float) -> StepTrace:
-        """The trace with times counted from `zero` seconds on; `zero_s` stays."""
+        """The trace with its spans and memory samples `zero` seconds earlier; `zero_s` stays."""
         return replace(
             self,
             spans=tuple(
@@ -194,7 +194,7 @@ def merged_trace(parts: Sequence[StepTrace]) -> StepTrace:
 
 
 def _zeros_on_one_clock(parts: Sequence[StepTrace]) -> list[float]:
-    """The zero of each rank's trace on one clock, in seconds."""
+    """Zeros of the ranks' traces; aligned at the last all-reduce's end if clocks contradict it."""
     last_reductions = [
         [s for s in part.spans if s.kind == "all_reduce" and s.within == "STEP"] for part in parts
     ]

@@ -49,7 +49,7 @@ class TaskGraphBuilder:
         self._target.append(after[exist])
 
     def start_together(self, pairs: IntArray) -> None:
-        """Record tasks that start together: (n, 3) task, first and last task of another action."""
+        """Store (n, 3) rows: a task, and first and last task of the action that starts with it."""
         self._together.append(pairs)
 
     def columns(self) -> dict[str, IntArray]:
@@ -100,7 +100,7 @@ class TaskGraphBuilder:
 def templates_and_instances(
     links: TaskGraphBuilder, *, meets: BoolArray
 ) -> tuple[Templates, Instances]:
-    """The templates and instances of all tasks, with successors in CSR form.
+    """Convert all tasks and edges to task templates and instances, with successors in CSR form.
 
     Args:
         meets: for the first tasks: True where one may run beside a gather or reduction of its

@@ -62,14 +62,14 @@ def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
     for sample in trace.memory:
         peak_bytes[sample.device] = max(peak_bytes[sample.device], sample.held)
     return tuple(
-        _times(
+        _times_of_device(
             device, spans[device.device], end_s=trace.end_s, peak_bytes=peak_bytes[device.device]
         )
         for device in trace.devices
     )
 
 
-def _times(
+def _times_of_device(
     device: TracedDevice, spans: Sequence[Span], *, end_s: float, peak_bytes: int
 ) -> DeviceTimes:
     """Seconds of compute, communication and waiting of one device, from its spans."""

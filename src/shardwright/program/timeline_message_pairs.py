@@ -66,7 +66,7 @@ def _first_pieces(spans: Sequence[Span]) -> dict[tuple[str, int, int, int, int],
 
 
 def _measured_ends(spans: Sequence[Span]) -> Iterator[Ends]:
-    """Pairs of matching send and receive requests of two devices, in their order.
+    """Yield (send, receive) spans of two devices, matched in order if both are equally many.
 
     About the same microbatch in the same direction; none where some are lacking.
     """

@@ -31,7 +31,7 @@ class Problem:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The job's optimizer with its states as the runtime keeps them."""
+        """The job's optimizer, its states in the runtime's dtype of moments if that sets one."""
         optimizer, moments = self.job.optimizer, self.runtime.moments
         return (
             optimizer

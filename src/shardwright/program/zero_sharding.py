@@ -82,12 +82,7 @@ class Sharing:
     meets: int = 1
 
     def party(self, device: int) -> Party:
-        """The reduction group that a device belongs to.
-
-        Of a duplicate that sums nothing, the group of its lane.
-
-        Of a duplicate that sums nothing, the group of its lane.
-        """
+        """The reduction group that a device belongs to, directly or through its lane."""
         return (
             self.parties[0]
             if len(self.parties) == 1
@@ -95,9 +90,7 @@ class Sharing:
         )
 
     def among(self, device: int, group: DeviceList) -> tuple[DeviceList, DeviceList]:
-        """Devices that move the elements together with a device, and sharers of states among them.
-
-        Of several reduction groups only its own.
+        """(devices that reduce or gather with `device`, those of them that share optimizer states).
 
         Args:
             group: all devices that sum the elements.
@@ -108,10 +101,7 @@ class Sharing:
         return own_devices, own_devices
 
     def stage(self, device: int, zero: int) -> int:
-        """Effective ZeRO stage at which a device moves these elements.
-
-        Of several reduction groups, which meet once a step, the highest state counts that its own
-        shares.
+        """Lower of `zero` and the highest state that the device's own reduction group shards.
 
         Args:
             zero: ZeRO stage of the device's lane.
@@ -126,14 +116,12 @@ class Sharing:
         )
 
     def is_apart(self, device: int) -> bool:
-        """True if a device owns optimizer states of elements outside its parameter shard."""
+        """True with several reduction groups, if the device's own shards parameters."""
         return len(self.parties) > 1 and self.party(device).parameter > 1
 
     @property
     def to_owners(self) -> float:
-        """Share of the elements that the busiest device sends to owners of optimizer states.
-
-        In pieces of gradients; 0 with one reduction group.
+        """Share of gradients the busiest device sends to state owners; 0 with one group.
 
             devices / (optimizer x members of the smallest group)
 
@@ -146,10 +134,7 @@ class Sharing:
 
     @property
     def from_owners(self) -> float:
-        """Share of the elements that the busiest device receives from owners of optimizer states.
-
-        After the update; 0 with one reduction group.
-        """
+        """Share of parameters the busiest device gets from state owners; 0 with one group."""
         return 0.0 if len(self.parties) == 1 else 1.0 / min(p.reduced for p in self.parties)
 
 
@@ -170,7 +155,7 @@ class ShardRules:
     devices: tuple[DeviceList, ...] = ()
 
     def of(self, device: int) -> ShardRule:
-        """The ZeRO rule of a device's lanes.
+        """The ZeRO rule of the lanes that a device is in.
 
         Lanes of one reduction group have one rule.
         """
@@ -180,7 +165,7 @@ class ShardRules:
         return self.lanes[0 if party is None else self.parties.index(party)]
 
     def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
-        """Devices that share the optimizer states of a parameter of a class.
+        """How the devices `near`, that sum a parameter's gradient, share its states, for its class.
 
         Args:
             near: devices that sum its gradient and use it in one operator.
@@ -225,16 +210,17 @@ def _shard_rules(keyed_plan: Same[Plan]) -> ShardRules:
         for party in (range(count) if count > 1 else ())
     ]
     return ShardRules(
-        lanes=tuple(_rule(plan, lane.name) for lane in plan.lanes),
+        lanes=tuple(_rule_of_lane(plan, lane.name) for lane in plan.lanes),
         parties=parties,
         devices=tuple(devices),
     )
 
 
-def _rule(plan: Plan, lane: str) -> ShardRule:
-    """The ZeRO rule of one lane, from the last of the plan's shards that names its classes."""
+def _rule_of_lane(plan: Plan, lane: str) -> ShardRule:
+    """The ZeRO rule of one lane; of several of the plan's shards for a class, the last holds."""
 
     def last(*classes: ParameterClass) -> Shards | None:
+        """The last of the plan's shards for this lane and any of `classes`; else None."""
         return last_rule(plan.shards, *(klass.value for klass in classes), lane=lane)
 
     dense = last(ParameterClass.DENSE) or last(ParameterClass.BASE) or last(*ParameterClass)
@@ -273,7 +259,7 @@ def _devices(lane: Lane) -> Iterator[DeviceList]:
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
-    """Sharding degree of the state that ZeRO stage `level` begins to shard, in a group.
+    """Number of `members` among which the state of ZeRO `level` is sharded; it divides `members`.
 
     Number of members, of a group of `members`, that share one copy of the state.
     """

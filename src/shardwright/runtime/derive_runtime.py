@@ -52,7 +52,7 @@ def identity_fields(
 def runtime(
     identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()
 ) -> Runtime:
-    """Build a runtime from statements alone, with the option values that it `offers`.
+    """Build a runtime from sourced statements that state every field, with `offers` as options.
 
     Raises:
         ValueError: a field is not stated, or twice.
@@ -63,7 +63,7 @@ def runtime(
 def derive(
     base: Runtime, identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()
 ) -> Runtime:
-    """Copy a base runtime with the changes of the statements and with other `offers`.
+    """Copy a base runtime; replace stated fields with their facts, and all its `offers`.
 
     The statements' facts replace the base's facts on the same fields.
 

@@ -66,7 +66,7 @@ _VERSION: Final = re.compile(
 
 
 def nearest_runtime_name(words: str) -> str:
-    """Name of the runtime nearest to a framework and version in free text; empty if unknown.
+    """Runtime named in free text: newest described version not after the text's; empty if unknown.
 
     The newest runtime that is not newer than the version; the oldest for older versions; without a
     version the usual runtime of the framework's bare name.

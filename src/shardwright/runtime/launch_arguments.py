@@ -50,7 +50,7 @@ _OVERRIDE: Final = re.compile(r"[+~]{0,2}[A-Za-z_][A-Za-z0-9_./@-]{0,200}=.*", r
 
 
 def arguments_from_words(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
-    """Arguments by name, from words that a shell has split; see `parse_arguments`."""
+    """Parse words that a shell has split, such as ``--name value``, to {name: value}."""
     values: dict[str, str] = {}
     name = ""
     for word in words:

@@ -119,7 +119,7 @@ def pipeline_chunks(
 def _end_stage_layers(
     layers: int, pp: int, first_layers: int | None, last_layers: int | None
 ) -> tuple[int, ...]:
-    """Layers of each stage if the first or last stage's are given; the rest are divided evenly."""
+    """(pp,) layers of each stage: given for the first or last, the rest divided evenly."""
     num_middle = pp - (first_layers is not None) - (last_layers is not None)
     middle_layers = (layers - (first_layers or 0) - (last_layers or 0)) // max(num_middle, 1)
     return (
@@ -136,7 +136,7 @@ def number_format(arguments: Arguments) -> str:
 
 
 def has_dropout(arguments: Arguments) -> bool:
-    """True if attention or hidden dropout is above 0; both are by default, see `DEFAULTS`."""
+    """True if attention or hidden dropout is above 0, as both are where they are not set."""
     rates = (arguments.get(name, "") for name in ("attention-dropout", "hidden-dropout"))
     return any(float(text) > 0 for text in rates if _is_number(text))
 

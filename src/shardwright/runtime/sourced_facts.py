@@ -32,12 +32,12 @@ class FactSchema(Generic[Thing]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Fields that statements must settle, by name."""
+        """{name: field} of the dataclass without identity fields; statements must settle each."""
         return _settled_fields(self.made, tuple(self.identity))  # type: ignore[arg-type]
 
     @property
     def off(self) -> dict[str, Any]:
-        """{field: value that means off}; only fields that have such a value."""
+        """{field: value that means off}: False for switches, or a default of 0, None or empty."""
         return _off_values(self.made, tuple(self.identity))  # type: ignore[arg-type]
 
     @property
@@ -55,7 +55,7 @@ class FactSchema(Generic[Thing]):
         note: str = "",
         **values: Any,
     ) -> Statement:
-        """Make facts that give one source link for several field values.
+        """Create one fact for each given field value, all with the same source link.
 
         Args:
             link: the source.
@@ -93,7 +93,7 @@ class FactSchema(Generic[Thing]):
     def read(
         self, link: str, *, on: str = "", off: str = "", note: str = "", **values: Any
     ) -> Statement:
-        """Make facts from a source that was read (`checked`); see `stated`."""
+        """`stated` for a source that was read: facts with `checked` set."""
         return self.stated(link, on=on, off=off, checked=True, note=note, **values)
 
     def complete(self, identity: dict[str, Any], *statements: Statement) -> Thing:

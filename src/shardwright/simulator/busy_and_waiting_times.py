@@ -29,7 +29,7 @@ def kind_names(cluster: Cluster) -> tuple[str, ...]:
 
 
 def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, ...]:
-    """Busy seconds of the mean device of each kind, and its waiting seconds by cause.
+    """Mean busy seconds of each device kind, and mean waiting seconds by the kind it waits for.
 
     A device waits while its compute stream runs nothing. The cause is found by walking back from
     the device's next task along the chain of tasks that each started last before it, as far as the
@@ -50,7 +50,7 @@ def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, .
         [len(device_class.devices) for device_class in program.classes], dtype=np.float64
     )
     busy, waits = _busy_and_waiting(
-        program, timeline.start, timeline.finish, kind_of, num_kinds=len(kinds)
+        program, timeline.start, timeline.finish, kind_of, num_device_kinds=len(kinds)
     )
     times_of_kinds = []
     for kind, name in enumerate(kinds):
@@ -75,17 +75,22 @@ def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, .
 
 
 def _busy_and_waiting(
-    program: Program, start: IntArray, finish: IntArray, kind_of: IntArray, *, num_kinds: int
+    program: Program,
+    start: IntArray,
+    finish: IntArray,
+    device_kind_of_class: IntArray,
+    *,
+    num_device_kinds: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """(classes,) busy seconds, and (classes, kinds + 1) waiting seconds by kind, links last."""
+    """(classes,) busy seconds, and (classes, kinds + 1) waits for each device kind and links."""
     klass = program.templates.klass[program.instances.template]
     is_action = program.instances.stream == int(Stream.COMPUTE)
     last_before = _last_predecessors(program, klass, finish)
-    cause = np.where(is_action, kind_of[klass], num_kinds)
-    waits = np.zeros((len(kind_of), num_kinds + 1))
-    busy = np.zeros(len(kind_of))
+    cause = np.where(is_action, device_kind_of_class[klass], num_device_kinds)
+    waits = np.zeros((len(device_kind_of_class), num_device_kinds + 1))
+    busy = np.zeros(len(device_kind_of_class))
     end, last_task = int(finish.max()), int(finish.argmax())
-    for number in range(len(kind_of)):
+    for number in range(len(device_kind_of_class)):
         own_actions = np.flatnonzero(is_action & (klass == number))
         own_actions = own_actions[np.argsort(start[own_actions], kind="stable")]
         busy_until = np.concatenate([[0], np.maximum.accumulate(finish[own_actions])])
@@ -101,7 +106,7 @@ def _busy_and_waiting(
             start,
             finish,
             cause,
-            num_kinds=num_kinds,
+            num_kinds=num_device_kinds,
         )
         busy[number] = end - float((next_start - busy_until)[gaps].sum())
     return busy / PICOSECONDS_PER_SECOND, waits / PICOSECONDS_PER_SECOND
@@ -141,7 +146,7 @@ def _waits_by_cause(
 
 
 def _last_predecessors(program: Program, klass: IntArray, finish: IntArray) -> IntArray:
-    """(tasks,) predecessor of each task that finishes last, or -1.
+    """(tasks,) the task that each waits for longest, its stream's previous task too; -1 = none.
 
     The task before it on its stream is a predecessor too.
     """

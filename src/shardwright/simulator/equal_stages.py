@@ -42,7 +42,7 @@ PlacedKind = tuple[StageParts, StageKind, tuple[Summing, ...]]
 def stage_kinds(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing]
 ) -> tuple[PlacedKind, ...]:
-    """Assign every stage, in order, to its kind of equal stages, with its gradient reductions.
+    """Assign each stage, in order, the kind that it shares with equal stages, and its own sums.
 
     The problem determines where the network's units begin.
     """

@@ -29,11 +29,7 @@ class FittedRuns:
     options: frozenset[tuple[str, str]]
 
     def doubts(self, runtime: Runtime, accelerator: str) -> dict[str, float]:
-        """Share, 0 or 1, of each reason to doubt a prediction without similar measured runs.
-
-        Reasons: no run with the framework's version; no run with one of the options that are set;
-        runs with the framework, but none on this device.
-        """
+        """Shares (0 or 1) of doubts: framework, a set option, or framework on device unmeasured."""
         devices = {device for base, device in self.pairs if base == (runtime.base or runtime.name)}
         return {
             FRAMEWORK: float(not devices),

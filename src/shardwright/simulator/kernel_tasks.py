@@ -141,11 +141,8 @@ class _ResourceLoads:
                 max(round((max(step.slowdown for step in first_slices) - 1.0) * SCALE), 0)
             )
 
-    def pool(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
-        """(resource, weight) of uplinks between island and `tier`, loaded by a whole class.
-
-        The class's devices in the unit of its first device count.
-        """
+    def uplink_loads(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
+        """(resource, weight) of uplinks below `tier` that a class's devices in one unit share."""
         loads = []
         for below in range(1, tier):
             members, devices = self.load[below][klass]
@@ -157,12 +154,12 @@ class _ResourceLoads:
             )
         return loads
 
-    def action(self, klass: int) -> list[tuple[int, int]]:
-        """(resource, weight) of an action of a class that may overlap with a collective."""
+    def action_loads(self, klass: int) -> list[tuple[int, int]]:
+        """(resource, weight) of an action: its device, if collectives slow it; else none."""
         return [(klass, SCALE)] if self.extra[klass] else []
 
-    def sync(self, klass: int) -> list[tuple[int, int]]:
-        """(resource, weight) of a parameter gather or a gradient reduction of a class."""
+    def gather_and_reduce_loads(self, klass: int) -> list[tuple[int, int]]:
+        """(resource, weight) of a class's parameter gather or gradient reduction, with links."""
         uses = [(klass, self.extra[klass])] if self.extra[klass] else []
         for tier, share in enumerate(self.shares[klass]):
             weight = min(round(share * SCALE), SCALE)
@@ -171,23 +168,23 @@ class _ResourceLoads:
                     (self.out + klass * self.levels + tier, weight),
                     (self.into + klass * self.levels + tier, weight),
                 ]
-                uses += self.pool(klass, self.pool_out, tier, weight) + self.pool(
+                uses += self.uplink_loads(klass, self.pool_out, tier, weight) + self.uplink_loads(
                     klass, self.pool_in, tier, weight
                 )
         return uses
 
-    def send(self, klass: int, sent: Crossing) -> list[tuple[int, int]]:
+    def send_loads(self, klass: int, sent: Crossing) -> list[tuple[int, int]]:
         """(resource, weight) of a message from a class: outgoing and incoming ports and uplinks."""
         weight = max(round(sent.sent / sent.most * SCALE), 1)
         uses = [
             (self.out + klass * self.levels + sent.tier, weight),
-            *self.pool(klass, self.pool_out, sent.tier, weight),
+            *self.uplink_loads(klass, self.pool_out, sent.tier, weight),
         ]
         for receiver, elements in sent.into:
             weight = max(round(elements / sent.most * SCALE), 1)
             uses += [
                 (self.into + receiver * self.levels + sent.tier, weight),
-                *self.pool(receiver, self.pool_in, sent.tier, weight),
+                *self.uplink_loads(receiver, self.pool_in, sent.tier, weight),
             ]
         return uses
 
@@ -212,11 +209,15 @@ def plan_kernel_tasks(
     )
     uses = _ResourceLoads(problem, program, costs)
     count = len(program.classes)
-    rows = [uses.action(k) for k in range(count)] + [uses.sync(k) for k in range(count)] + [[]]
+    rows = (
+        [uses.action_loads(k) for k in range(count)]
+        + [uses.gather_and_reduce_loads(k) for k in range(count)]
+        + [[]]
+    )
     row = np.where(templates.kind <= TaskKind.R, templates.klass, templates.klass + count)
     row[templates.kind == TaskKind.STEP] = 2 * count
     row = np.where(sends.of >= 0, 2 * count + 1 + sends.of, row)
-    rows += [uses.send(klass, sent) for klass, sent in sends.each]
+    rows += [uses.send_loads(klass, sent) for klass, sent in sends.each]
     row_of_task = row[instances.template]
     row_of_task = np.where(
         (templates.kind[instances.template] <= TaskKind.R) & ~instances.beside_sync,
@@ -273,7 +274,7 @@ def template_seconds(
     kind = templates.kind
 
     def family(lane: IntArray, chunk: IntArray) -> IntArray:
-        """Number of the device family of each template's class in a lane and chunk."""
+        """Number of the device family of each template's class, in a lane and chunk."""
         return np.asarray(
             family_of[posts.number[templates.klass, posts.first_stage[lane] + chunk]],
             dtype=np.int64,

@@ -86,7 +86,7 @@ def predict_plan(
         allocated_bytes=simulated.memory[fullest].allocated,
         reserved_bytes=simulated.memory[fullest].reserved,
         capacity_bytes=capacity[fullest],
-        full_bytes=_full_bytes(problem, plan) if with_sources else 0,
+        full_bytes=_bytes_if_all_trained(problem, plan) if with_sources else 0,
         fits=simulated.memory[fullest].reserved <= capacity[fullest] and simulated.fits_hosts,
         stages=_stages(problem, simulated.memory, kinds),
         breakdown_s=parts,
@@ -106,8 +106,8 @@ def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
     )
 
 
-def _full_bytes(problem: Problem, plan: Plan) -> int:
-    """Bytes of the fullest device if all parameters were trained; 0 if they are."""
+def _bytes_if_all_trained(problem: Problem, plan: Plan) -> int:
+    """Peak bytes of the fullest device if the base were trained whole; 0 without a base."""
     if problem.model.base is None:
         return 0
     return max(
@@ -141,7 +141,7 @@ def _stages(
 
 
 def kind_memory(problem: Problem, kind: int) -> int:
-    """Bytes that a device of a node group has for the program."""
+    """Memory in bytes of a device of node group number `kind`."""
     return problem.cluster.groups[kind].kind.accelerator.memory_bytes
 
 

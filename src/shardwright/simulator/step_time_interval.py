@@ -39,7 +39,7 @@ held-out rows (`tools/`)."""
 def doubts(
     problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0
 ) -> tuple[Doubt, ...]:
-    """Reasons that widen a prediction's interval, by descending share, without shares of 0.
+    """Reasons that widen a prediction's interval; shares are 1, or exposed communication's part.
 
     Args:
         parts: seconds of the step by name, see `breakdown`.

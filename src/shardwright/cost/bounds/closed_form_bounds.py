@@ -66,7 +66,7 @@ MEMBERS_OF_A_CORE: Final = 20_000
 
 @inner
 def _reduction(sync: np.void, zero: int) -> float:
-    """Seconds to reduce one layer's gradients under a ZeRO stage."""
+    """Seconds to reduce one layer's gradients: all-reduce (ZeRO 0), reduce (1-2) or scatter (3)."""
     seconds: float = (
         sync["all_reduce"] if zero == 0 else sync["scatter"] if zero == 3 else sync["reduce"]
     )
@@ -160,8 +160,6 @@ def _fill_sync(
     zero: int,
 ) -> tuple[float, float]:
     """Fill in seconds of each rank's own-chunk reduction and gathers; return those of chunk 0.
-
-    Returns the reduction and the gather of chunk 0, in seconds.
 
     Returns the reduction and the gather of chunk 0, in seconds.
     """

@@ -122,7 +122,7 @@ def fill_live(
 def fill_whole(
     scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int
 ) -> None:
-    """Fill in the elements that ZeRO-3 gathers on each examined rank.
+    """Fill in, by examined rank, ZeRO-3's largest gathered layer, and embedding and head elements.
 
     `largest`: for the work of the largest block. `ends`: for the whole step.
     """

@@ -34,10 +34,8 @@ class _TableKey:
         return isinstance(other, _TableKey) and self.table is other.table
 
 
-class _InFlightSets(NamedTuple):
-    """Microbatches that the ranks of a table hold after their forwards, each distinct set once.
-
-    One rank after another.
+class _HeldCounts(NamedTuple):
+    """Microbatches by chunk that each rank holds after its forwards, distinct within a rank.
 
     Args:
         held: (sets, local chunks) microbatches.
@@ -51,9 +49,9 @@ class _InFlightSets(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _in_flight_sets(key: _TableKey) -> _InFlightSets:
-    """Distinct sets of in-flight microbatches of all ranks of an action table (cached)."""
-    sets_of_ranks = [_sets_of_rank(key.table, rank) for rank in range(key.table.num_ranks)]
+def _held_after_forwards(key: _TableKey) -> _HeldCounts:
+    """Each rank's distinct counts, by chunk, of microbatches held after a forward (cached)."""
+    sets_of_ranks = [_held_counts_of_rank(key.table, rank) for rank in range(key.table.num_ranks)]
     lengths, width = (
         [len(sets_of_rank) for sets_of_rank in sets_of_ranks],
         max(sets_of_rank.shape[1] for sets_of_rank in sets_of_ranks),
@@ -62,7 +60,7 @@ def _in_flight_sets(key: _TableKey) -> _InFlightSets:
         np.pad(sets_of_rank, ((0, 0), (0, width - sets_of_rank.shape[1])))
         for sets_of_rank in sets_of_ranks
     ]
-    return _InFlightSets(
+    return _HeldCounts(
         np.concatenate(padded),
         np.repeat(np.arange(len(sets_of_ranks)), lengths),
         np.concatenate([[0], np.cumsum(lengths)]),
@@ -70,16 +68,16 @@ def _in_flight_sets(key: _TableKey) -> _InFlightSets:
 
 
 def in_flight_microbatches(table: ActionTable, rank: int) -> FloatArray:
-    """(sets, local chunks) microbatches that `rank` holds after a forward, each distinct set once.
+    """(counts, chunks) microbatches of each chunk held after a forward, distinct rows of `rank`.
 
     Whole numbers, as floats.
     """
-    all_sets = _in_flight_sets(_TableKey(table))
+    all_sets = _held_after_forwards(_TableKey(table))
     return all_sets.held[all_sets.start[rank] : all_sets.start[rank + 1]]
 
 
-def _sets_of_rank(table: ActionTable, rank: int) -> FloatArray:
-    """(sets, local chunks) microbatches that a rank holds after a forward, each set once."""
+def _held_counts_of_rank(table: ActionTable, rank: int) -> FloatArray:
+    """(counts, chunks) microbatches held of each local chunk after each forward, distinct rows."""
     rows = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
     kind, chunk = table.kind[rows], table.chunk[rows] // table.num_ranks
     step = np.where(kind == F, 1, np.where((kind == B) | (kind == W), -1, 0))
@@ -90,9 +88,7 @@ def _sets_of_rank(table: ActionTable, rank: int) -> FloatArray:
 
 
 def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:
-    """Bytes that a rank keeps beyond its order where forwards overlap another's backwards.
-
-    The other is another microbatch (`Runtime.expert_overlap`).
+    """Bytes kept beyond the rank's order where a forward overlaps another microbatch's backward.
 
     A forward's layer is allocated before the backward's beside it is freed. In a pipeline one
     forward more than the order says stands before the first backward, so that both are of different
@@ -114,7 +110,7 @@ def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     The largest sum of in-flight microbatches times their bytes, and the bytes that an overlapped
     pair keeps besides (`paired_activations`).
     """
-    all_sets, ranks = _in_flight_sets(_TableKey(table)), table.num_ranks
+    all_sets, ranks = _held_after_forwards(_TableKey(table)), table.num_ranks
     saved: IntArray = costs.saved_bytes.reshape(-1, ranks)
     # Whole numbers below 2^53: the products and sums are exact.
     bytes_in_flight: FloatArray = (
@@ -134,8 +130,6 @@ def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
 
 def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) peak tensor bytes of each rank: states, activations in flight, logits, temporaries.
-
-    Tensors that live through the step, activations in flight, logits and the largest temporary.
 
     Tensors that live through the step, activations in flight, logits and the largest temporary.
     """

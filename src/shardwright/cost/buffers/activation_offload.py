@@ -41,9 +41,7 @@ def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) 
 
 
 def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> FloatArray:
-    """(n,) seconds that a layer under a selective policy waits for copies to the host and back.
-
-    `volume` bytes cross.
+    """(n,) seconds a selective-policy layer waits while `volume` bytes go to the host and back.
 
     Each way runs beside the kernels of its pass, one layer's behind another's: max(V / rate - F, 0)
     + max(V / rate - I - W - R, 0). Both waits are counted in backward. Leaves out that copies take
@@ -59,9 +57,7 @@ def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> Fl
 
 
 def waited_for_layers(volume: IntArray, *, rate: float, beside: FloatArray) -> FloatArray:
-    """(2, c) seconds that a chunk's forward and backward wait for its first layers' offload.
-
-    `volume` bytes leave and come back.
+    """(2, c) seconds a chunk's passes wait to offload `volume` bytes: max(V / rate - beside, 0).
 
     max(V / rate - `beside`, 0): copies are spread evenly over all layers of the chunk, as many
     layers' kernels to each as there are. Copied bytes are waited for in pinned memory; leaves out

@@ -49,7 +49,7 @@ def _runs_nccl(problem: Problem) -> bool:
 
 
 def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
-    """(n,) bytes of the buffers of every communicator (CHANNELS x CHANNEL_BYTES each).
+    """(n,) bytes of `groups` communicators' buffers: CHANNELS x CHANNEL_BYTES each; 0 without NCCL.
 
     Groups of more than one device count.
 
@@ -63,7 +63,7 @@ def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
 
 
 def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, cut: BoolArray) -> IntArray:
-    """(n,) bytes of the buffers of fused tensor-parallel overlap; 0 without fused overlap.
+    """(n,) bytes of fused tensor-parallel overlap's buffers; 0 unless fused and stream `cut`.
 
     OVERLAP_BUFFERS x tokens x hidden x element.
 

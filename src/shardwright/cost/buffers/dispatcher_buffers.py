@@ -55,7 +55,7 @@ def dispatch_buffers(
 
 
 def _gathered_tokens_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
-    """(n,) bytes of the buffer that all tokens are gathered into, shared by all layers.
+    """(n,) bytes of the largest forward all-gather of tokens over expert groups; one buffer.
 
     (``use_global_buffer``, token_dispatcher.py).
     """

@@ -44,7 +44,7 @@ def loss_of(model: Model) -> Operator | None:
 
 
 def liger_tokens(tokens: IntArray, *, width: IntArray, hidden: int) -> IntArray:
-    """(n,) tokens whose logits Liger's loss computes at a time.
+    """(n,) tokens a chunk of Liger's loss: tokens / ceil(width / hidden), up to a power of two.
 
     The next power of two of tokens / ceil(width / hidden), at most all.
     """

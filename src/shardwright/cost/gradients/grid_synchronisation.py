@@ -58,7 +58,7 @@ def sync_table(
     parts: tuple[str, ...] = KINDS,
     copies: Axes | None = None,
 ) -> SyncTable:
-    """Synchronisation seconds and elements of every block for every row: a lower bound.
+    """Seconds (lower bound) and elements of gradient and parameter collectives by block and row.
 
     Never more than the true groups of `sum_groups` take.
 
@@ -216,7 +216,7 @@ def sync_table(
 def _gathered_elements(
     counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int
 ) -> dict[str, IntArray | FloatArray]:
-    """(blocks, n) elements that ZeRO-3 gathers before each pass, own shards and quantised ones.
+    """(blocks, n) elements that ZeRO-3 gathers in each pass: all, quantised, and a device's shard.
 
     Args:
         least: members of the smallest sharding group whose parameters are gathered: 1 where shards
@@ -242,10 +242,7 @@ def _gathered_elements(
 
 
 def link_shares(rows: DegreeRows, shard: IntArray, *, network: Network, bucket: int) -> FloatArray:
-    """(2, tiers, n) share of each tier's link that dense gradient groups fill (`wire_shares`).
-
-    First without sharded states, then in sharding groups of `shard` members.
-    """
+    """(2, tiers, n) link share that dense gradient reductions fill: unsharded, then by `shard`."""
     axes = _by_stride(axes_of("dp-cp", rows))
     groups = (
         sum_spans(_groups_along(axes, members), members, network)
@@ -275,7 +272,7 @@ def _groups_along(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
 def _broadcasts(
     elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int
 ) -> FloatArray:
-    """(blocks, n) seconds of each layer's part of the ZeRO-1 broadcasts (`broadcast_seconds`).
+    """(blocks, n) a layer's part, by elements, of the seconds of ZeRO-1 parameter broadcasts.
 
     Args:
         elements: of one layer of each block, (blocks, n).

@@ -19,7 +19,7 @@ from shardwright.program.zero_sharding import Sharing
 
 
 def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:
-    """Share of the elements in a member's buffer in each of the two owner exchanges.
+    """Share of a member's buffer sent: gradients `to_owners`, new parameter values `from_owners`.
 
     Gradients go to the owners over the group; new values come over the members that share them.
 
@@ -34,7 +34,7 @@ def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:
 def owner_seconds(
     problem: Problem, group: DeviceList, sharing: Sharing, *, elements: float, sizes: SumSizes
 ) -> dict[str, FloatArray]:
-    """Seconds of one layer's exchanges to and from the owners of optimizer states.
+    """Seconds of one layer's all-to-alls: gradients `to_owners` of states, values `from_owners`.
 
     Each is an all-to-all of unequal parts, as long as the busiest member's.
 

@@ -88,7 +88,7 @@ def parameter_elements(
 
 
 def _is_wider(stored: LocalParameter, degrees: Degrees, *, rows: int) -> BoolArray:
-    """(rows,) True where more devices than dp x cp, or than edp, hold the same elements."""
+    """(rows,) True where devices outside dp x cp (or edp) hold the same elements of a parameter."""
     wider = np.zeros(rows, dtype=np.bool_)
     for axis in stored.summed_along:
         wider |= degrees[axis] > 1
@@ -98,14 +98,14 @@ def _is_wider(stored: LocalParameter, degrees: Degrees, *, rows: int) -> BoolArr
 
 
 def trained_matrices(operators: tuple[Operator, ...], *, experts: bool) -> int:
-    """Number of trainable matrices that a block stores, of experts or of all other parameters."""
+    """Number (>= 1) of trainable matrices that a block stores: experts', else all others."""
     return _matrices(Same(operators), frozenset()).trained[experts]
 
 
 def gathered_matrices(
     operators: tuple[Operator, ...], constant: frozenset[str], *, experts: bool
 ) -> tuple[int, int]:
-    """Numbers of a block's matrices, trained or not, used in the forward and in the backward.
+    """Numbers (>= 1) of a block's matrices used in forward and in backward, trained or frozen.
 
     Args:
         constant: see `without_gradient`.
@@ -144,6 +144,7 @@ def _matrices(operators: Same[tuple[Operator, ...]], constant: frozenset[str]) -
     ]
 
     def number_of(parameters: list[tuple[Operator, Parameter]]) -> tuple[int, int]:
+        """Numbers, at least 1 each, of matrices outside experts and of experts' matrices."""
         copied = sum(p.klass is ParameterClass.EXPERTS for _, p in parameters)
         return max(len(parameters) - copied, 1), max(copied, 1)
 

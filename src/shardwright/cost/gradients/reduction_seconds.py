@@ -51,9 +51,7 @@ def sum_spans(groups: tuple[Axes, Axes], shard: IntArray, network: Network) -> S
 
 
 def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArray:
-    """(tiers, n) share of a device's link on each tier that gradient reductions fill.
-
-    While they run.
+    """(tiers, n) share of a device's link that a bucket's gradient reduction fills while it runs.
 
     Args:
         bucket: the runtime's bytes of a bucket.
@@ -96,7 +94,7 @@ class LayerElements(NamedTuple):
 def layer_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> dict[str, FloatArray]:
-    """Seconds to all-reduce, reduce-scatter and all-gather one layer's trainable elements.
+    """One layer's seconds: all_reduce, reduce, gather, ZeRO-3 scatter, and replicas' part `apart`.
 
     `scatter` is the reduction as ZeRO-3 does it, see `_listed_reduction_seconds`.
     """
@@ -150,7 +148,7 @@ def _gather_seconds(
 def fetch_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> tuple[FloatArray, FloatArray]:
-    """ZeRO-3 seconds to gather one layer's elements, and the number of tensors in its lists.
+    """Seconds of ZeRO-3's all-gather of one layer, and the number of tensors in gather lists.
 
     Elements are trained or not.
 
@@ -185,10 +183,7 @@ def fetch_seconds(
 
 
 def _on_disjoint_links(groups: SumSpans) -> BoolArray:
-    """(n,) True where a sharding group and a group across use different network tiers.
-
-    No tier has several members of both: neither slows the other down.
-    """
+    """(n,) True where no network tier has several members of a sharding group and of one across."""
     pairs = zip(groups.inner.members, groups.across.members, strict=True)
     return np.asarray(
         ~np.any([(inner > 1) & (across > 1) for inner, across in pairs], axis=0), dtype=np.bool_
@@ -222,7 +217,7 @@ def _listed_reduction_seconds(
 def broadcast_seconds(
     held: FloatArray, groups: SumSpans, *, network: Network, stored: int
 ) -> FloatArray:
-    """(n,) seconds in which every member of a sharding group broadcasts its shard in turn.
+    """(n,) seconds in which each member broadcasts its shard of `held` elements in turn (ZeRO-1).
 
     shard x T(held / shard).
 

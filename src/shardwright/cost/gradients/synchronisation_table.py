@@ -41,7 +41,7 @@ class ShardedElements(NamedTuple):
     apart: bool = False
 
     def held(self, level: int) -> int:
-        """Elements of one state that a device holds: ceil(elements / degree).
+        """Elements of one state that a device holds: ceil(elements / the degree of ZeRO `level`).
 
         The state is the one that ZeRO stage `level` begins to shard.
         """

@@ -36,7 +36,7 @@ class SumSizes(NamedTuple):
 
 
 def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
-    """Bytes on the wire and bucket sizes of a job under a runtime."""
+    """Bytes an element on the wire, bucket bytes, and form of a job's reductions and gathers."""
     return SumSizes(
         wire=gradient_bytes(job, runtime),
         stored=job.parameter.bits // 8,
@@ -49,10 +49,7 @@ def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
 
 
 def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
-    """Bytes on the wire of a gathered parameter that an 8-bit recipe quantises.
-
-    Quantised bytes need a runtime that gathers so, and one form an element, under a scale a tensor
-    or 128 x 128 elements.
+    """Bytes on the wire of a gathered parameter: 1 where the runtime gathers 8 bits, else stored.
 
     One where the runtime gathers it so and each element has one form, under a scale a tensor or 128
     x 128 elements. MX needs two, along rows and along columns: its gather is of 16 bits, into the

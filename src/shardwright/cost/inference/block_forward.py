@@ -163,7 +163,7 @@ def forward_works(program: BlockProgram) -> list[BlockWork]:
 
 
 def joined_norms(program: BlockProgram) -> frozenset[str]:
-    """Names of the norms that run in the kernel of the residual addition before them.
+    """Names of stream norms whose input is a residual or the block's: fused with that addition.
 
     Here or in the block before: norms of the stream between blocks.
 
@@ -184,7 +184,7 @@ def joined_norms(program: BlockProgram) -> frozenset[str]:
 def compiled_kernels(
     works: list[BlockWork], operators: dict[str, Operator], products: ServingGemms
 ) -> int:
-    """Number of kernels of compiled code in a block: GEMMs and runs of element-wise work.
+    """Number of compiled kernels of a block: GEMMs, their casts, and runs of element-wise work.
 
     In a block behind another like it; runs include the casts for GEMMs.
     """
@@ -230,10 +230,7 @@ def _product_seconds(
 def _experts_seconds(
     block: Block, rows: DegreeRows, products: ServingGemms, *, skew: float
 ) -> FloatArray:
-    """Seconds of the operator of a device's routed experts.
-
-    All ranks' tokens choose among all experts.
-    """
+    """Seconds of a device's routed experts, for the tokens of a stage's data-parallel ranks."""
     operator = next(
         o
         for o in block.operators
@@ -285,7 +282,7 @@ def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
 
 
 def _volume(move: Move, local: Degrees) -> FloatArray:
-    """(t,) bytes that a collective moves."""
+    """(t,) bytes that a collective moves: the sum of the move's symbolic volumes."""
     return np.asarray(sum(evaluate(size, local) for size in move.volume), dtype=np.float64)
 
 

@@ -130,6 +130,7 @@ def exchange_seconds(
     shape = route.experts
 
     def dispatch_and_combine_s(way: TokenExchange) -> FloatArray:
+        """(t,) seconds of a dispatch and its combine by the exchange `way`."""
         dispatch_s, combine_s = dispatch_and_combine_seconds(
             way,
             tokens=tokens,

@@ -97,6 +97,7 @@ def small_gemm_seconds(
     form = table.form if table is not None else fitted_form(machine)
 
     def price(rows: FloatArray) -> FloatArray:
+        """(n,) seconds of the GEMMs for `rows` tokens, before they are made non-decreasing."""
         moved = groups * (
             outputs * inputs * weights.bytes
             + rows * inputs * machine.compute.bits / 8

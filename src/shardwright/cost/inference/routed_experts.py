@@ -17,7 +17,7 @@ from shardwright.job.serving_job import NumberFormat
 
 
 def active_experts(tokens: FloatArray, *, experts: int, topk: int, local: float) -> FloatArray:
-    """(n,) mean number of a device's `local` experts that tokens reach.
+    """(n,) mean number of a device's `local` experts hit when each token picks `topk` at random.
 
     T tokens choose k of E experts each: local (1 - (1 - k/E)^T).
 
@@ -79,6 +79,7 @@ def routed_experts_seconds(
     form = table.form if table is not None else _form(machine)
 
     def price(visiting: FloatArray) -> FloatArray:
+        """(n,) seconds of the operator where `visiting` tokens choose among all ranks' experts."""
         routed = skew * visiting * topk * local / experts
         active = active_experts(visiting, experts=experts, topk=topk, local=float(local))
         moved = active * 3.0 * hidden * width_of_device * weights.bytes + 2.0 * (

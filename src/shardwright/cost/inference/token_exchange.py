@@ -106,7 +106,7 @@ def dispatch_and_combine_seconds(
 
 
 def devices_reached(members: FloatArray, topk: int) -> FloatArray:
-    """Mean number of different members that contain k experts chosen at random.
+    """Mean number of distinct members that hold a token's `topk` experts, chosen at random.
 
     Of n members: n (1 - (1 - 1/n)^k).
     """

@@ -59,9 +59,7 @@ def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
 def launches(
     work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime
 ) -> FloatArray:
-    """Number of kernels that the host launches for `work`.
-
-    One; for experts one for each local expert; one more that quantises the operand of a GEMM.
+    """Number of kernels that the host launches for `work`: one, or one a local expert, and casts.
 
     Forward quantises the input, the input gradient the output's gradient; the weight gradient finds
     both. Weights are quantised once a step. All experts' operands are quantised by one call, and so
@@ -91,7 +89,7 @@ def launches(
 def further_launches(
     work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime
 ) -> FloatArray:
-    """Number of quantising kernels that compiled code launches without returning to Python.
+    """Number of quantising kernels, beyond the first, that one call launches for all local experts.
 
     One after another, of all local experts, but for the first.
 
@@ -110,7 +108,7 @@ def further_launches(
 
 
 def _quantises(work: BlockWork, machine: Machine) -> bool:
-    """True if an operand of the GEMM is quantised for it."""
+    """True if a forward or input-gradient GEMM needs a kernel that quantises an operand."""
     product = work.kernel in (KernelKind.GEMM, KernelKind.GROUPED_GEMM)
     return product and machine.compute.bits < machine.half_bits and work.phase is not Phase.W
 
@@ -144,13 +142,8 @@ class HostClock:
         self._host, self._device, self._alone = np.zeros((3, n)), np.zeros((3, n)), np.zeros((3, n))
         self._late = np.zeros((3, 1 + max(self._segment.values(), default=0), n))
 
-    def each(self, change: Callable[..., FloatArray], *others: HostClock) -> HostClock:
-        """This clock with `change` applied to every sum, given the same sums of the `others`.
-
-        No move is counted yet.
-
-        No move is counted yet.
-        """
+    def map_sums(self, change: Callable[..., FloatArray], *others: HostClock) -> HostClock:
+        """New clock whose sums are `change` of this clock's sums and those of the `others`."""
         changed_clock = copy(self)
         for name in ("_host", "_device", "_late", "_alone"):
             setattr(
@@ -161,20 +154,20 @@ class HostClock:
         return changed_clock
 
     def _part(self, operator: str, phase: Phase) -> int:
-        """Part of the block that a kernel counts in: 0 up to the experts, 1 experts, 2 backward."""
+        """Part of the block that a kernel counts in: 0 forward, 1 experts' forward, 2 backward."""
         if phase is not Phase.F:
             return 2
         return 1 if operator in self._routed and self._runtime.reads_routing else 0
 
-    def _counts(self, operator: str) -> bool:
+    def _host_launches(self, operator: str) -> bool:
         """True if the host launches an operator's kernels: no CUDA graph replays them."""
         routed = operator in self._routed
         return not replayed(self._klass[operator], routed=routed, capture=self._runtime.capture)
 
     def kernel(self, work: BlockWork, seconds: FloatArray) -> None:
-        """Count a kernel that keeps the device busy for `seconds`."""
+        """Add a kernel's launch seconds on the host and its `seconds` on the device to the sums."""
         host: FloatArray | float = 0.0
-        if self._counts(work.operator):
+        if self._host_launches(work.operator):
             machine, runtime = self._machine, self._runtime
             host = (
                 launches(work, self._degrees, machine=machine, runtime=runtime)
@@ -199,7 +192,7 @@ class HostClock:
             self._late[part, self._segment[operator, phase is Phase.F]] += host - device
 
     def move(self, move: Move, phase: Phase, seconds: FloatArray, *, hidden: FloatArray) -> None:
-        """Count a collective's exposed seconds and its launch.
+        """Add a collective's launch seconds on the host and its exposed `seconds` on the device.
 
         Tokens on their way to the experts are awaited before the experts are launched.
 
@@ -211,7 +204,7 @@ class HostClock:
             else min(self._part(move.operator, phase), 2 if phase is not Phase.F else 0)
         )
         launch: FloatArray | float = 0.0
-        if self._counts(move.operator):
+        if self._host_launches(move.operator):
             launch = np.where(
                 seconds + hidden > 0.0, MOVE_KERNELS * self._machine.host_launch_s, 0.0
             )
@@ -221,7 +214,7 @@ class HostClock:
             self._late[part, self._segment[move.operator, phase is Phase.F]] += seconds
 
     def exposed(self) -> tuple[FloatArray, FloatArray]:
-        """Seconds that the device waits for launches, forward and backward.
+        """Seconds the device waits for launches in (forward, backward): host beyond device.
 
         Sum over parts, or their segments, of max(0, host - device); all of the host's where
         launches block.
@@ -242,9 +235,7 @@ def _synchronises(move: Move) -> bool:
 
 
 def segments(program: BlockProgram) -> dict[tuple[str, bool], int]:
-    """Segment of each operator's kernels: number of tensor-parallel collectives before them.
-
-    Forward (True) and backward; collectives of the same pass.
+    """By (operator, forward): number of tensor-parallel collectives of the pass before its kernels.
 
     Kernels behind the last collective of a pass are in the first segment of the next layer.
     Backward takes the operators the other way round, an operator's two gradients together.
@@ -286,23 +277,23 @@ class PairedLayer:
         self._routed = {o.name for o in program.operators if is_routed(o)}
         self._compute, self._moved = np.zeros((3, rows)), np.zeros((3, rows))
 
-    def each(self, change: Callable[..., FloatArray], *others: PairedLayer) -> PairedLayer:
-        """This pair with `change` applied to every sum, given the same sums of the `others`."""
+    def map_sums(self, change: Callable[..., FloatArray], *others: PairedLayer) -> PairedLayer:
+        """New pair whose sums are `change` of this pair's sums and those of the `others`."""
         changed_pair = copy(self)
         changed_pair._compute = change(self._compute, *(other._compute for other in others))
         changed_pair._moved = change(self._moved, *(other._moved for other in others))
         return changed_pair
 
     def kernel(self, operator: str, phase: Phase, seconds: FloatArray) -> None:
-        """Count a kernel, or communication inside the layer other than the experts'."""
+        """Add seconds of a kernel to its part: forward outside experts, experts, or backward."""
         self._compute[1 if operator in self._routed else 0 if phase is Phase.F else 2] += seconds
 
     def move(self, phase: Phase, seconds: FloatArray, *, behind: bool) -> None:
-        """Count a dispatch of tokens to the experts, or a combine from them (`behind`)."""
+        """Add seconds of a dispatch of tokens to experts, or of a combine (`behind`)."""
         self._moved[1 if not behind else 2 if phase is Phase.F else 0] += seconds
 
     def exposed(self, *, late: FloatArray) -> FloatArray:
-        """Seconds of dispatch and combine that no kernel hides.
+        """Seconds of dispatch and combine that the other microbatch's kernels do not hide.
 
         Args:
             late: seconds that the device waits for launches, nearly all of them the experts'.
@@ -314,8 +305,6 @@ class PairedLayer:
 
 def exposed_traffic(compute: FloatArray, moved: FloatArray) -> FloatArray:
     """Seconds of expert traffic that another microbatch's kernels beside it do not hide.
-
-    `moved` seconds of traffic, `compute` seconds of kernels.
 
     `moved` seconds of traffic, `compute` seconds of kernels.
 

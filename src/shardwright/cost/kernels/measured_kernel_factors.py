@@ -103,7 +103,7 @@ def q_norm(compute: FloatArray, memory: FloatArray, *, exponent: float) -> Float
 
 
 def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:
-    """Measured grid of GEMM corrections over `rates` of `device`; None where there is none."""
+    """Measured GEMM grid of `device` if it corrects these `rates`; None where there is none."""
     tables = kernel_tables(device.name)
     grid = tables.gemm_grid(dtype) if tables is not None else None
     return grid if grid is not None and grid.corrects(rates) else None
@@ -161,9 +161,7 @@ _SAME_KERNEL: Final = {
 def head_factor(
     device: Accelerator, shape: AttentionShape, *, length: FloatArray, heads: FloatArray
 ) -> FloatArray | float:
-    """Attention's fraction of peak with heads of this shape over that with heads of 128.
-
-    The factor on a curve of another kernel generation.
+    """Attention's fraction of peak with this head shape over that with heads of 128; else 1.
 
     From the device's table, whose kernel shares the tiles' arithmetic; 1 where there is none.
     """

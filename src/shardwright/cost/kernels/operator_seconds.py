@@ -145,7 +145,7 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
 def _contiguous_sides(
     work: BlockWork, m: IntArray, n: IntArray, k: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """The two sides of a GEMM that are not its tokens.
+    """The two of a GEMM's extents m, n, k in its phase that are not its number of tokens.
 
     All its matrices are contiguous along them.
     """
@@ -173,9 +173,7 @@ def gemm_cut_for(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> Bl
 def cut_seconds(
     work: BlockWork, degrees: Degrees, machine: Machine, *, pieces: IntArray
 ) -> FloatArray:
-    """Additional seconds of a GEMM that runs in one piece for each group member.
-
-    Pieces lie along its tokens: slower GEMMs, and launches.
+    """Seconds added to a GEMM by cutting its tokens into `pieces`: slower GEMMs and launches.
 
     Quantised once for all pieces: the others cost a 16-bit GEMM's launch.
     """
@@ -194,10 +192,7 @@ def cut_seconds(
 def piece_sum_seconds(
     move: Move, degrees: Degrees, machine: Machine, *, pieces: IntArray
 ) -> FloatArray:
-    """Seconds of the kernel that sums the pieces of a copying reduce-scatter.
-
-    The pieces lie side by side: the kernel reads them all and writes one; 0 for one piece.
-    """
+    """Seconds of the kernel that sums a reduce-scatter's `pieces` side by side; 0 for one."""
     volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
     spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / pieces), one_pass=True)
     return np.where(pieces > 1, spent, 0.0)

@@ -85,8 +85,6 @@ def needs_transposes(machine: Machine) -> bool:
 
     They take both operands along the sum only.
 
-    They take both operands along the sum only.
-
     Source: Transformer Engine, pytorch/utils.py (`is_non_tn_fp8_gemm_supported`, read): compute
     capabilities 10 and 11 take any layout. Other vendors' units are taken for Hopper's (assumed).
     """
@@ -106,7 +104,7 @@ def quantised_copies(machine: Machine) -> int:
 
 
 def recipe_passes(machine: Machine) -> Passes:
-    """Traffic and kernels of quantising under a machine's recipe.
+    """Bytes an element and kernel counts of casts and transposes under a machine's number recipe.
 
     w: bytes of a quantised element.
 
@@ -170,7 +168,7 @@ def quantise_kernels(machine: Machine) -> int:
 
 
 def joins_operands(machine: Machine) -> bool:
-    """True if one kernel quantises the operands of all local experts.
+    """True if one kernel quantises all local experts' operands: under 8-bit delayed scaling.
 
     Under one scale a tensor that is known before.
 
@@ -181,9 +179,7 @@ def joins_operands(machine: Machine) -> bool:
 
 
 def weight_bytes(machine: Machine, *, gathered: float) -> float:
-    """Bytes an element of quantising a weight that was gathered for one pass.
-
-    Traffic of bringing the weight into the form of the pass's GEMMs.
+    """Bytes of memory traffic an element to quantise a weight after its all-gather for one pass.
 
         (r - 1) x 2 + 2 + w behind a gather of 16 bits, w of one of 8 bits
 
@@ -231,7 +227,7 @@ def seconds_with_casts(
     members: IntArray | int,
     casts: IntArray | int = 1,
 ) -> FloatArray:
-    """Seconds of a GEMM with its recipe's casts in place of those in its measured rate.
+    """Seconds of a GEMM with its own casts in place of the casts in the measured rate.
 
     m tokens, n outputs and k inputs.
 

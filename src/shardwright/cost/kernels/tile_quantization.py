@@ -30,9 +30,7 @@ read again."""
 def staging(
     parts: Multiprocessors, tile: tuple[int, int], *, width: float, run: int = ALIGNED
 ) -> float:
-    """Clocks of fetching a tile's operands over those of multiplying them.
-
-    With loads of `run` bytes a thread.
+    """Clocks of loading a GEMM tile's operands, `run` bytes a thread, over clocks of multiplying.
 
         (rows + columns) width / run x instructions / lanes
         over   rows columns / (multiplications x 2 / width)
@@ -52,7 +50,7 @@ def staging(
 
 
 def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> FloatArray | float:
-    """Factor on GEMM seconds where rows of the operands are no multiple of 16 bytes.
+    """Factor >= 1 on GEMM seconds where an operand's rows are no multiple of 16 bytes.
 
         (1 / reach + staging(run)) / (1 + staging(16))
         run = the largest power of two that divides all rows, in bytes

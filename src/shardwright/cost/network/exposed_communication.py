@@ -21,7 +21,7 @@ from shardwright.runtime.framework_feature_kinds import ExpertDispatch, TpOverla
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:
-    """True if a move is an unoverlapped library collective inside a layer.
+    """True if a move inside a layer is a plain library collective (tp, Ulysses or experts).
 
     All members of a group wait for such a collective.
 
@@ -72,7 +72,7 @@ def move_cost(
     yielding: dict[tuple[str, Phase], FloatArray],
     core: dict[Phase, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
-    """Exposed and hidden seconds of a move, by the overlap that its `exposure` states.
+    """Exposed and hidden seconds of a move, hidden behind the kernels that its `exposure` allows.
 
     Args:
         seconds: seconds of the move once.
@@ -112,7 +112,7 @@ _PERSISTENT: Final = ("hopper", "blackwell")
 
 
 def gemms_yield_multiprocessors(accelerator: str) -> bool:
-    """True if a collective on its own stream can hide behind a GEMM on `accelerator`.
+    """True if a GEMM shares multiprocessors with a collective: no accelerator of persistent GEMMs.
 
     `accelerator` is a catalog name.
 

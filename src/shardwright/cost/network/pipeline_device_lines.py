@@ -50,7 +50,7 @@ class Lines:
 
     @property
     def num_ways(self) -> int:
-        """Number of different ways in which the groups of a device lie."""
+        """Number of distinct placements of a device's process groups in the network's units."""
         return len(next(iter(self.below.values())))
 
 
@@ -62,7 +62,7 @@ def distinct_lines(
     ulysses: tuple[int, ...],
     shards: tuple[int, ...],
 ) -> Lines:
-    """Distinct lines of a mesh on units of these sizes (cached).
+    """Distinct device lines through a mesh's pipeline, by placement of their groups in the units.
 
     Args:
         mesh: items tp, cp, dp, pp, ep, etp and the device strides s_tp, s_cp, s_dp, s_pp.
@@ -104,7 +104,7 @@ def distinct_lines(
 def _groups_of_mesh(
     axis_sizes: dict[str, int], place: IntArray, ulysses: Iterable[int], shards: Iterable[int]
 ) -> dict[Group, tuple[IntArray, IntArray]]:
-    """For each group name, places in a stage of all members and of those that are priced.
+    """By process group name: places in a stage of all groups' members and of the priced groups'.
 
     (groups, members) arrays. The places of the second decide a group's cost.
 
@@ -113,6 +113,7 @@ def _groups_of_mesh(
     """
 
     def stride(axis: str) -> int:
+        """Distance in a stage's device numbering between neighbours along an axis."""
         inner = axis_sizes[f"s_{axis}"]
         return (
             inner
@@ -121,6 +122,7 @@ def _groups_of_mesh(
         )
 
     def along(*axes: tuple[int, int]) -> IntArray:
+        """(groups, members) places of the groups along axes of (degree, stride)."""
         steps, begins_group = np.zeros(1, dtype=np.int64), np.ones(len(place), dtype=np.bool_)
         for degree, step in axes:
             if degree > 1:
@@ -157,7 +159,7 @@ def _groups_of_mesh(
 
 
 def _members_of_shard(kind: str, shard: int, holders: int, members: int) -> int:
-    """Members of a sharding group of dense parameters or of experts."""
+    """Members of a sharding group (`shard` = 0: all holders), of experts or dense parameters."""
     return (
         expert_shard(shard or holders, holders=holders, edp=members)
         if kind == "experts"
@@ -166,7 +168,7 @@ def _members_of_shard(kind: str, shard: int, holders: int, members: int) -> int:
 
 
 def expert_shard(shard: int, *, holders: int, edp: int) -> int:
-    """Members of a sharding group of experts, given the members of one of dense parameters.
+    """Members of an expert sharding group: gcd of (`shard` x `edp` / `holders`) and `edp`.
 
     `edp` devices hold an expert, `holders` a dense parameter, whose sharding groups have `shard`
     members.
@@ -177,7 +179,7 @@ def expert_shard(shard: int, *, holders: int, edp: int) -> int:
 def _most_below(
     groups: tuple[IntArray, IntArray], device: IntArray, units: tuple[int, ...]
 ) -> IntArray:
-    """(ranks, places, tiers - 1) most members of a place's group that a unit of each tier holds.
+    """(ranks, places, tiers - 1) most members of a place's group in one unit of each tier.
 
     Args:
         device: (ranks, places), rising along both.
@@ -197,7 +199,7 @@ def _most_below(
 
 
 def _parts_lie_alike(part: IntArray, whole: IntArray) -> bool:
-    """True if parts of groups that lie the same way lie the same way themselves.
+    """True if groups whose wholes have equal placement rows also have equal rows of their parts.
 
     Else a plan, which folds devices by the whole groups, may price any of the parts.
     """
@@ -208,7 +210,7 @@ def _parts_lie_alike(part: IntArray, whole: IntArray) -> bool:
 
 
 def tier_crossed(device: IntArray, other: IntArray, units: tuple[int, ...]) -> IntArray:
-    """Index of the innermost tier that has each device and its `other` device in one unit."""
+    """Innermost tier, per pair of `device` and `other`, with both devices in one unit."""
     crossed = np.full(device.shape, len(units) - 1, dtype=np.int64)
     for tier in range(len(units) - 2, -1, -1):
         crossed[device // units[tier] == other // units[tier]] = tier

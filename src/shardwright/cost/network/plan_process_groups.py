@@ -45,7 +45,7 @@ def node_group_of(cluster: Cluster, device: int) -> int:
 
 @lru_cache(maxsize=256)
 def uniform_cluster(cluster: Cluster, index: int) -> Cluster:
-    """Uniform cluster with at least as many devices as `cluster`, all nodes of one of its kinds."""
+    """Cluster of only node group `index`'s nodes, with at least as many devices as `cluster`."""
     if cluster.is_uniform:
         return cluster
     kind = cluster.groups[index].kind
@@ -72,10 +72,7 @@ def group_problem(problem: Problem, group: int) -> Problem:
 
 
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
-    """The problem on the cluster as a plan with stages on these devices sees it.
-
-    (`at_work`).
-    """
+    """Problem on a cluster where only these devices share their nodes' cards and zone links."""
     cluster = with_working_devices(problem.cluster, devices)
     return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
 
@@ -128,7 +125,7 @@ def _slowest(level: tuple[Tier, ...]) -> Tier:
 
 
 def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier:
-    """The tier with the rates of the slowest link between two zones of some node groups.
+    """`tier` with the latency and bandwidth of the slowest link between two zones of node groups.
 
     Other zones do not matter to them.
     """
@@ -183,10 +180,7 @@ def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
 
 
 def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
-    """Network span of a group as one of its members sees it.
-
-    As many in every unit as in its own, all on devices of its kind.
-    """
+    """Span of a group with as many members in each unit as `device`'s own, at its kind's rates."""
     network = network_of_devices(problem, (device,))
     return side_of_span(
         members,
@@ -220,19 +214,13 @@ def _units(problem: Same[Problem]) -> tuple[Units, ...]:
 
 
 def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
-    """Seconds of a message and bytes/s over a network level.
-
-    None where they depend on the devices that exchange.
-    """
+    """Seconds of a message and bytes/s over a network level; None if they depend on the devices."""
     latency_s, bandwidth = _level_rates(Same(problem), level)
     return (float(latency_s[0, 0]), float(bandwidth[0, 0])) if latency_s.size == 1 else None
 
 
 def rates_between(problem: Problem, sources: IntArray, targets: IntArray, level: int) -> Rates:
-    """Rates of pairs of devices that exchange over a level.
-
-    The rate of the slower of both, or of their zones' link.
-    """
+    """Latency and bytes/s of device pairs over a level: the slower end's, or a zone link's."""
     latency_s, bandwidth = _level_rates(Same(problem), level)
     if len(latency_s) == 1:
         return Rates(latency_s=latency_s[0], bandwidth=bandwidth[0])

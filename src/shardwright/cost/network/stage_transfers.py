@@ -64,7 +64,7 @@ class Crossing:
 
 
 def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: Int32Array) -> Crossing:
-    """Load, latency and collectives of the messages that one class sends along an edge."""
+    """Load, latency, bandwidth and collectives of the messages that device class `klass` sends."""
     load = _message_load(Same(messages), klass, Same(class_of), plan_units(problem))
     own_messages, beside = load.mine, load.beside
     ends = frozenset[int]()
@@ -118,7 +118,7 @@ class _MessageLoad:
 def _message_load(
     messages: Same[Messages], klass: int, class_of: Same[Int32Array], units: tuple[Units, ...]
 ) -> _MessageLoad:
-    """Elements that a class sends along an edge and elements that arrive at its receivers.
+    """Most elements a device of class `klass` sends on an edge, and most that its receivers get.
 
     Devices are counted from the edge's base.
     """
@@ -154,7 +154,7 @@ def _message_load(
 def _load_of_single_messages(
     messages: Messages, own_messages: BoolArray, classes: Int32Array, units: tuple[Units, ...]
 ) -> _MessageLoad:
-    """`_message_load` where each device sends one message and receives one."""
+    """`_message_load` for an edge where each device sends or receives at most one message."""
     source, target, elements = messages.sends[own_messages].T
     receiver_classes = classes[target + messages.base].astype(np.int64)
     most_of_class = np.zeros(int(receiver_classes.max()) + 1, dtype=np.int64)
@@ -186,7 +186,7 @@ def _latency_and_rate(
     level: int,
     most_elements: int,
 ) -> tuple[float, float]:
-    """Latency in seconds and effective bytes/s of a class's messages along an edge.
+    """Latency in seconds and effective bytes/s of messages: slowest ends, by the busiest device.
 
     The messages last as long as `most_elements` of one device do.
 
@@ -209,9 +209,7 @@ def _latency_and_rate(
 
 
 def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
-    """Seconds of all messages of an edge and of the collectives around them.
-
-    Latency, and the busiest device's bytes over the tier's bandwidth.
+    """Seconds of an edge: latency, the busiest device's bytes over bandwidth, and collectives.
 
     Args:
         scale: bytes of an element, times the share of the sequence that is at work.
@@ -247,10 +245,7 @@ def around_seconds(
     *,
     scale: float,
 ) -> float:
-    """Seconds of the collectives around the messages of an edge between stages.
-
-    Of each kind those of the busiest device, one kind after another.
-    """
+    """Seconds of collectives before and after an edge's messages: each kind's busiest, summed."""
     seconds_of_kinds: dict[Collective, dict[int, float]] = {}
     for kind, devices, elements in collectives:
         network = network_of_devices(problem, devices)

@@ -27,10 +27,7 @@ _APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})
 
 
 def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
-    """`problem` with the tensor-parallel overlap that its runtime can have under a plan.
-
-    See `without_fused_overlap`.
-    """
+    """`problem`, without fused overlap if a tensor-parallel group of the stages leaves NVLink."""
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return problem
     islands = plan_units(problem)[0]

@@ -20,7 +20,7 @@ Number = TypeVar("Number", float, FloatArray)
 
 @inner
 def beside(compute: float, hidden: float, slowdown: float) -> float:
-    """Seconds of compute that overlaps with `hidden` seconds of communication.
+    """Seconds of compute slowed by `hidden` overlapped communication; at least `hidden`.
 
     max(compute + (slowdown - 1) min(compute, hidden), hidden): kernels run slower while a
     collective takes some of the device.
@@ -71,9 +71,7 @@ def backward_layer(
 
 @inner
 def gathers_again(elements: float, reuse: float) -> float:
-    """Number of times that ZeRO-3 gathers a recomputed layer's parameters in its backward.
-
-    1, and those of parameters that are released in between.
+    """Mean gathers of a recomputed layer's parameters in ZeRO-3 backward: 1 + those released.
 
         1 + max(0, 1 - reuse / (2 elements))
 
@@ -98,7 +96,7 @@ def parameter_bytes(
     shard_width: float,
     frozen_width: float,
 ) -> Number:
-    """Bytes of parameters that live through the step on one device under a ZeRO stage.
+    """Bytes of parameters on a device: whole + frozen below ZeRO-3, else shards + gathered ones.
 
     Args:
         whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient
@@ -116,17 +114,13 @@ def parameter_bytes(
 
 @inner
 def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
-    """Elements that ZeRO-3 holds gathered at once.
-
-    `ends`, the embedding and the head (the root unit, gathered from the first forward to the last
-    backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
-    """
+    """Elements ZeRO-3 holds gathered at once: `ends` + `largest` layer x (1 + `prefetch`)."""
     return ends + largest * (1.0 + prefetch)
 
 
 @inner
 def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
-    """Bytes of the largest temporary tensor beside the logits.
+    """Bytes of the largest temporary tensor beside the logits: of a `layer`, or of an `end`.
 
     It is `end`, an embedding's weight gradient, or the excess over the logits of `layer`, the
     tensors that a layer's backward makes again (the logits are gone when a layer is recomputed).
@@ -139,7 +133,7 @@ def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
 def reserved_bytes(
     allocated: Number, temporary: Number, logits: Number, blocks: Number, factor: float
 ) -> Number:
-    """Bytes that a caching allocator holds.
+    """Bytes reserved by a caching allocator: max(allocated x factor, without temporaries + blocks).
 
     Blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
 
@@ -158,7 +152,7 @@ def reserved_bytes(
 def activation_room(
     most: Bytes, fixed: Bytes, temporary: Bytes, logits: Bytes, blocks: Bytes, factor: float
 ) -> FloatArray:
-    """Bytes of saved activations for which the allocator holds at most `most` bytes.
+    """Most bytes of saved activations for which the allocator reserves at most `most` bytes.
 
     Beside `fixed` ones, the logits and the `temporary` (`reserved_bytes`).
     """
@@ -177,9 +171,7 @@ def optimizer_seconds(
     host_share: float,
     host_rate: float,
 ) -> float:
-    """Seconds of the optimizer update of `elements` / `shard` parameters.
-
-    Device part and host part run side by side.
+    """Seconds to update `elements` / `shard` parameters: the slower of the device and host parts.
 
     Args:
         bytes_per_element: traffic of one element's update.

@@ -72,7 +72,7 @@ def step_bytes(problem: Problem, grid: Grid, priced: TableRows) -> StepBytes:
 
 
 def bytes_of(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts) -> StepBytes:
-    """Bytes that a step with these memory choices keeps on each pipeline rank."""
+    """Bytes of states, activations and buffers of each pipeline rank, and of states on the host."""
     states, host_states = (
         state_bytes(problem, choices, priced, cuts),
         host_state_bytes(problem, choices, cuts),
@@ -84,7 +84,7 @@ def bytes_of(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: 
 
 
 def bytes_beside_states(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepBytes:
-    """Bytes that a step keeps besides parameters, gradients and optimizer states.
+    """Bytes by rank of a step without parameters, gradients and optimizer states.
 
     They differ between choices by recompute alone.
     """
@@ -111,10 +111,7 @@ def bytes_beside_states(problem: Problem, choices: MemoryChoices, priced: TableR
 
 
 def _paired_bytes(problem: Problem, choices: MemoryChoices, priced: TableRows) -> IntArray:
-    """(c,) most bytes that a layer of each chunk keeps while its expert traffic is overlapped.
-
-    With another microbatch; 0 without any such layer.
-    """
+    """(c,) most saved bytes of a routed layer by chunk, if expert traffic is overlapped; else 0."""
     layers, row = priced.layers, priced.layer_row
     if not problem.runtime.expert_overlap:
         return np.zeros(len(choices.modes), dtype=np.int64)
@@ -142,7 +139,7 @@ class Cuts(NamedTuple):
     frozen_degrees: IntArray
 
     def held(self, level: int) -> IntArray:
-        """(r,) elements that a rank holds of the state that ZeRO stage `level` begins to shard.
+        """(r,) elements a rank holds of optimizer states (1), gradients (2) or parameters (3).
 
         See `ShardedElements.held`.
         """
@@ -150,7 +147,7 @@ class Cuts(NamedTuple):
         return elements_held
 
     def shards(self, *, width: float, alone: float, beside: float, master: bool) -> FloatArray:
-        """(r,) bytes of the parameter shards on the device.
+        """(r,) bytes of ZeRO-3 parameter shards on the device; a master copy may stand for them.
 
         A master copy stands for the shard where it is of the same elements. Where optimizer states
         are of elements outside the shard, and have no master copy, their values are kept too.
@@ -181,7 +178,7 @@ class Cuts(NamedTuple):
 
 
 def rank_cuts(choices: MemoryChoices, priced: TableRows) -> Cuts:
-    """Elements of each rank of a step, grouped by the degrees that shard their states.
+    """Elements of each rank, trained and frozen, grouped by the degrees that shard their states.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and
     states (Megatron-LM's and DeepSpeed's tied embeddings under pipeline parallelism).
@@ -308,10 +305,7 @@ def host_state_bytes(problem: Problem, choices: MemoryChoices, cuts: Cuts) -> It
 
 
 def _temporaries(choices: MemoryChoices, priced: TableRows) -> tuple[IntArray, IntArray]:
-    """(r,) bytes of the largest recomputed tensors, and of the largest embedding or head gradient.
-
-    Recomputed tensors are those that a layer's backward makes again.
-    """
+    """(r,) bytes of the largest layer's recomputed tensors, largest embedding or head gradient."""
     layout, row, has_blocks = priced.layout, priced.layer_row, priced.layout.by_rank > 0
     table_gradient = np.where(has_blocks, priced.meshes.table_bytes[:, priced.mesh_row], 0).max(
         axis=1
@@ -321,7 +315,7 @@ def _temporaries(choices: MemoryChoices, priced: TableRows) -> tuple[IntArray, I
 
 
 def again_bytes(saved: IntArray, mode: int) -> IntArray:
-    """Bytes of saved tensors that a layer's backward makes again under recompute option `mode`.
+    """Saved bytes, by block, that recompute option `mode` drops and backward makes again.
 
     (b,) of `saved` (b, modes), or (b, n) of (b, modes, n).
     """
@@ -351,10 +345,7 @@ def _outside_bytes(problem: Problem, priced: TableRows) -> Items:
 def held_bytes(
     problem: Problem, costs: StepBytes, allocated: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """(r,) bytes that the allocator holds for `allocated` bytes, and that the device holds.
-
-    The second include bytes outside the allocator.
-    """
+    """(r,) bytes that the allocator reserves for `allocated`, and these plus bytes outside it."""
     factor = reserve_factor(problem)
     reserved = _whole_bytes(
         python_form(reserved_bytes),
@@ -373,7 +364,7 @@ def held_bytes(
 def _whole_bytes(
     formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()
 ) -> IntArray:
-    """(r,) result of a byte formula on each rank's numbers, as whole bytes."""
+    """(r,) result of a byte formula on float copies of the ranks' columns, rounded down."""
     result_bytes: FloatArray = formula(*[column.astype(np.float64) for column in columns], *more)
     return result_bytes.astype(np.int64)
 

@@ -98,13 +98,13 @@ def step_costs(problem: Problem, grid: Grid, priced: TableRows) -> StepCosts:
 
 
 def compose_step(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepCosts:
-    """Seconds and bytes of a step with given memory choices, from rows of the tables.
+    """Seconds and bytes by chunk and rank of a step with given memory choices, from table rows.
 
     Of a grid, or of one device's chunks of a general plan.
     """
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
     gather, regather, reduce = _layer_sync(priced, choices.zero)
-    parts = _parts(problem, choices, priced, gather, regather, reduce)
+    parts = _chunk_seconds_by_part(problem, choices, priced, gather, regather, reduce)
     reduces_each_microbatch = choices.zero >= 2 and problem.runtime.reduce_every_microbatch
     has_blocks = layout.counts.sum(axis=1) > 0
     if choices.zero == 3:
@@ -123,7 +123,7 @@ def compose_step(problem: Problem, choices: MemoryChoices, priced: TableRows) ->
         sync.to_owners[:, row_of_sync] + (0.0 if reduces_each_microbatch else reduce)
     )
     cuts = rank_cuts(choices, priced)
-    optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
+    optimizer, update, after, start = _optimizer_and_gathers(problem, choices, priced, cuts, start)
     step_memory = bytes_of(problem, choices, priced, cuts)
     return StepCosts(
         **{name: getattr(step_memory, name) for name in _BYTES_FIELDS},
@@ -152,7 +152,7 @@ def compose_step(problem: Problem, choices: MemoryChoices, priced: TableRows) ->
 
 
 def _layer_sync(priced: TableRows, zero: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(b,) seconds of one layer's all-gather, its gather before backward, and its reduction.
+    """(b,) seconds of one layer's all-gather, ZeRO-3's gather before backward, and its reduction.
 
     Of parameters and gradients, at a ZeRO stage.
     """
@@ -168,7 +168,7 @@ def _layer_sync(priced: TableRows, zero: int) -> tuple[FloatArray, FloatArray, F
 
 
 def _host_gradients(problem: Problem, choices: MemoryChoices, priced: TableRows) -> FloatArray:
-    """(b,) seconds in which one layer's reduced gradients travel to host memory and back.
+    """(b,) seconds in which one layer's offloaded gradients go to the host and back; else 0.
 
     In each microbatch.
     """
@@ -177,7 +177,7 @@ def _host_gradients(problem: Problem, choices: MemoryChoices, priced: TableRows)
 
 
 def _tied_seconds(choices: MemoryChoices, priced: TableRows) -> FloatArray:
-    """(c,) seconds to sum the gradients of weights that the first and the last chunk share.
+    """(c,) seconds to sum tied weights' gradients, at the first and the last chunk; 0 elsewhere.
 
     Or, of one chunk, those that others share.
     """
@@ -187,15 +187,15 @@ def _tied_seconds(choices: MemoryChoices, priced: TableRows) -> FloatArray:
     return tied
 
 
-def _parts(
+def _chunk_seconds_by_part(
     problem: Problem,
     choices: MemoryChoices,
     priced: TableRows,
-    gather: FloatArray,
-    regather: FloatArray,
-    reduce: FloatArray,
+    layer_gather_s: FloatArray,
+    layer_regather_s: FloatArray,
+    layer_reduce_s: FloatArray,
 ) -> FloatArray:
-    """(2, c, parts) seconds of forward and backward of each chunk, by part.
+    """(2, c, parts) seconds of each chunk by part, of sharding only what compute does not hide.
 
     Recompute, exposed sharding and copies to the host are parts too.
     """
@@ -216,8 +216,8 @@ def _parts(
         host_copy_s = _host_gradients(problem, choices, priced).tolist()
         for b in range(blocks):
             g, r, apart = (
-                float(regather[b]),
-                float(reduce[b]),
+                float(layer_regather_s[b]),
+                float(layer_reduce_s[b]),
                 float(sync.apart[b, priced.mesh_row]),
             )
             gather_copy, regather_copy, reduce_copy = (
@@ -233,7 +233,8 @@ def _parts(
                 float(without_recompute[1, b].sum()),
             )
             without_recompute[0, b, SHARDING_PART] = (
-                forward_layer(forward, float(gather[b]), gather_copy, zero, slowdown) - forward
+                forward_layer(forward, float(layer_gather_s[b]), gather_copy, zero, slowdown)
+                - forward
             )
             with_sync = backward_layer(
                 backward, g, r, apart, regather_copy, reduce_copy, zero, every_microbatch, slowdown
@@ -302,7 +303,7 @@ def _parts(
 
 
 def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
-    """(c,) number of buckets of each chunk's gradient reduction.
+    """(c,) buckets of each chunk's gradient reduction: 1, or a layer each (at most MAX_PIECES).
 
     One if nothing hides them (`Runtime.overlap_grad_reduce`); else one a layer up to MAX_PIECES.
     """
@@ -312,17 +313,10 @@ def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
     return pieces
 
 
-def _step_end(
-    problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts, start: FloatArray
+def _optimizer_and_gathers(
+    problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts, gather_s: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Seconds of each rank's optimizer step, its update alone, and gathers at the end or start.
-
-    Each chunk's gathers left at the start of the step come last.
-
-    Each chunk's gathers left at the start of the step come last.
-
-    Each chunk's gathers at the start of the step.
-    """
+    """(r,) optimizer, (r,) its update, (r,) gathers at the step's end, (c,) at its start."""
     row = priced.mesh_row
     device = problem.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency
@@ -348,5 +342,5 @@ def _step_end(
     )
     optimizer = update + priced.meshes.norm_s[row]
     if problem.runtime.overlap_param_gather:
-        return optimizer, update, np.zeros(pp), start
-    return optimizer, update, start.reshape(vpp, pp).sum(axis=0), np.zeros_like(start)
+        return optimizer, update, np.zeros(pp), gather_s
+    return optimizer, update, gather_s.reshape(vpp, pp).sum(axis=0), np.zeros_like(gather_s)

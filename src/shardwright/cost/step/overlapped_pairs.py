@@ -32,7 +32,7 @@ class CommunicationShare:
 
 
 def communication_share(problem: Problem) -> CommunicationShare:
-    """Share of the device that the runtime reserves for communication.
+    """Share of multiprocessors that the runtime reserves for communication, else DISPATCH_SHARE.
 
     DeepEP's default where it reserves nothing.
     """
@@ -48,9 +48,7 @@ def communication_share(problem: Problem) -> CommunicationShare:
 def pair_seconds(
     first_action: Spent, second_action: Spent, taken: CommunicationShare
 ) -> FloatArray:
-    """Seconds of two actions that run overlapped.
-
-    At most those of both one after the other.
+    """Seconds of two overlapped actions: kernels, slowed by the communication that hides in them.
 
         max(kernels + lost, moved, each alone), lost <= moved
 

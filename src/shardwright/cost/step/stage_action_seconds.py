@@ -43,7 +43,7 @@ each once."""
 
 
 def sharings_of_stage(stage: StageParts, holdings: Holdings) -> list[Sharing]:
-    """Parameters whose gradients the families of a stage sum, as `StageCosts.of` takes them."""
+    """Records for `StageCosts.of` of the parameters whose gradients a stage's families reduce."""
     number = {family.first: index for index, family in enumerate(stage.families)}
     return [
         ((stage.lane, stage.chunk, number[d]), h, 0, h.uses)
@@ -86,7 +86,7 @@ class StageCosts:
         families: dict[tuple[int, int, int], FamilyCosts],
         sums: Iterable[Sharing],
     ) -> StageCosts:
-        """Costs of the families with coupled families, reduction pieces and parameter holders."""
+        """Create a plan's costs: families, coupled families, reduction pieces and holders."""
         coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
         pieces: dict[tuple[int, int], int] = {}
         uses: Uses = {}
@@ -121,7 +121,7 @@ class StageCosts:
 
     @property
     def gathers(self) -> bool:
-        """True if some parameters are gathered at the start of the step."""
+        """True if some chunk all-gathers parameters at the start of the step."""
         return any(
             float(step.gather_s.sum()) > 0.0
             for cost in self.families.values()
@@ -129,14 +129,12 @@ class StageCosts:
         )
 
     def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
-        """For each (lane, chunk, class), the uses whose last backwards its reduction waits for.
-
-        Its reduction, or that of its tied weights.
-        """
+        """By (lane, chunk, class): uses, with classes, whose last backwards a reduction awaits."""
         keyed_classes = Same(classes)
         classes_of_groups: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
 
         def classes_in(groups: dict[tuple[int, int], Group]) -> tuple[int, ...]:
+            """Numbers of the device classes that the members of `groups` belong to (cached)."""
             key = tuple(groups)
             if key not in classes_of_groups:
                 classes_of_groups[key] = _classes_in(tuple(groups.values()), keyed_classes)
@@ -153,13 +151,13 @@ class StageCosts:
         return holders
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
-        """Composed costs of one slice of one chunk for a device family."""
+        """Costs of slice `part` of a chunk's sequence on a device family."""
         return self.families[lane, chunk, family].slices[part]
 
     def seconds(
         self, lane: int, chunk: int, family: int, part: int, kind: TaskKind, *, early: bool = False
     ) -> float:
-        """Seconds of an action, with the wait for coupled families of the stage.
+        """Seconds of an action of the slowest of the families that blocking collectives couple.
 
         The slowest of the coupled families; those that run different operators one after the other.
 
@@ -190,7 +188,7 @@ def _classes_in(
 
 
 def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> float:
-    """Seconds of one action (F, B, I, W or R) of the only chunk of `step`."""
+    """Seconds of one action (F, B, I, W, R) of a chunk; `early`: without recompute in B and I."""
     forward, backward, weight = (
         float(step.forward_s[0]),
         float(step.backward_s[0]),
@@ -208,7 +206,7 @@ def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> f
 
 
 def product_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds that an action spends in GEMMs and attention, without recomputed ones.
+    """Seconds that an F, B, I or W action spends in GEMMs and attention; recompute left out.
 
     A weight gradient's action is all GEMMs.
     """
@@ -221,7 +219,7 @@ def product_seconds(step: StepCosts, kind: TaskKind) -> float:
 
 
 def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in which its kernels wait for communication.
+    """Seconds of an F, B or I action that its kernels wait for communication; else 0.
 
     Of a whole backward, all in the input gradient.
     """
@@ -314,8 +312,6 @@ def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
     """Seconds of a device class's gradient norm, optimizer updates and end gathers.
 
     The norm of all gradients once, then the update and its gathers, stage by stage.
-
-    The norm of all gradients once, then the update and its gathers, stage by stage.
     """
     steps = [costs.families[place].slices[0] for place in device_class.families]
     norm_and_update = {
@@ -335,7 +331,7 @@ def kept_changes(
     kept_by: str = "saved_bytes",
     again_by: str = "restored_bytes",
 ) -> IntArray:
-    """(actions of its row,) bytes of activations that each action keeps (+) or releases (-).
+    """(actions,) bytes of activations that each action of a class's row keeps (+) or releases (-).
 
     Kept from the action's start on, released at its end.
 

@@ -90,10 +90,11 @@ class BlockSums:
 def _map_arrays(
     change: Callable[..., FloatArray], first_sums: BlockSums, *other_sums: BlockSums
 ) -> BlockSums:
-    """Apply `change` to every array of `first_sums`, with that array of each of `other_sums`."""
+    """New sums whose arrays are `change` of the same array of all the given sums."""
     all_sums = (first_sums, *other_sums)
 
     def changed(name: str) -> FloatArray:
+        """Result of `change` on the arrays `name` of all sums."""
         return change(*(getattr(block_sums_of, name) for block_sums_of in all_sums))
 
     return BlockSums(
@@ -113,8 +114,12 @@ def _map_arrays(
             for key in first_sums.core
         },
         names=first_sums.names,
-        clock=first_sums.clock.each(change, *(block_sums_of.clock for block_sums_of in other_sums)),
-        pair=first_sums.pair.each(change, *(block_sums_of.pair for block_sums_of in other_sums)),
+        clock=first_sums.clock.map_sums(
+            change, *(block_sums_of.clock for block_sums_of in other_sums)
+        ),
+        pair=first_sums.pair.map_sums(
+            change, *(block_sums_of.pair for block_sums_of in other_sums)
+        ),
     )
 
 
@@ -285,8 +290,8 @@ class CachedBlockSums:
     def __init__(self) -> None:
         self._known: tuple[IntArray, BlockSums] | None = None
 
-    def of(self, met: DistinctDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
-        """The sums of all rows, computed only for degrees that are not cached.
+    def for_rows(self, met: DistinctDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
+        """Kernel sums of all rows `met`; call `make` only for degrees not cached.
 
         Args:
             make: computes the sums of some of the rows.
@@ -318,15 +323,12 @@ class CachedBlockSums:
 
 
 def _missing(codes: IntArray, known: IntArray) -> BoolArray:
-    """(codes,) True for codes that are not among the `known` ones.
-
-    Both rise.
-    """
+    """(codes,) True for codes, rising, that are not among the rising `known` ones."""
     places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
     is_missing: BoolArray = known[places] != codes
     return is_missing
 
 
 def members_along(local: Degrees, move: Move) -> IntArray:
-    """Number of members of a move's groups along its axis."""
+    """Members of a move's groups: the degree of its first axis (ep x etp for a coset)."""
     return local["ep"] * local["etp"] if move.axes[0] == "coset" else local[move.axes[0]]

@@ -53,7 +53,7 @@ def block_table(
     wait_s: float = 0.0,
     host_rate: float = inf,
 ) -> BlockTable:
-    """Seconds and bytes of `program` for every row of degrees; see `block_tables`."""
+    """Seconds and bytes of one lowered block for every row of degrees, under one runtime."""
     single_variant = ((program.saved, runtime),)
     common: dict[str, Any] = {
         "machine": machine,
@@ -88,7 +88,7 @@ def block_tables(
     sums: BlockSums | None = None,
     moved: Callable[[Move], FloatArray] | None = None,
 ) -> BlockVariantTable:
-    """Seconds and bytes of a block for every row and each set of recomputed modules.
+    """Seconds and bytes of a block for every row, under each variant of recomputed modules.
 
     Runtimes differ in the modules that run again in backward (`recomputed_operators`).
 
@@ -169,7 +169,7 @@ def _with_modules(
     *,
     recomputes: bool,
 ) -> FloatArray:
-    """(phases, parts, v, n) `seconds` with the modules that each variant recomputes in backward.
+    """(phases, parts, v, n) `seconds` plus each variant's recomputed modules, and full recompute.
 
     Modules run again under checkpoints of their own in layers that are not recomputed whole.
 
@@ -189,7 +189,7 @@ def _with_modules(
 
 
 def local_degrees(rows: DegreeRows, *, sequence: int) -> dict[str, IntArray]:
-    """Values with which the symbolic sizes of a block are evaluated.
+    """Columns of sizes that a block's symbolic sizes name: degrees, `mbs`, and `positions`.
 
     Degrees, and ``positions``, tokens of a sample on one member of a ring.
 
@@ -203,10 +203,7 @@ def local_degrees(rows: DegreeRows, *, sequence: int) -> dict[str, IntArray]:
 
 
 def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | None) -> FloatArray:
-    """Add the seconds of late launches; hide expert traffic where a `pair` overlaps.
-
-    Traffic hides behind another microbatch's kernels. Returns the hidden seconds.
-    """
+    """Add launch waits to `seconds` in place, hide a pair's traffic; return hidden seconds."""
     seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
     if pair is None:
         return np.zeros(seconds.shape[2])

@@ -142,10 +142,7 @@ def mesh_table(
 
 
 def _table_elements(problem: Problem, rows: DegreeRows) -> IntArray:
-    """(blocks, n) elements of the largest trained embedding table that a device has of each block.
-
-    A table of words or positions.
-    """
+    """(blocks, n) elements a device has of each block's largest trained word or position table."""
     programs, degrees = (
         programs_of(problem, Structure(sequence_parallel=True, routed=True)),
         rows.degrees(),
@@ -159,7 +156,7 @@ def _table_elements(problem: Problem, rows: DegreeRows) -> IntArray:
 
 
 def untimed_table(problem: Problem, rows: DegreeRows, shard: IntArray) -> MeshTable:
-    """Mesh table with the elements of every row and its waits for scales; other costs are zero."""
+    """Mesh table with every row's elements; seconds are 0, except the waits for FP8 scales."""
     n, network = len(rows), network_of(problem.cluster, library=problem.runtime.collective_library)
     sync = _synchronisation(problem, rows, shard, network, timed=False)
     no_seconds, no_bytes = np.zeros(n), np.zeros(n, dtype=np.int64)
@@ -180,7 +177,7 @@ def untimed_table(problem: Problem, rows: DegreeRows, shard: IntArray) -> MeshTa
 
 
 def scale_waits(problem: Problem, rows: DegreeRows) -> FloatArray:
-    """(n,) seconds that each pass of a chunk waits for its scales (`scale_reductions`)."""
+    """(n,) seconds that each pass of a chunk waits for the reduction of FP8 scales."""
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     waits = scale_seconds(
         problem,
@@ -229,10 +226,7 @@ def _synchronisation(
 
 
 def lies_in_units(rows: DegreeRows, units: tuple[int, ...]) -> BoolArray:
-    """(n,) True where all groups of each axis lie the same way in the network's units.
-
-    Every run of axes, from the innermost on, fits into units of each tier or fills them.
-    """
+    """(n,) True where every run of axes fits into, or fills, the units of each network tier."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for axis in ("tp", "cp", "dp", "pp"):
         end = rows[axis] * rows[f"s_{axis}"]

@@ -111,12 +111,13 @@ def layer_table(
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
-                sums=lowered.sums.of(
-                    shared_values.met, partial(_some_sums, lowered, local, machine=machine)
+                sums=lowered.sums.for_rows(
+                    shared_values.met,
+                    partial(_kernel_sums_of_rows, lowered, local, machine=machine),
                 ),
                 moved=partial(shared_values.moved, tokens=lowered.tokens),
             )
-            for name, values in _by_set(table).items():
+            for name, values in _columns_by_module_set(table).items():
                 columns[name][index][..., places] = values
             stream_bytes = streams[facts.stream[index]] if facts.stream[index] >= 0 else teachers
             stream_bytes[rows_alike.places] = np.maximum(
@@ -126,7 +127,7 @@ def layer_table(
     buffers = overlap_buffer_bytes(
         problem,
         tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]),
-        cut=_surely_within(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
+        cut=_surely_in_island(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
     )
     return LayerTable(
         **{
@@ -139,7 +140,8 @@ def layer_table(
         border=np.stack(
             [
                 np.tile(
-                    _borders(problem, rows, np.maximum(stream, teachers), network), len(modules)
+                    _border_seconds(problem, rows, np.maximum(stream, teachers), network),
+                    len(modules),
                 )
                 for stream in streams
             ]
@@ -195,7 +197,7 @@ class _RowsAlike:
 
 
 def _alike_groups(problem: Problem, rows: DegreeRows, network: Network) -> list[_RowsAlike]:
-    """Divide the rows into groups of one structure whose process groups lie the same way."""
+    """Divide the rows into groups of one block structure whose process groups lie alike."""
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {
         o.attention.kv_heads
@@ -212,7 +214,7 @@ def _alike_groups(problem: Problem, rows: DegreeRows, network: Network) -> list[
             rows["gather"],
             routed,
             shares_keys,
-            _within(rows, network),
+            _tensor_groups_in_island(rows, network),
             all_alike(rows, network),
         ]
     )
@@ -231,7 +233,7 @@ def _alike_groups(problem: Problem, rows: DegreeRows, network: Network) -> list[
     return groups
 
 
-def _some_sums(
+def _kernel_sums_of_rows(
     lowered: _LoweredBlock, local: Degrees, chosen: IntArray, *, machine: Machine
 ) -> BlockSums:
     """Kernel sums of a lowered block for the chosen rows."""
@@ -261,11 +263,8 @@ def tensor_groups_inside(rows: DegreeRows, *, island: int) -> BoolArray:
     return inside
 
 
-def _within(rows: DegreeRows, network: Network) -> BoolArray:
-    """(n,) True where the plan's tensor-parallel groups lie in an island.
-
-    As the column `within` says; of rows of a part of a mesh: those of the part.
-    """
+def _tensor_groups_in_island(rows: DegreeRows, network: Network) -> BoolArray:
+    """(n,) True where the plan's tensor-parallel groups lie in an NVLink island each."""
     return (
         rows["within"] > 0
         if "within" in rows.columns
@@ -273,10 +272,11 @@ def _within(rows: DegreeRows, network: Network) -> BoolArray:
     )
 
 
-def _surely_within(rows: DegreeRows, network: Network) -> BoolArray:
-    """(n,) True where the groups of any mesh with such tensor-parallel groups lie in islands.
+def _surely_in_island(rows: DegreeRows, network: Network) -> BoolArray:
+    """(n,) True where tp groups lie in an island in every mesh that a partial row stands for.
 
-    `_within`, but stricter for rows of a part of a mesh, so that bytes stay a lower bound.
+    Stricter than `_tensor_groups_in_island` for rows of a part of a mesh, so that bytes stay a
+    lower bound.
     """
     return (
         rows["within"] > 0
@@ -299,20 +299,20 @@ class _SharedOverRows:
         self.met = distinct_degrees(rows)
 
     def local(self, tokens: int) -> Degrees:
-        """Values with which sizes of a block with `tokens` tokens a sample are evaluated."""
+        """Degrees and sizes (n,) that evaluate a block with `tokens` tokens a sample (cached)."""
         if tokens not in self._local:
             self._local[tokens] = local_degrees(self._rows, sequence=tokens)
         return self._local[tokens]
 
     def spans(self, move: Move) -> tuple[Span, ...]:
-        """Spans in which the groups of a move may lie, along its axis."""
+        """Network spans that a move's groups may have along its first axis, by row (cached)."""
         axis = move.axes[0]
         if axis not in self._spans:
             self._spans[axis] = spans_along(axis, self._rows, self._network)
         return self._spans[axis]
 
     def moved(self, move: Move, *, tokens: int) -> FloatArray:
-        """Seconds of a move of a block with `tokens` tokens a sample."""
+        """(n,) least seconds of a move of a block with `tokens` tokens a sample (cached)."""
         key = (_move_key(Same(move)), tokens)
         if key not in self._moved:
             self._moved[key] = least_move_seconds(
@@ -332,7 +332,7 @@ def _move_key(move: Same[Move]) -> object:
 
 @lru_cache(maxsize=8192)
 def _object_of(content: tuple[object, ...]) -> object:
-    """One unique object for each distinct content (cached)."""
+    """One unique placeholder object for each distinct content (cached by equality)."""
     return object()
 
 
@@ -346,8 +346,8 @@ def _as_slice(places: IntArray) -> IntArray | slice:
     )
 
 
-def _by_set(table: BlockVariantTable) -> dict[str, FloatArray | IntArray]:
-    """Columns of a block table with an axis of module sets before their rows."""
+def _columns_by_module_set(table: BlockVariantTable) -> dict[str, FloatArray | IntArray]:
+    """Columns of a block table, each with an axis of recomputed-module sets before the rows."""
     return {
         "seconds": table.seconds,
         "saved_bytes": table.saved_bytes,
@@ -359,8 +359,10 @@ def _by_set(table: BlockVariantTable) -> dict[str, FloatArray | IntArray]:
     }
 
 
-def _borders(problem: Problem, rows: DegreeRows, stream: IntArray, network: Network) -> FloatArray:
-    """Seconds of a send of each device's part of the stream across a stage border.
+def _border_seconds(
+    problem: Problem, rows: DegreeRows, stream: IntArray, network: Network
+) -> FloatArray:
+    """(tiers, n) seconds to send a device's part of the stream to the next stage, by tier.
 
     Copies over tp are sent once and gathered behind, if the runtime does so.
     """

@@ -27,9 +27,6 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
 
     The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
     parameter.
-
-    The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
-    parameter.
     """
     runtime = problem.runtime
     scaled = (holders > 1) & runtime.scales_gradients
@@ -38,7 +35,7 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
 
 
 def shard_bytes(problem: Problem) -> float:
-    """Bytes of a ZeRO-3 parameter shard's element on the device, beside the master copy.
+    """Bytes of a ZeRO-3 parameter shard's element on the device, beside the optimizer's master.
 
     The optimizer's master copy.
     """
@@ -60,11 +57,7 @@ def frozen_shard_bytes(problem: Problem) -> float:
 
 
 def narrow_copies(problem: Problem) -> float:
-    """Bytes of a parameter's kept 8- or 4-bit copies, less the 16 bits that they replace.
-
-    Below ZeRO-3; beyond (or below) its 16 bits.
-
-    Below ZeRO-3.
+    """Bytes below ZeRO-3 of a parameter's kept 8- or 4-bit copies, less 16-bit ones replaced.
 
     Transformer Engine keeps quantised weights from one microbatch to the next, in as many forms as
     GEMMs need; where the runtime keeps parameters in 8 bits there are no others. Others quantise a
@@ -85,9 +78,7 @@ def narrow_copies(problem: Problem) -> float:
 
 
 def own_gradient_bytes(problem: Problem) -> int:
-    """Bytes of a parameter's own gradient beside the copy that gradients accumulate in.
-
-    0 = the copy is the only one.
+    """Bytes of a parameter's gradient beside its accumulated copy (`main_grad_copy`); else 0.
 
     From ZeRO-2 on gradients are freed when they are reduced. Source: `Runtime.main_grad_copy`.
     """

@@ -164,8 +164,6 @@ def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) number of the hidden-state stream that each chunk sends to the next chunk.
 
     The output of its last block, a teacher's left out.
-
-    The output of its last block, a teacher's left out.
     """
     stream = block_facts(model).stream
     student_blocks = [[block for block, _ in content if stream[block] >= 0] for content in contents]

@@ -53,9 +53,7 @@ from shardwright.strategy.plan.pipeline_stages import Keep
 
 
 def blocking_groups(problem: Problem, stage: StageParts) -> Grouping | None:
-    """Devices that each device of a stage meets in blocking collectives, for all families.
-
-    None where equal devices meet equal ones.
+    """By device of a stage: devices it joins in blocking collectives; None if families stay apart.
 
     That holds where trees are regular, and where a family's devices meet only each other. Two
     copies of an input that six devices read go from the first to two of them, and from the second
@@ -68,6 +66,7 @@ def blocking_groups(problem: Problem, stage: StageParts) -> Grouping | None:
         return None
 
     def met(device: int) -> list[int]:
+        """Devices that blocking collectives of any block join with `device`, itself included."""
         tables = (
             block_on_device(problem, stage, segment, device, None) for segment in stage.segments
         )
@@ -118,7 +117,7 @@ def divided_by_work(problem: Problem, stage: StageParts) -> StageParts:
 
 @lru_cache(maxsize=4096)
 def _is_uneven(cells: StageCells) -> bool:
-    """True if operator classes lie on different numbers of devices, or a tree is irregular.
+    """True if operator classes are on unequal numbers of devices, or a split tree is irregular.
 
     A tree is irregular where it is not cut the same way everywhere.
     """
@@ -133,7 +132,7 @@ def _is_uneven(cells: StageCells) -> bool:
 def block_on_device(
     problem: Problem, stage: StageParts, segment: Segment, device: int, cut: tuple[int, ...] | None
 ) -> tuple[BlockTable, int, tuple[int, ...]]:
-    """Table row of a block on a device, overlap buffer bytes, and devices that it waits for.
+    """Costs of a block on a device, its overlap buffer bytes, and devices it must wait for.
 
     Buffers of tensor-parallel overlap; devices that blocking collectives join with this one,
     counted from the stage's first.
@@ -166,10 +165,7 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
 
 
 def network_unit(problem: Problem) -> int:
-    """Number of devices after which the network repeats; 0 = it does not repeat.
-
-    A stage's costs depend on its place in them.
-    """
+    """Number of devices after which the network's structure repeats; 0 if it never repeats."""
     return repetition_devices(plan_units(problem))
 
 
@@ -183,8 +179,6 @@ def _row_on_device(
     cut: tuple[int, ...] | None,
 ) -> tuple[BlockTable, int, tuple[int, ...]]:
     """Table row of a block on a device, overlap buffer bytes, and devices to wait for (cached).
-
-    Devices are counted from the stage's first.
 
     Devices are counted from the stage's first.
 

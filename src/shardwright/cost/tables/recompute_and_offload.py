@@ -26,7 +26,7 @@ def kept_variant(
     degrees: Degrees,
     problem: Problem,
 ) -> BlockTable:
-    """`table` with the tensors that `keeps` recompute or offload.
+    """Block table with the seconds and bytes of selective recompute and offload by `keeps`.
 
     Whole blocks and cores alone are modes of the table and left as they are.
 
@@ -73,15 +73,12 @@ def kept_variant(
 
 
 def is_on_host(keep: Keep) -> bool:
-    """True if a keep line offloads all tensors of its blocks to host memory.
-
-    A mode of the block table.
-    """
+    """True if a keep line offloads all tensors of its blocks to host memory: a table mode."""
     return keep.how is ActivationPolicy.HOST and "full" in keep.operators and keep.percent == 100
 
 
 def transfer_bandwidth(problem: Problem, how: ActivationPolicy) -> float:
-    """Bytes/s at which one device writes activations to host memory or NVMe."""
+    """Bytes/s of one device's activation offload: PCIe, or its share of NVMe if slower."""
     node = problem.cluster.node
     if how is ActivationPolicy.NVME and node.host.nvme_bandwidth:
         return min(node.host.pcie.achieved, node.host.nvme_bandwidth / node.num_devices)
@@ -89,10 +86,7 @@ def transfer_bandwidth(problem: Problem, how: ActivationPolicy) -> float:
 
 
 def named_operators(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
-    """Names of the operators of a block that a keep line selects.
-
-    By name, by class, or as ``class.name``.
-    """
+    """Names of operators that a keep line selects: by name, class, ``class.name`` or ``full``."""
     return {
         o.name
         for o in operators

@@ -14,7 +14,7 @@ from shardwright.runtime.framework_feature_kinds import SelectiveRecompute
 
 
 def repeats_move(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
-    """A predicate that is true for forward moves that a selective recompute repeats.
+    """Predicate: True for forward collectives that the runtime's selective recompute runs again.
 
     A core that runs again exchanges its keys again; a per-operator policy keeps it and the outputs
     of reduce_scatter; under a policy by name an operator that runs again communicates again.

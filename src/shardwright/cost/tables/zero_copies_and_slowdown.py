@@ -22,9 +22,7 @@ from shardwright.program.training_problem import Problem
 
 
 def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArray:
-    """(n,) factor >= 1 on kernels that run beside the collectives of some groups.
-
-    Groups of dp x cp; 1 for groups of one.
+    """(n,) factor >= 1 on kernels beside collectives, by the dp x cp group's ring bandwidth.
 
         1 + (slowdown - 1) x min(1, B / B_0)
 
@@ -77,9 +75,7 @@ def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
 
 
 def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(blocks, n) seconds of copies around one layer's all-gathers and its gradient reduction.
-
-    The all-gather of parameters before its forward, that before its backward, and the reduction.
+    """(blocks, n) seconds of copies around a layer's forward gather, backward gather, reduction.
 
         t = local elements x bytes an element / (0.8 BW)
             where the element's states are sharded over more than one device
@@ -105,6 +101,7 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
     def gathers(
         elements: IntArray, narrow: IntArray, own_elements: FloatArray, parts: FloatArray
     ) -> FloatArray:
+        """(blocks, n) seconds of copies, casts and host launches around one layer's all-gather."""
         host_copy_s = (
             own_elements
             * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved)

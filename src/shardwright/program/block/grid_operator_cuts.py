@@ -41,14 +41,16 @@ def _cuts(sequence_parallel: bool, routed: bool, klass: OperatorClass) -> tuple[
 
 
 @lru_cache(maxsize=1024)
-def _tokens(sequence_parallel: bool, routed: bool, klass: OperatorClass, length: int) -> Size:
+def _tokens_of_class(
+    sequence_parallel: bool, routed: bool, klass: OperatorClass, length: int
+) -> Size:
     """Tokens that one device works on in operators of a class, as a symbolic size (cached)."""
     axes = tuple(c.axis for c in _cuts(sequence_parallel, routed, klass) if c.dim in TOKEN_DIMS)
     return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
 
 
 @lru_cache(maxsize=8192)
-def _part(
+def _extent_part(
     sequence_parallel: bool, routed: bool, extent: Same[Extent], of: Same[Operator], once: bool
 ) -> Size:
     """Elements of one extent on one device, as a symbolic size (cached)."""
@@ -92,17 +94,17 @@ class Structure:
 
         See `Placing.tokens`.
         """
-        return _tokens(self.sequence_parallel, self.routed, klass, length)
+        return _tokens_of_class(self.sequence_parallel, self.routed, klass, length)
 
     def part(self, extent: Extent, operator: Operator, *, once: bool = False) -> Size:
         """Elements of one extent of an operator on one device, as a symbolic size.
 
         See `Factor` for `once`.
         """
-        return _part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
+        return _extent_part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed token copies that one device's experts work on: topk times its tokens.
+        """Routed copies that one device's experts work on: topk x tokens, x ``etp`` if routed.
 
         topk of each token in its share of the expert-parallel group.
 
@@ -115,7 +117,7 @@ class Structure:
         return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that one device's experts serve.
+        """Tokens that one device's experts serve: of all ``ep`` x ``etp`` members if routed.
 
         Those of its expert-parallel group, or its own where the experts are cut like the MLP.
         """
@@ -132,12 +134,12 @@ class Structure:
         return self.tokens(OperatorClass.ROUTER, length).scaled(operator.experts.topk)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies of all expert-tensor-parallel members (axis ``etp``) together."""
+        """Routed copies that the ``etp`` members send together: `sent_copies` times ``etp``."""
         routed = self.sent_copies(operator, length)
         return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
 
     def coset_tokens(self, length: int) -> Size:
-        """Tokens of all members along ``ep`` and ``etp`` together."""
+        """Tokens that all members along ``ep`` and ``etp`` route together."""
         local = self.tokens(OperatorClass.ROUTER, length)
         return Size(times=local.times, scale=(*local.scale, "ep", "etp"), factors=local.factors)
 
@@ -146,15 +148,12 @@ class Structure:
         return ()
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens of all context-parallel members along ``ring`` together."""
+        """Tokens of all context-parallel members along ``ring`` together, over all stretches."""
         local = self.tokens(operator.klass, sum(lengths))
         return Size(times=local.times, scale=(*local.scale, "ring"), factors=local.factors)
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys one device passes on in every hop of the ring.
-
-        All members have as many.
-        """
+        """Tokens whose keys a device passes on in each ring hop; one entry, for all hops."""
         return (self.tokens(operator.klass, sum(lengths)),)
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -166,7 +165,7 @@ class Structure:
         return ()
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """Axes along which devices hold the same parameter and sum its gradient.
+        """Axes besides dp and cp along which devices hold the same parameter and sum its gradient.
 
         tp for a norm's gain where tp cuts tokens, and the axis that cuts the product for a bias.
         See `Placing.summed_along`.
@@ -222,6 +221,7 @@ class Structure:
         shared = keys if self.shared_keys else []
 
         def volume_of(chosen: list[Extent]) -> Callable[[Operator], tuple[Size, ...]]:
+            """Function that gives an operator's local bytes of each of the chosen extents."""
             once = [e in keys and not self.shared_keys for e in chosen]
             return lambda holder: tuple(
                 self.tokens(holder.klass, length) * self.part(e, holder, once=o).scaled(element)

@@ -20,7 +20,7 @@ GEMM_KINDS: Final = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def is_hybrid(runtime: Runtime, *, island: int) -> bool:
-    """True if a deduplicating token dispatcher is HybridEP, not DeepEP.
+    """True if a deduplicating dispatcher is HybridEP: set so, an island beyond 8, or full graphs.
 
     In islands of more than `DEEPEP_PEERS` devices, or where the runtime asks for it.
 
@@ -40,7 +40,7 @@ a fused router.
 
 
 def router_kernels(runtime: Runtime) -> int:
-    """Number of kernels of a router's forward under the runtime's dispatcher; 0 = not counted."""
+    """Kernels of a router's forward, without those that a fused dispatcher includes; else 0."""
     sends_once = runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
     return max(runtime.router_kernels - FUSED_DISPATCH_KERNELS * sends_once, 0)
 

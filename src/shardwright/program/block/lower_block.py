@@ -72,7 +72,7 @@ def lower_block(block: Block, structure: Placing, context: LoweringContext) -> B
     constant = without_gradient(block)
     for operator in block.operators:
         if structure.runs(operator):
-            local = _local(operator, structure, context)
+            local = _local_sizes(operator, structure, context)
             needs_input_gradient = computes_input_gradient(operator, constant)
             sort_kernels = (
                 chunk_sort_works(operator, local)
@@ -118,7 +118,7 @@ def lower_block(block: Block, structure: Placing, context: LoweringContext) -> B
         moves=tuple(moves.values()),
         saved=saved_tensors(block, operators, structure, context),
         stored=tuple(
-            _stored(o, p, structure, backward=runs_backward(o, constant))
+            _local_parameter(o, p, structure, backward=runs_backward(o, constant))
             for o in local_operators
             for p in o.parameters
         ),
@@ -133,7 +133,7 @@ def lower_block(block: Block, structure: Placing, context: LoweringContext) -> B
 
 
 def _without_cotangents(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
-    """Moves of a tensor, without the moves of the tensor's cotangent."""
+    """The moves that are not of the input-gradient phase (Phase.I)."""
     return [(between, move) for between, move in moves if move.phase is not Phase.I]
 
 
@@ -202,18 +202,18 @@ def _routed_tokens(operator: Operator, structure: Placing, context: LoweringCont
     rounded up. The members of a context group split samples, not experts' shares: rounding each
     member's part of a share would count up to one token a member and sample too many.
     """
-    served = structure.served_tokens(context.tokens).scaled(_per_expert(context, operator))
+    served = structure.served_tokens(context.tokens).scaled(_tokens_of_expert(context, operator))
     return served.divided(context.tokens).uneven(context.imbalance_percent)
 
 
-def _per_expert(context: LoweringContext, operator: Operator) -> int:
-    """Tokens of one sample that one expert serves, rounded up."""
+def _tokens_of_expert(context: LoweringContext, operator: Operator) -> int:
+    """Tokens of one sample that one expert serves if all serve alike, rounded up, at least 1."""
     assert operator.experts is not None
     shape = operator.experts
     return max(-(-context.tokens * shape.topk // shape.experts), 1)
 
 
-def _local(operator: Operator, structure: Placing, context: LoweringContext) -> Local:
+def _local_sizes(operator: Operator, structure: Placing, context: LoweringContext) -> Local:
     """Local sizes of an operator on one device, and the runtime choices that decide its kernels."""
     runtime = context.runtime
     routed = operator.kind is OperatorKind.GROUPED_LINEAR
@@ -269,10 +269,10 @@ def _local(operator: Operator, structure: Placing, context: LoweringContext) -> 
     )
 
 
-def _stored(
+def _local_parameter(
     operator: Operator, parameter: Parameter, structure: Placing, *, backward: bool
 ) -> LocalParameter:
-    """A parameter's local elements on one device, and how its gradient is summed."""
+    """A parameter's local elements on one device, and the axes its gradient is summed along."""
     size = Size()
     for extent in parameter.extents:
         size = size * part(extent, operator, structure)

@@ -71,61 +71,52 @@ class Placing(Protocol):
         ...
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies of tokens on a device in all."""
+        """Routed token copies that one device's experts work on, before imbalance."""
         ...
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that a device's experts serve, its own and those of other devices.
+        """Tokens that a device's experts serve: its own and those that other devices send.
 
         Of sequences of `length` positions.
         """
         ...
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """Size, in routed copies, of the all-to-all that sends a device's tokens to experts.
+        """Routed copies in the all-to-all that sends one device's tokens to their experts.
 
         The full buffer: the larger of what it sends and receives.
         """
         ...
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies of all devices that share experts with this device."""
+        """Routed copies that all devices with parts of the same experts (``etp``) work on."""
         ...
 
     def coset_tokens(self, length: int) -> Size:
-        """Tokens that all devices which share experts with this device route together."""
+        """Tokens that all devices which jointly hold every expert (``ep`` x ``etp``) route."""
         ...
 
     def coset(self) -> tuple[int, ...]:
-        """Devices that share experts with this device; empty = axis ``coset``."""
+        """Devices that jointly hold every expert for the same tokens; empty = axis ``coset``."""
         ...
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the devices of an attention core's group hold together.
+        """Tokens whose keys an attention core's group holds together, over all text stretches.
 
         Of stretches of these lengths.
         """
         ...
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices between which tokens travel to experts, and devices that share experts.
-
-        Empty = axes ``ep`` and ``etp``.
-        """
+        """(devices with other experts, with other parts of the same experts); empty = ep, etp."""
         ...
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys a device passes on in each hop of the ring.
-
-        One entry where every hop carries as many, else one for each hop in order.
-        """
+        """Tokens whose keys a device passes on in each ring hop; one entry if all are equal."""
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Devices that differ only in their part of `dim` of `operator`.
-
-        Empty = an axis names them.
-        """
+        """Devices that differ from this one only in their part of `dim`; empty = an axis."""
         ...
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
@@ -161,7 +152,7 @@ class Placing(Protocol):
 
 
 def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:
-    """The tensor dim that a cut means for `operator`: WIDTH is the operator's own width dim."""
+    """The dim that a cut divides: the operator's own width dim for WIDTH, else `cut_dim`."""
     return operator.width() if cut_dim is Dim.WIDTH else cut_dim
 
 

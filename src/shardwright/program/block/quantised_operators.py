@@ -15,9 +15,7 @@ _WIDE: Final = (OperatorClass.HEAD, OperatorClass.ROUTER)
 
 
 def stays_wide(operator: Operator) -> bool:
-    """True if the GEMMs of `operator` stay in 16 bits under every recipe.
-
-    Logits, routers, attention scores.
+    """True if no recipe quantises the operator's GEMMs: logits, routers and attention scores.
 
     Source: Transformer Engine's recipes quantise the layers' projections only; torchao's float8
     conversion filters ``output`` (both from memory).
@@ -42,7 +40,7 @@ def scaled_width(scaling: Scaling, bits: int) -> float:
 
 
 def is_narrow(operator: Operator, parameter: Parameter) -> bool:
-    """True if `parameter` is a matrix that `operator` multiplies with in 8 or 4 bits.
+    """True if 8- and 4-bit recipes quantise `parameter`: a matrix of a GEMM not kept in 16 bits.
 
     Biases stay wide.
     """

@@ -36,7 +36,7 @@ class RecomputedOperators:
 
 
 def recomputed_operators(operators: tuple[Operator, ...], runtime: Runtime) -> RecomputedOperators:
-    """Operators of a block that the runtime recomputes in backward, as dropped and rerun names."""
+    """Names of operators whose outputs the runtime drops, and of those it reruns in backward."""
     return _recomputed_operators(Same(operators), Same(runtime))
 
 
@@ -46,7 +46,7 @@ def _recomputed_operators(
 ) -> RecomputedOperators:
     """Operators that the runtime recomputes in backward (cached by identity)."""
     operators, runtime = block_operators.value, block_runtime.value
-    parts = [_outputs(_convolutions(operators))]
+    parts = [_drop_and_rerun(_convolutions(operators))]
     if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:
         parts.append(
             RecomputedOperators(
@@ -58,10 +58,10 @@ def _recomputed_operators(
             )
         )
     if runtime.rebuilds_latent:
-        parts.append(_outputs(_latent(operators)))
+        parts.append(_drop_and_rerun(_latent_up_projections(operators)))
     if runtime.rebuilds_norms and not any(o.klass in _ENDS for o in operators):
         parts.append(
-            _outputs(
+            _drop_and_rerun(
                 o.name
                 for o in operators
                 if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM
@@ -69,7 +69,7 @@ def _recomputed_operators(
         )
     if runtime.rebuilds_expert_activation:
         parts.append(
-            _outputs(
+            _drop_and_rerun(
                 o.name for o in operators if o.kind is OperatorKind.ACTIVATION and is_routed(o)
             )
         )
@@ -91,10 +91,7 @@ def _recomputed_operators(
 
 
 def is_dropped(tensor: str, names: frozenset[str]) -> bool:
-    """True if a kept tensor belongs to an operator of `names`.
-
-    An output, a quantised copy of one, or a tensor beside one.
-    """
+    """True if a kept tensor is an output of an operator in `names`, or named beside one."""
     return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
 
 
@@ -112,13 +109,13 @@ def _convolutions(operators: tuple[Operator, ...]) -> frozenset[str]:
     return frozenset(o.name for o in operators if o.kind is OperatorKind.CONV and o.name in read)
 
 
-def _outputs(names: Iterable[str]) -> RecomputedOperators:
-    """Operators whose outputs are all dropped and recomputed."""
+def _drop_and_rerun(names: Iterable[str]) -> RecomputedOperators:
+    """Operators `names`, as both dropped (outputs not kept) and rerun in backward."""
     operator_names = frozenset(names)
     return RecomputedOperators(dropped=operator_names, again=operator_names)
 
 
-def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
+def _latent_up_projections(operators: tuple[Operator, ...]) -> frozenset[str]:
     """Names of latent attention's up projections and the rotary embedding behind them.
 
     Empty without latent attention.
@@ -139,11 +136,7 @@ def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
 
 
 def _checkpointed(module: tuple[Operator, ...], runtime: Runtime) -> RecomputedOperators:
-    """Dropped and rerun operators of a module under a checkpoint of its own.
-
-    No inner output is kept, and every operator runs again, except the last product where a
-    checkpoint stops early.
-    """
+    """Drop all outputs of a module but the last; rerun all, but the last GEMM if it stops early."""
     names = [o.name for o in module]
     stops = runtime.full_recompute is FullRecompute.STOPS_EARLY
     last = (

@@ -19,9 +19,7 @@ _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ...]] | None:
-    """For each linear operator, True for the outputs that a per-operator policy keeps.
-
-    The block's first matrix product, the third, and so on.
+    """By linear operator: True for outputs kept, every second matrix product from the first.
 
     A fused projection counts as one product for each of its outputs. Grouped products are not kept.
     None for an embedding or a head: they are outside the checkpoint.
@@ -60,7 +58,7 @@ class NamedPolicy:
 
 @lru_cache(maxsize=256)
 def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPolicy | None:
-    """The runtime's policy of kept tensor names applied to a block, with operators to rerun.
+    """Tensors of a block kept by `Runtime.kept_outputs`, and operators rerun for the other ones.
 
     Tensors that `Runtime.kept_outputs` keep. None where another policy holds, and for an embedding
     or a head.
@@ -90,7 +88,7 @@ def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPoli
 
 
 def _outputs_of(kind: KeptOutput, operators: tuple[Operator, ...]) -> frozenset[str]:
-    """Names of a block's tensors that the policy's name `kind` covers."""
+    """Names of the block's tensors that a policy's name (qkv, core, proj, up, down) stands for."""
     cores = {
         o.name for o in operators if o.attention is not None and o.kind is OperatorKind.ATTENTION
     }

@@ -48,7 +48,7 @@ class CotangentRoute:
 def cotangent_routes(
     cells: StageCells, maker: Operator, reader: Operator, extent: Extent, length: int
 ) -> tuple[CotangentRoute, ...]:
-    """Redistributions of an extent's cotangent from reader to maker for `length` tokens.
+    """Redistributions that return an extent's cotangent, over `length` tokens, to its maker.
 
     `shared_cotangent_routes` of the layouts that the operators themselves make and return; one
     object for equal layouts of a stage.
@@ -133,7 +133,7 @@ def shared_cotangent_routes(
 def _part_of_device(
     cells: StageCells, operator: Operator, device: int, extent: Extent, runs: int
 ) -> Interval:
-    """A device's part of the extent's dim, as runs of the finer list of `runs`."""
+    """(low, high) of `runs` equal runs of the extent's dim that a device's part of it covers."""
     operator_runs = reference_runs(operator, extent.dim)
     low, high = covered_runs(
         cut_dims(cells.cells[operator.klass][device], operator).get(extent.dim, ()),
@@ -150,6 +150,7 @@ def _parts_overlap(layout: Layout, parts: Mapping[int, Interval]) -> bool:
     """
 
     def meet(boxes: Iterable[tuple[Box, Interval]]) -> bool:
+        """True if two boxes with different intervals share an element."""
         pairs = combinations(dict.fromkeys(boxes), 2)
         return any(
             first_box[1] != second_box[1] and intersection(first_box[0], second_box[0]) is not None

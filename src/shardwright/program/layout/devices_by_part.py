@@ -55,21 +55,18 @@ class DevicesByPart:
 
     @property
     def devices(self) -> IntArray:
-        """(devices,) devices of the tree, in its order."""
+        """(devices,) device numbers in the order of the placement tree's leaves."""
         return self.row.array
 
     @property
     def number(self) -> IntArray:
-        """(devices,) index into `cells` of each device.
-
-        Made on demand, as most callers read `cells` alone.
-        """
+        """(devices,) index into `cells` of each device's part."""
         return self.listed if self.listed is not None else stride_numbers(self.levels, self.dims)
 
 
 @lru_cache(maxsize=16384)
 def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> DevicesByPart:
-    """Group the devices that run operators of a class by their parts of `dims`.
+    """Group the devices that run a class's operators by the parts of `dims` that they hold.
 
     A tree of equal parts is its levels: on 2 x 4 devices under ``b2 t4``, device 4 i + j has number
     i in the batch and j in the width.
@@ -110,12 +107,12 @@ class DeviceTokens:
 
     @property
     def row(self) -> DeviceList:
-        """Devices of the tree, in its order."""
+        """Devices in the order of the placement tree's leaves."""
         return self.cut[0].row
 
     @property
     def devices(self) -> IntArray:
-        """Devices of the tree as an array, in its order."""
+        """Array of devices in the order of the placement tree's leaves."""
         return self.row.array
 
     @property
@@ -143,18 +140,17 @@ class DeviceTokens:
 
 @lru_cache(maxsize=16384)
 def tokens(stage: StageCells, klass: OperatorClass, length: int) -> DeviceTokens:
-    """Samples and positions of every device that runs operators of a class.
-
-    Of a sequence of `length` positions.
-    """
-    return _tokens(
+    """Samples and positions (of `length`) that each device works on in a class's operators."""
+    return _tokens_of_projections(
         tuple(projection(stage, klass, frozenset((dim,))) for dim in (Dim.BATCH, Dim.SEQUENCE)),
         (stage.samples, length),
     )
 
 
 @lru_cache(maxsize=4096)
-def _tokens(cut: tuple[DevicesByPart, ...], lengths: tuple[int, int]) -> DeviceTokens:
+def _tokens_of_projections(
+    cut: tuple[DevicesByPart, ...], lengths: tuple[int, int]
+) -> DeviceTokens:
     """`DeviceTokens` of a tree from its projections on samples and on positions."""
     (samples, sample_parts, sample_counts), (positions, position_parts, position_counts) = (
         _distinct_parts(projected.cells, length)

@@ -22,10 +22,7 @@ from shardwright.program.layout.tensor_layout import Holding, Interval, Layout
 
 
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:
-    """The residual stream as an operator.
-
-    The maker of a block's input and the reader of its output.
-    """
+    """Placeholder operator ``input``, as maker of a block's input and reader of its output."""
     return Operator(
         name="input",
         kind=OperatorKind.RESIDUAL,
@@ -78,10 +75,7 @@ def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, leng
 
 
 def _elements_read(cells: CellRow, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
-    """Elements of an extent that an operator reads under each of several cells.
-
-    All of a dim that the operator does not name.
-    """
+    """By cell, interval of an extent that an operator reads; all of a dim it does not name."""
     named = extent.dim in [e.dim for e in operator.reads]
     return intervals(cells, operator, extent) if named else ((0, extent.size),) * len(cells)
 
@@ -90,10 +84,7 @@ def _elements_read(cells: CellRow, operator: Operator, extent: Extent) -> tuple[
 def _parts_of_sums(
     cells: CellRow, operator: Operator, kept: frozenset[Dim]
 ) -> tuple[Hashable | None, ...]:
-    """For each cell, the part of a partial sum that its device holds; None for full values.
-
-    Its parts of all cut dims but those `kept`.
-    """
+    """By cell: its parts of the dims that the operator sums over (partial sum); None if full."""
     summed = {
         dim: dim_of_operator
         for dim, dim_of_operator in dims_cut(operator).items()

@@ -38,9 +38,7 @@ class Replica:
 
 @lru_cache(maxsize=4096)
 def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
-    """`cells` restricted to the devices that may work on samples of `device`.
-
-    All of them where trees are unequal or cut samples crosswise.
+    """The part of `cells` on devices that share samples with `device`; all if irregular.
 
     Every tree's cuts of the batch are intervals of device strides, [step, step x parts); along the
     strides that all trees have in common, no other device has the samples of one coordinate. On
@@ -129,10 +127,7 @@ def _interned_cells(
 def _shared_cuts(
     cells: StageCells, klass: OperatorClass, common: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...] | None:
-    """(level, parts) of a tree's cuts of the batch along `common` strides alone.
-
-    None where parts are taken zigzag or unequal.
-    """
+    """(level, parts) of a tree's batch cuts within `common` strides; None if zigzag or unequal."""
     levels = regular_levels(cells.splits[klass]) or ()
     batch = [(place, s) for place, s in enumerate(levels) if s.dim is Dim.BATCH]
     if any(s.zigzag for _, s in batch) or cells.samples % prod(s.num_parts for _, s in batch):
@@ -161,10 +156,7 @@ def _strides(split: Split) -> tuple[int, int]:
 
 
 def _common_strides(cells: StageCells) -> tuple[tuple[int, int], ...]:
-    """Intervals of device strides along which every tree cuts the batch.
-
-    None if a tree is not regular on all devices.
-    """
+    """Intervals of device strides along which every tree cuts the batch; empty if irregular."""
     common: list[tuple[int, int]] | None = None
     for klass, tree in cells.cells.items():
         levels = regular_levels(cells.splits.get(klass))

@@ -36,7 +36,7 @@ class ActionGraph:
 
 
 def chains(plan: Plan) -> Edges:
-    """Edges (from stage, to stage) of lanes whose stages follow one another."""
+    """By lane, (stage, next stage) edges of a chain of all its stages."""
     return tuple(tuple(pairwise(range(len(lane.stages)))) for lane in plan.lanes)
 
 
@@ -106,21 +106,21 @@ def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntAr
     inputs = np.where(place[B] >= 0, place[B], place[I])
     backward = np.where(inputs >= 0, inputs, place[W])
     inside_stages = [
-        _pairs(place[F], place[R]),
-        _pairs(np.where(place[R] >= 0, place[R], place[F]), backward),
-        _pairs(inputs, place[W]),
-        _pairs(place[F][..., :-1], place[F][..., 1:]),
-        _pairs(backward[..., 1:], backward[..., :-1]),
+        _existing_pairs(place[F], place[R]),
+        _existing_pairs(np.where(place[R] >= 0, place[R], place[F]), backward),
+        _existing_pairs(inputs, place[W]),
+        _existing_pairs(place[F][..., :-1], place[F][..., 1:]),
+        _existing_pairs(backward[..., 1:], backward[..., :-1]),
     ]
     before, behind = np.array(tuple(edges), np.int64).reshape(-1, 2).T
     return [
         *inside_stages,
-        _pairs(place[F][before], place[F][behind]),
-        _pairs(inputs[behind], backward[before]),
+        _existing_pairs(place[F][before], place[F][behind]),
+        _existing_pairs(inputs[behind], backward[before]),
     ]
 
 
-def _pairs(source: IntArray, target: IntArray) -> IntArray:
-    """(n, 2) pairs of nodes that both exist, element by element."""
+def _existing_pairs(source: IntArray, target: IntArray) -> IntArray:
+    """(n, 2) pairs (source, target), element by element, without pairs that have a -1."""
     both = np.stack([source.reshape(-1), target.reshape(-1)], axis=1)
     return both[(both >= 0).all(axis=1)]

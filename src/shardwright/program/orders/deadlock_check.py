@@ -32,30 +32,28 @@ def action_violations(
         edges: stages that feed one another, by lane of the plan; None = each lane is a chain.
     """
     graph = action_graph(plan, rows, edges=edges)
-    group = _groups(rows, graph)
+    group = _groups_at_once(rows, graph)
     source, target = group_edges(rows, group=group, graph=graph)
     order = run_order(source, target, count=int(group.max(initial=-1)) + 1)
     done = np.zeros(int(group.max(initial=-1)) + 1, bool)
     done[order] = True
     stuck = np.flatnonzero(~done[group])
     return (
-        (_deadlock(plan, rows, int(stuck[0]), group=group, done=done, graph=graph),)
+        (_deadlock_violation(plan, rows, int(stuck[0]), group=group, done=done, graph=graph),)
         if len(stuck)
         else ()
     )
 
 
-def _groups(rows: ActionRows, graph: ActionGraph) -> IntArray:
-    """(actions,) number of the group of actions that run at once.
-
-    An action in all its rows, joined with the action that it overlaps with.
-    """
+def _groups_at_once(rows: ActionRows, graph: ActionGraph) -> IntArray:
+    """(actions,) group number: an action in all its rows, joined with its overlapped partner."""
     if rows.overlapped is None:
         return graph.node
     overlapped = np.flatnonzero(rows.overlapped)
     root = list(range(len(graph.position)))
 
     def root_of(member: int) -> int:
+        """Representative of a node's set; shortens the path to it (union-find)."""
         while root[member] != member:
             root[member] = member = root[root[member]]
         return member
@@ -109,7 +107,7 @@ def run_order(source: IntArray, target: IntArray, *, count: int) -> list[int]:
     return order
 
 
-def _deadlock(
+def _deadlock_violation(
     plan: Plan,
     rows: ActionRows,
     place: int,

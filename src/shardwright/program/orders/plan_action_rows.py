@@ -72,7 +72,7 @@ class ActionRows:
 
     @property
     def row(self) -> IntArray:
-        """(actions,) row of each action."""
+        """(actions,) index of the row (device class) that each action is in."""
         return np.repeat(np.arange(self.num_rows), np.diff(self.row_start))
 
 
@@ -140,7 +140,7 @@ def action_rows(plan: Plan) -> ActionRows:
 def _rows_of_table(
     plan: Plan, order: Table, *, lanes: tuple[int, ...], take: Participation, path: str
 ) -> _OrderRows:
-    """Rows of an order that is written as a table, sorted by their lowest device."""
+    """Rows of an order that is written as a table, by lowest device; raise if they do not fit."""
     rows = dict(order.rows)
     keys = [devices[0] for devices in take.classes]
     if sorted(rows) != keys or len(rows) != len(order.rows):
@@ -219,8 +219,10 @@ def _rows_of_schedule(
         placement = schedule(order.schedule).placement
     except StrategyError as error:
         raise _with_path(error, path) from error
-    ranks = _ranks(plan, order, placement=placement, lanes=lanes, take=take, path=path)
-    table = _table(plan, order, lanes=lanes, ranks=len(ranks), path=path)
+    ranks = _device_set_of_ranks(
+        plan, order, placement=placement, lanes=lanes, take=take, path=path
+    )
+    table = _schedule_table(plan, order, lanes=lanes, ranks=len(ranks), path=path)
     turn = sorted(range(len(ranks)), key=lambda rank: take.sets[ranks[rank]].first)
     picked = np.concatenate(
         [np.arange(table.row_start[rank], table.row_start[rank + 1]) for rank in turn]
@@ -235,7 +237,7 @@ def _rows_of_schedule(
     return _OrderRows(devices=devices, columns=columns, sizes=sizes)
 
 
-def _ranks(
+def _device_set_of_ranks(
     plan: Plan,
     order: NamedOrder,
     *,
@@ -244,12 +246,10 @@ def _ranks(
     take: Participation,
     path: str,
 ) -> list[int]:
-    """Device set of each pipeline rank; an error where stages are not placed as the schedule needs.
-
-    In order of the ranks.
-    """
+    """Device set of each pipeline rank, in order; raise if stages do not fit the schedule."""
 
     def refuse(message: str, hint: str) -> StrategyError:
+        """Error of rule ``order.placement`` for this schedule, not raised."""
         return StrategyError(
             f"{order.schedule}: {message}", hint=hint, rule="order.placement", path=path
         )
@@ -313,7 +313,7 @@ def _ranks(
     return ranks
 
 
-def _table(
+def _schedule_table(
     plan: Plan, order: NamedOrder, *, lanes: tuple[int, ...], ranks: int, path: str
 ) -> ActionTable:
     """Action table of a named schedule for the lanes' stages, microbatches and slices."""

@@ -58,19 +58,19 @@ def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
             trees, key = id(stage.placements), (id(stage.placements), stage.base)
             if key not in set_of_stage:
                 if trees not in offsets:
-                    offsets[trees] = _offsets(
+                    offsets[trees] = _stage_devices(
                         stage.placements, path=f"lane {plan.lanes[lane].name} / stage {chunk}"
                     )
                 set_of_stage[key] = number.setdefault(
                     offsets[trees].shifted(stage.base), len(number)
                 )
             set_of[lane, chunk] = set_of_stage[key]
-    classes, members = _classes(tuple(number))
+    classes, members = _device_classes(tuple(number))
     return Participation(sets=tuple(number), set_of=set_of, classes=classes, members=members)
 
 
-def _offsets(placements: tuple[Placement, ...], *, path: str) -> DeviceList:
-    """Sorted devices of a stage whose first device is 0."""
+def _stage_devices(placements: tuple[Placement, ...], *, path: str) -> DeviceList:
+    """Devices of all leaves of a stage's placements, counted from the stage's first device."""
     if any(num_leaves(p.split) > MAX_LISTED for p in placements):
         raise StrategyError(
             f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path
@@ -96,7 +96,7 @@ def _leaf_devices(split: Split | None) -> DeviceList:
     return DeviceList.of(np.concatenate(parts))
 
 
-def _classes(
+def _device_classes(
     sets: tuple[DeviceList, ...],
 ) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
     """Classes of devices that belong to the same sets, and the classes of each set.

@@ -64,11 +64,8 @@ class _Colours:
         self.colour[size] = -1  # what stands for a member that is none
         self.used = len(kinds) + 1
 
-    def tell(self, devices: IntArray, marks: IntArray) -> None:
-        """Give new colours to devices: different ones where their colours or marks differ.
-
-        All unlike those of other devices.
-        """
+    def split(self, devices: IntArray, marks: IntArray) -> None:
+        """Recolour `devices` in place: equal old colour and mark, equal new colour; all new."""
         old_colours = self.colour[devices]
         new_colours = np.zeros(len(old_colours), dtype=np.int64)
         if marks.any() or (old_colours != old_colours[:1]).any():
@@ -78,8 +75,8 @@ class _Colours:
         self.colour[devices] = self.used + new_colours
         self.used += int(new_colours.max(initial=-1)) + 1
 
-    def tell_partners(self, grouping: Grouping, base: int) -> None:
-        """Recolour devices by the number of partners that they have of each colour.
+    def split_by_partners(self, grouping: Grouping, base: int) -> None:
+        """Recolour devices in place by the number of partners that they have of each colour.
 
         In each of their groups.
         """
@@ -94,7 +91,7 @@ class _Colours:
         member_colours.sort(axis=1)
         kinds = np.append(numbered_rows(member_colours), -1)
         marks = kinds[grouping.of]
-        self.tell(
+        self.split(
             grouping.devices + base, marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks)
         )
 
@@ -170,22 +167,22 @@ def refine_families(
         *(
             grouping
             for unit in ground.units[1:-1]
-            if (grouping := _neighbours(all_stages, unit)) is not None
+            if (grouping := _uplink_sharers(all_stages, unit)) is not None
         ),
     ]
     alike = alike and not shared_groupings
-    if alike and not telling and _are_one(families.values(), ground.kinds):
+    if alike and not telling and _only_traits_differ(families.values(), ground.kinds):
         return stages
     colours = _Colours(size, ground.kinds)
     for families_of_stage in families.values():
-        colours.tell(
+        colours.split(
             np.concatenate([family.array for family in families_of_stage]),
             np.repeat(
                 np.arange(len(families_of_stage)), [family.size for family in families_of_stage]
             ),
         )
     for trait, base in telling.values():
-        colours.tell(trait.meet().devices + base, trait.marks)
+        colours.split(trait.meet().devices + base, trait.marks)
     if alike and all(map(colours.are_one, families.values())):
         return stages
     groupings = ((trait.meet(), base) for trait, base in communication.values())
@@ -193,17 +190,15 @@ def refine_families(
     before = 0
     while before != (before := colours.number):
         for grouping, base in (*meetings.values(), *((shared, 0) for shared in shared_groupings)):
-            colours.tell_partners(grouping, base)
+            colours.split_by_partners(grouping, base)
     split: dict[int, tuple[DeviceList, ...]] = {}
     return tuple(
         tuple(_divided_by_colour(stage, colours.colour, split) for stage in lane) for lane in stages
     )
 
 
-def _are_one(families: Iterable[tuple[DeviceList, ...]], kinds: tuple[int, ...]) -> bool:
-    """True if every stage is one family of devices of one kind, and stages do not overlap partly.
-
-    Any two stages are on the same devices or on disjoint ones.
+def _only_traits_differ(families: Iterable[tuple[DeviceList, ...]], kinds: tuple[int, ...]) -> bool:
+    """True if each stage is one family, all of one kind, and stages coincide or are disjoint.
 
     Then nothing but a trait can tell devices of a stage apart.
     """
@@ -232,10 +227,7 @@ def _communication_traits(
     ground: StageDevices,
     period: int,
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
-    """Traits of the devices' communication with devices of other stages and sums.
-
-    (trait, bases that it is counted from, devices of its stage, all partners are of one stage).
-    """
+    """Yield message and sum traits: (trait, bases, stage size, partners in one stage)."""
     units = ground.units
     messages_by_form: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for lane_edge in edges:
@@ -274,13 +266,8 @@ def _communication_traits(
                 yield sum_trait(sums, number, base, units, parties), bases, size, inside
 
 
-def _neighbours(all_stages: Sequence[StageParts], unit: Units) -> Grouping | None:
-    """Devices that share the uplinks of a network unit, as partners; None if units are filled.
-
-    The waiting time of one depends on the messages of the others.
-
-    None if each stage is made of whole units, or lies in one.
-    """
+def _uplink_sharers(all_stages: Sequence[StageParts], unit: Units) -> Grouping | None:
+    """Devices that share a network unit's uplinks, as partners; None if stages fill units."""
     sets = dict.fromkeys(stage.devices for stage in all_stages)
     if all(_fills_units(devices, unit) for devices in sets):
         return None

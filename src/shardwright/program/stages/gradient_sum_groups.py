@@ -85,22 +85,21 @@ def sum_groups(
     Source: zoo section 4, rules 1-4 and 6.
     """
     cells = _Cells(shares, total)
-    computed = [(share.device, cells.of(share.work)) for share in shares]
+    computed = [(share.device, cells.cells_of_work(share.work)) for share in shares]
     boxes_of_groups: dict[tuple[tuple[Group, ...], tuple[Group, ...]], list[Box]] = {}
-    for boxes, places in _atoms(shares):
-        classes = _classes([computed[place] for place in places], cells.total, path=path)
-        boxes_of_groups.setdefault(_groups(classes, islands=islands), []).extend(boxes)
+    for boxes, places in _atoms_and_shares(shares):
+        classes = _classes_by_contribution(
+            [computed[place] for place in places], cells.total, path=path
+        )
+        boxes_of_groups.setdefault(_groups_and_copies(classes, islands=islands), []).extend(boxes)
     return tuple(
         SumGroup(elements=sum(map(volume, boxes)), groups=groups, copies=copies, boxes=tuple(boxes))
         for (groups, copies), boxes in boxes_of_groups.items()
     )
 
 
-def _atoms(shares: tuple[GradientShare, ...]) -> Iterable[tuple[list[Box], list[int]]]:
-    """(boxes, places of the shares that need them) of the parameter.
-
-    Boxes that the same shares need are together.
-    """
+def _atoms_and_shares(shares: tuple[GradientShare, ...]) -> Iterable[tuple[list[Box], list[int]]]:
+    """Yield (boxes, indices of the shares that need them) of a parameter, equal needs together."""
     by_need: dict[Box, list[int]] = {}
     for place, share in enumerate(shares):
         by_need.setdefault(share.need, []).append(place)
@@ -144,10 +143,10 @@ class _Cells:
             for use, boxes_of_use in boxes.items()
         }
         self._cells_of_work: dict[Work, frozenset[_Cell]] = {}
-        self.total = None if total is None else self.of(total)
+        self.total = None if total is None else self.cells_of_work(total)
 
-    def of(self, work: Work) -> frozenset[_Cell]:
-        """The set of cells of some work (cached)."""
+    def cells_of_work(self, work: Work) -> frozenset[_Cell]:
+        """The cells (use, tick of each dim) that some work covers (cached)."""
         if work not in self._cells_of_work:
             self._cells_of_work[work] = frozenset(
                 (use, cell)
@@ -162,10 +161,10 @@ class _Cells:
         return self._cells_of_work[work]
 
 
-def _classes(
+def _classes_by_contribution(
     computed: Iterable[tuple[int, frozenset[_Cell]]], total: frozenset[_Cell] | None, *, path: str
 ) -> tuple[Group, ...]:
-    """Devices grouped by equal contributions, each class and all classes in device order.
+    """Group devices by equal sets of cells; raise if sets overlap partly or do not cover `total`.
 
     Args:
         computed: cells of each device's shares of one atom.
@@ -207,12 +206,13 @@ def _classes(
     return tuple(map(tuple, classes.values()))
 
 
-def _groups(
+def _groups_and_copies(
     classes: tuple[Group, ...], *, islands: Units | None
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """(groups that sum, duplicates that are sent the sum) of the classes of one atom."""
+    """(groups that sum, groups whose first sends the sum to duplicates) of an atom's classes."""
 
     def place(device: int) -> int:
+        """Island number of a device; 0 without islands."""
         return islands.at(device) if islands is not None else 0
 
     if len({len(devices) for devices in classes}) == 1:

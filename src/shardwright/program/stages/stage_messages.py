@@ -274,7 +274,7 @@ def _joined_messages(messages_of_extents: list[Messages]) -> Messages:
 
 
 def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:
-    """Layout of the residual stream at a stage's border.
+    """Layout of the residual stream at a stage's border: its output (`out`), else its input.
 
     Where a cut lies inside a block, of the tensor that its operator makes (`out`) or reads.
     """

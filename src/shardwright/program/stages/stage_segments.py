@@ -218,7 +218,7 @@ def _stage(
 def _block_cells(
     placements: tuple[Placement, ...], block: int | None, samples: int, unfolded: bool
 ) -> StageCells:
-    """The cells of block number `block` of a chunk."""
+    """Cells (each device's part of every cut dim) of a block, from its placement trees."""
     return stage_cells(class_trees(placements, block), samples=samples, unfolded=unfolded)
 
 
@@ -259,7 +259,7 @@ def _families(
 
 @lru_cache(maxsize=1024)
 def single_operator(block: Block, name: str) -> Block:
-    """A block of one operator of `block`.
+    """Copy of `block` that has the operator `name` alone.
 
     The operator reads the tensors that the stage before it made.
     """

@@ -60,7 +60,7 @@ def transition(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> Transition:
-    """The cheapest steps that bring full values to the devices that want them.
+    """The cheapest copies and reductions that bring full values to the devices that want them.
 
     Cheapest: least elements sent or received by the busiest device, then in all, then least that
     cross islands (or stages), then fewest steps.
@@ -139,7 +139,7 @@ def best_acts(component: Component) -> tuple[Act, ...]:
 
 
 def candidate_acts(component: Component) -> list[tuple[Act, ...]]:
-    """All lists of steps that are compared: every way to sum, then every way to copy."""
+    """All lists of steps to compare: each way to sum, combined with each way to copy."""
     return [
         (*summed, *copied)
         for summed, pieces in sum_alternatives(component)
@@ -148,10 +148,7 @@ def candidate_acts(component: Component) -> list[tuple[Act, ...]]:
 
 
 def _cost_of_acts(acts: Sequence[Act]) -> tuple[int, int, int, int]:
-    """Cost of some acts, to be compared: load of the busiest device first.
-
-    (busiest device's elements, elements in all, elements that cross islands, steps).
-    """
+    """(busiest device's elements, all elements, elements across islands, steps), compared so."""
     sent: Load = {}
     received: Load = {}
     for act in acts:
@@ -177,7 +174,7 @@ def minimum_received(component: Component) -> int:
 
 
 def _minimum_copies(piece: LayoutPiece) -> int:
-    """Minimum number of times that the elements of a piece must be received."""
+    """Lower bound on how often a piece's elements are received, by lacking devices and parts."""
     if not piece.parts:
         return len(piece.lacking)
     holders = {device for part in piece.parts for device in part}

@@ -72,10 +72,7 @@ class Component:
         return self.islands[device]
 
     def may_gather(self, devices: Group) -> bool:
-        """True if the devices may run one collective together.
-
-        Between two stages: if they are on one side.
-        """
+        """True if the devices may run one collective: all are on one side of a stage border."""
         return self.sides is None or any(side.issuperset(devices) for side in self.sides)
 
 
@@ -192,7 +189,7 @@ class _Sets:
         self.seen: set[Group] = set()
 
     def root(self, device: int) -> int:
-        """The device that represents the set of a device."""
+        """The device that represents the set of a device (union-find)."""
         parent = self.parent.setdefault(device, device)
         while parent != self.parent[parent]:
             parent = self.parent[parent]
@@ -265,8 +262,8 @@ def components(
         component = Component(
             pieces=tuple(_pieces(atoms_there, local)),
             islands=tuple(places.setdefault(place, len(places)) for place in island_numbers),
-            keeps=_side(keeping, local),
-            sides=(_side(from_side, local), _side(to_side, local)) if across else None,
+            keeps=_local_side(keeping, local),
+            sides=(_local_side(from_side, local), _local_side(to_side, local)) if across else None,
             collectives=collectives,
         )
         placed.append(
@@ -279,8 +276,8 @@ def components(
     return tuple(placed)
 
 
-def _side(devices: set[int], local: dict[int, int]) -> frozenset[int]:
-    """Local numbers of the devices that belong to one side."""
+def _local_side(devices: set[int], local: dict[int, int]) -> frozenset[int]:
+    """Local numbers of the devices of `devices` that a component has."""
     return frozenset(i for device, i in local.items() if device in devices)
 
 
@@ -289,6 +286,7 @@ def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[LayoutP
     renamed: dict[Group, Group] = {}
 
     def rename(group: Group) -> Group:
+        """Group of local device numbers for a group of devices (cached)."""
         if group not in renamed:
             renamed[group] = tuple(local[device] for device in group)
         return renamed[group]

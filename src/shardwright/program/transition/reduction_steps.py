@@ -22,9 +22,7 @@ Summed = tuple[tuple[Act, ...], list[LayoutPiece]]
 
 
 def sum_alternatives(component: Component) -> list[Summed]:
-    """Alternative ways to sum all partial pieces: (steps, pieces with their holders afterwards).
-
-    One for each way to sum all pieces of the component.
+    """Each way to sum all partial pieces: (steps, all pieces with their holders afterwards).
 
     The ways are sums for the members that want them, in each group or once, whole sums for all
     members, and shares for all members.
@@ -39,7 +37,7 @@ def sum_alternatives(component: Component) -> list[Summed]:
     ways: list[Summed] = []
     for sum_way in (_sums_in_each_group, _sums_once, _all_reduces, _reduce_scatters):
         summed = [
-            sum_way(component, _groups(component, parts), pieces)
+            sum_way(component, _groups_of_all_parts(component, parts), pieces)
             for parts, pieces in bundles.items()
         ]
         if all(steps_and_pieces is not None for steps_and_pieces in summed):
@@ -61,11 +59,8 @@ def sum_alternatives(component: Component) -> list[Summed]:
     return ways
 
 
-def _groups(component: Component, parts: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Groups that hold each part of a sum once.
-
-    As many as there are copies if all parts have as many, else one.
-    """
+def _groups_of_all_parts(component: Component, parts: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Disjoint groups with one holder of each part of a sum; one group if holders are unequal."""
     if len({len(holders) for holders in parts}) == 1:
         return transversals(parts, island=component.island)
     return (tuple(sorted(representatives(parts, island=component.island))),)

@@ -188,7 +188,7 @@ def rooted_act(
 
 
 def message_loads(component: Component, flows: Sequence[Flow]) -> tuple[Load, Load, int]:
-    """(sent, received, island-crossing) elements of flows that are messages."""
+    """Elements sent and received by device, and number of elements that cross islands, of flows."""
     sent: Load = {}
     received: Load = {}
     crossing = 0
@@ -226,6 +226,7 @@ def delivers_wanted_values(component: Component, acts: Iterable[Act]) -> bool:
     ends = [piece.high for piece in component.pieces]
 
     def symbol(mask: int) -> int:
+        """Number of the symbol for a mask of summed parts, created when new."""
         if mask not in symbols:
             symbols[mask] = len(masks)
             masks.append(mask)
@@ -240,6 +241,7 @@ def delivers_wanted_values(component: Component, acts: Iterable[Act]) -> bool:
     sums: dict[tuple[int, bytes], int] = {}
 
     def total(cell: int, column: NDArray[np.int32]) -> int:
+        """Symbol of the sum of a column of symbols; of 0 if a part is twice in it, or missing."""
         parts = len(component.pieces[bisect_left(ends, cuts[cell] + 1)].parts)
         key = parts, column.tobytes()
         if key not in sums:

@@ -96,7 +96,7 @@ class Captures:
     doubles_from: int = 0
 
     def sizes(self, largest: int, *, guessing: bool = False) -> tuple[int, ...]:
-        """Captured batch sizes up to `largest`, in rising order."""
+        """Batch sizes with CUDA graphs up to `largest`, rising; `guessing` = with draft tokens."""
         ranges = self.guessing_ranges if guessing and self.guessing_ranges else self.ranges
         captured = {
             size
@@ -134,7 +134,7 @@ class Estimate:
     kept_tokens: int = 1
 
     def times(self, factor: float) -> Estimate:
-        """Copy the rule with `first` and `least` multiplied by `factor`, at most 1."""
+        """Copy the answer-length rule with `first` and `least` x `factor`, at most 1 each."""
         return replace(
             self, first=min(1.0, self.first * factor), least=min(1.0, self.least * factor)
         )
@@ -178,7 +178,7 @@ class AllReduceRange:
     def takes(
         self, *, ranks: int, generation: int, tokens: int, hidden: int, size_bytes: float
     ) -> bool:
-        """True if an all-reduce of these ranks, tokens and bytes is within the range."""
+        """True if the engine's own all-reduce covers these ranks, tokens, width and bytes."""
         return (
             self.ranks in (0, ranks)
             and self.generation in (0, generation)
@@ -298,7 +298,7 @@ def reserved_bytes(
     latent: bool = False,
     guessing: bool = False,
 ) -> float:
-    """Bytes that `rule` reserves beside weights and KV cache on one device.
+    """Bytes a device that SGLang's `rule` leaves free: fixed, a chunk, a captured size, a rank.
 
     Args:
         chunk: most tokens of an iteration.

@@ -153,7 +153,7 @@ def _largest_captured(
 def _captured_sizes(
     engine: Engine, site: EngineSite, *, largest: int, sequences: int
 ) -> tuple[int, ...]:
-    """Batch sizes with captured graphs, in tokens.
+    """Captured graph sizes in tokens: set by the user, or the engine's rule, up to `largest`.
 
     Of sizes that are set, those of more requests than may run are left out; where batches are
     padded and `ends` holds, the most that may run stands for them.
@@ -169,7 +169,7 @@ def _captured_sizes(
 
 
 def _is_piecewise(engine: Engine, site: EngineSite) -> bool:
-    """True if graphs between attention cores also replay iterations with prompts."""
+    """True if the engine captures pieces between attention cores, so that prompts replay graphs."""
     plain = (
         site.draft_tokens == 0
         and site.dpa == 1
@@ -180,7 +180,7 @@ def _is_piecewise(engine: Engine, site: EngineSite) -> bool:
 
 
 def _piece_sizes(engine: Engine, site: EngineSite, *, chunk: int) -> tuple[int, ...]:
-    """Token counts of piecewise graphs for prompts; empty where they have no sizes of their own."""
+    """Token counts of captured pieces for prompts; empty if they share the decode graphs' sizes."""
     if engine.piecewise_captures is None or not _is_piecewise(engine, site):
         return ()
     if engine.piecewise_captured:

@@ -190,14 +190,14 @@ def option_setting(option: str, flag: str, link: str, *, checked: bool = True) -
 
 
 def option_settings(link: str, flags: Mapping[str, str]) -> tuple[EngineSetting, ...]:
-    """Declare several options of an engine from one source link; see `option_setting`."""
+    """Declare engine options, as {option: launch flag}, that one source link states."""
     return tuple(option_setting(option, flag, link) for option, flag in flags.items())
 
 
 def word_setting(
     option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]
 ) -> EngineSetting:
-    """Declare an engine's option with a few words, each with the fields that it changes.
+    """Declare an engine's option with a set of words; `values` gives each word's `Engine` fields.
 
     In the keyword of a word ``_`` stands for ``-``.
     """

@@ -122,7 +122,7 @@ def _option_value(word: str, name: str) -> tuple[str, str]:
 
 @cache
 def _described_version(family: str, version: str) -> Engine:
-    """The engine's described version that equals `version`, or the nearest earlier one."""
+    """The described version equal to `version`, else the nearest earlier; newest if empty."""
     described_versions = _described_versions(family)
     if not version:
         return described_versions[-1]

@@ -296,7 +296,7 @@ class Engine:
 
     @property
     def of_free(self) -> bool:
-        """True if the memory fraction is a share of the free memory, for the cache alone."""
+        """True if the memory fraction is of memory free after loading, for the KV cache alone."""
         return self.memory_rule is MemoryRule.FREE
 
     def __hash__(self) -> int:

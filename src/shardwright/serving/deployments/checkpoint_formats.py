@@ -19,7 +19,7 @@ class CheckpointFormats:
 
 
 def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
-    """Number formats in which a model's checkpoint is stored.
+    """Number formats of a model's checkpoint: its config's, else the published one's, else 16 bits.
 
     The formats come from the configuration's `quantization_config`, or else from the published
     checkpoint of the catalog's model. Weights in four bits are multiplied in the format that the
@@ -67,7 +67,7 @@ def _precision_of(stored: StoredFormat, *, model: Model, fp4_units: bool) -> Pre
     quantised, plain = OperatorPrecision(weights=weights, activations=inputs), OperatorPrecision()
 
     def precision_if_quantised(is_quantised: bool) -> OperatorPrecision:
-        """The checkpoint's quantised format, or 16 bits."""
+        """The checkpoint's quantised format if `is_quantised`, else 16 bits."""
         return quantised if is_quantised else plain
 
     return Precision(

@@ -55,7 +55,7 @@ def print_worker(worker: Worker) -> str:
 
 
 def parse_deployment(text: str) -> Deployment:
-    """Parse the text of a serving deployment.
+    """Parse worker pools, such as ``prefill 2x(tp8) decode 4x(tp4)``, to a deployment.
 
     Raises:
         StrategyError: an unknown word or number, a degree that does not fit the others, or roles
@@ -106,7 +106,7 @@ def _pool(role: WorkerRole, text: str) -> WorkerPool:
 
 
 def parse_worker(text: str, *, role: WorkerRole = WorkerRole.AGGREGATED) -> Worker:
-    """Parse the words of one worker; see `parse_deployment`."""
+    """Parse words such as ``tp8`` and ``name=value`` to a worker; StrategyError if not legal."""
     fields: dict[str, Any] = {}
     options: dict[str, str] = {}
     if not text.split():

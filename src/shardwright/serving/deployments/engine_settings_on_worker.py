@@ -18,7 +18,7 @@ from shardwright.serving.deployments.worker_pools import Worker
 
 
 def problem_on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
-    """The serving problem with the engine's settings for a worker filled in.
+    """The serving problem with its engine's unset settings filled by the defaults for a worker.
 
     First the worker's options, then the engine's defaults for its devices, degrees and model. Keys
     and values are in the format of the engine's option, where the job leaves them in 16 bits.

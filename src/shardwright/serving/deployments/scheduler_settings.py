@@ -126,12 +126,7 @@ class SchedulerSettings:
         return 2 if self.batching is Batching.MIXED else 1
 
     def shares(self) -> FloatArray:
-        """(6,) constants of SGLang's estimate of answer lengths.
-
-        Expected share of the longest answer at first, the least share, its fall in each iteration;
-        tokens granted to each request after a retraction, longest answer in tokens, tokens kept
-        free.
-        """
+        """(6,) SGLang's answer-length estimate: first, least, fall; granted, longest, kept."""
         if self.estimate is None:
             return np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
         estimate = self.estimate

@@ -23,7 +23,7 @@ _BYTES: Final = {NumberFormat.FP8: 1.0, NumberFormat.NVFP4: 0.5}
 
 
 def with_benchmark_sizes(problem: ServingProblem, worker: Worker) -> Engine:
-    """The problem's engine with `token_budget` and `max_sequences` as trtllm-bench sets them.
+    """The engine with trtllm-bench's `token_budget` and `max_sequences`, if it is so tuned.
 
     n = CACHE_SHARE x (memory of all devices - parameters x their bytes) / (bytes of a token's keys
     and values x mean prompt and answer) requests fill the cache, at most 4,096 for all stages. They
@@ -67,7 +67,7 @@ def with_benchmark_sizes(problem: ServingProblem, worker: Worker) -> Engine:
 
 
 def _requests_in_cache(problem: ServingProblem, worker: Worker, *, tokens: float) -> float:
-    """Number of requests of `tokens` tokens each that fill a worker's cache."""
+    """Requests of `tokens` tokens that fill a worker's cache, by trtllm-bench's own formula."""
     model, precision = problem.model, problem.job.precision
     ranks = worker.tp * worker.dpa
     weights = {precision.experts.weights, precision.mlp.weights} & {*_BYTES}

@@ -24,7 +24,7 @@ _FACTOR = 48271
 def tokens_given(
     state: SchedulerState, acceptance: FloatArray, rank: int, slot: int, entry: int
 ) -> int:
-    """Number of tokens that an entry's iteration gives: one plus the accepted draft tokens.
+    """Answer tokens that an entry's iteration gives: one, plus the draft tokens accepted at random.
 
     In the mean: floor(j m) - floor((j - 1) m) in a request's j-th iteration, with mean m. Sampled:
     a random number from the seed, the request and j alone, so that no order of events changes it.

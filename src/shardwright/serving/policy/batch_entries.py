@@ -43,7 +43,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def known_tokens(state: SchedulerState, request: int) -> int:
-    """Number of tokens of a request's prompt and of its answer so far.
+    """Tokens of a request's prompt and answer so far; planning ahead, also those under way.
 
     Where iterations are planned ahead, the tokens of iterations under way count.
     """
@@ -75,10 +75,7 @@ def decodes(state: SchedulerState, request: int, new: int) -> bool:
 
 @inner
 def tokens_to_compute(state: SchedulerState, request: int) -> int:
-    """Number of tokens of a running request that the next iteration computes, with draft tokens.
-
-    0 = the last token is under way.
-    """
+    """Tokens of a running request that the next iteration computes, with drafts; 0 = none now."""
     new = known_tokens(state, request) - state.requests[request, COMPUTED]
     answered = answered_tokens(state, request)
     if new <= 0 or answered >= answer_tokens(state, request):
@@ -166,7 +163,7 @@ def preempt_last(state: SchedulerState, rank: int) -> int:
 
 @inner
 def hold_blocks_or_preempt(state: SchedulerState, rank: int, request: int, tokens: int) -> int:
-    """Reserve blocks for `tokens` tokens of a running request, preempting the last ones if needed.
+    """Reserve a running request's blocks for `tokens` tokens, preempting the last ones if needed.
 
     Returns the number of preempted requests; -1 = the request itself was preempted.
     """

@@ -87,7 +87,7 @@ class SteadyDecode(NamedTuple):
 def new_steady_decode(
     state: SchedulerState, windows: IntArray, *, longest_answer: int
 ) -> SteadyDecode:
-    """Create the counts of all ranks, without members.
+    """Create the decode counts of all ranks, with no request counted.
 
     Args:
         longest_answer: tokens of the longest answer.
@@ -140,7 +140,7 @@ def join_steady(state: SchedulerState, steady: SteadyDecode, rank: int, request:
 
 @inner
 def next_step_blocks(state: SchedulerState, steady: SteadyDecode, rank: int) -> int:
-    """Number of cache blocks that the next decode step of all members begins."""
+    """Number of cache blocks that the members' next decode step takes into use."""
     return int(steady.begins[rank, (steady.ranks[rank, STEP] + 1) % steady.begins.shape[1]])
 
 
@@ -154,7 +154,7 @@ def remaining_tokens(steady: SteadyDecode, rank: int) -> int:
 
 @inner
 def order_ends(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
-    """Fill `state.ends` with the members in the order of their ends, as `sort_ends` does."""
+    """Fill `state.ends` with (steps left, tokens held at the end) of the members, soonest first."""
     num_steps, count = steady.ends.shape[1], 0
     step, members = steady.ranks[rank, STEP], steady.ranks[rank, MEMBERS]
     steps_left = 0
@@ -202,7 +202,7 @@ def plan_step(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int)
 
 @inner
 def clear_step(steady: SteadyDecode, rank: int, slot: int) -> None:
-    """Mark a slot's iteration as one without members."""
+    """Mark a slot's iteration as one without counted decode members."""
     steady.slots[rank, slot, SLOT_STEP] = NONE
     steady.slots[rank, slot, SLOT_MEMBERS] = 0
     steady.slots[rank, slot, SLOT_CONTEXT] = 0
@@ -244,7 +244,7 @@ def decodes_next(state: SchedulerState, request: int) -> bool:
 
 @inner
 def leave_steady(state: SchedulerState, steady: SteadyDecode, rank: int, under_way: int) -> None:
-    """Write the progress of each member to the scheduler state and stop counting.
+    """Write each counted member's progress and batch entry to the state; stop counting on a rank.
 
     Args:
         under_way: slot whose iteration has not ended; members of its step get an entry there; NONE
@@ -283,7 +283,7 @@ def leave_steady(state: SchedulerState, steady: SteadyDecode, rank: int, under_w
 
 @inner
 def clear_members(steady: SteadyDecode, rank: int) -> None:
-    """Set all counts of a rank to zero."""
+    """Set all counts of a rank's counted decode members to zero."""
     steady.ranks[rank, MEMBERS] = 0
     steady.ranks[rank, CONTEXT] = 0
     steady.ranks[rank, LAST_STEPS] = 0
@@ -299,7 +299,7 @@ def clear_members(steady: SteadyDecode, rank: int) -> None:
 def insert_entry(
     state: SchedulerState, rank: int, slot: int, at: int, request: int, before: int
 ) -> None:
-    """Insert a one-token entry of the request at index `at` of the slot's entries."""
+    """Insert a decode entry of one token at index `at` of a slot; `before` = tokens before it."""
     for entry in range(state.batch_size[rank, slot], at, -1):
         for column in range(NUM_ENTRY_COLUMNS):
             state.batch[rank, slot, entry, column] = state.batch[rank, slot, entry - 1, column]
@@ -314,7 +314,7 @@ def insert_entry(
 
 @inner
 def restore_order(state: SchedulerState, rank: int) -> None:
-    """Sort the running requests by admission, which counting does not keep (Shell's sort)."""
+    """Sort a rank's running requests by admission, which counting does not keep (Shell's sort)."""
     count = state.ranks[rank, NUM_RUNNING]
     gap = count // 2
     while gap > 0:

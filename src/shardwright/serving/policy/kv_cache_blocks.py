@@ -79,10 +79,7 @@ def hold_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> 
 
 @inner
 def cached_keys(state: SchedulerState, rank: int, request: int) -> int:
-    """Number of the request's first prompt keys (hashed blocks) that are in the prefix cache.
-
-    At least one token is left to be computed.
-    """
+    """Number of leading prompt keys in the prefix cache, leaving at least one token to compute."""
     if not state.settings[PREFIX_CACHE]:
         return 0
     first_key = state.key_offsets[request]
@@ -99,7 +96,7 @@ def cached_keys(state: SchedulerState, rank: int, request: int) -> int:
 
 @inner
 def reclaimable_blocks(state: SchedulerState, rank: int, request: int, keys: int) -> int:
-    """Number of blocks after the first `keys` keys that a request can reclaim after preemption."""
+    """Number of blocks right after `keys` cached keys that a preempted request can take back."""
     node = state.requests[request, OWN_RUN]
     if node == NONE:
         return 0
@@ -113,7 +110,7 @@ def reclaimable_blocks(state: SchedulerState, rank: int, request: int, keys: int
 
 @inner
 def cached_tokens(state: SchedulerState, rank: int, request: int) -> int:
-    """Number of tokens of a waiting request that are in the cache."""
+    """Tokens of a waiting request in the cache: prefix keys, and its own blocks to reclaim."""
     keys = cached_keys(state, rank, request)
     return int(
         keys * state.settings[KEY_TOKENS]
@@ -186,7 +183,7 @@ def count_used(state: SchedulerState, rank: int, count: int) -> None:
 
 @inner
 def publish_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> None:
-    """Enter the full blocks of a request's first `tokens` tokens in the prefix cache.
+    """Enter newly full prompt blocks of the first `tokens` tokens in the prefix cache, if new.
 
     Where another request computed the same text first, its blocks stay in the cache, and this
     request's blocks are private.
@@ -213,10 +210,7 @@ def publish_blocks(state: SchedulerState, rank: int, request: int, tokens: int) 
 
 @inner
 def release_blocks(state: SchedulerState, rank: int, request: int, wanted: int) -> None:
-    """Free the request's blocks, the last first.
-
-    The blocks of its first `wanted` tokens can be reclaimed until others use them.
-    """
+    """Free the request's blocks; those of its first `wanted` tokens stay reclaimable until used."""
     num_held = state.requests[request, HELD]
     state.requests[request, HELD] = 0
     if not state.settings[PREFIX_CACHE]:

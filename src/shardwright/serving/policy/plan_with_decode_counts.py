@@ -92,7 +92,7 @@ from shardwright.serving.policy.vllm_scheduler import admit_mixed
 def plan_folded(
     state: SchedulerState, steady: SteadyDecode, rank: int, slot: int, under_way: int, counted: bool
 ) -> int:
-    """Plan a rank's next iteration, with counts where possible; return the number of requests.
+    """Plan a rank's next iteration, from decode counts if possible; return its requests' number.
 
     Args:
         under_way: a slot whose iteration has not ended; NONE = no such slot.
@@ -126,7 +126,7 @@ def note_prompts_of_rank(state: SchedulerState, steady: SteadyDecode, rank: int)
 
 @inner
 def can_plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int) -> bool:
-    """True if the next iteration can be planned from the counts alone.
+    """True if decode counts and one prompt part make the next iteration, without preemption.
 
     All members get a token, and a partly computed prompt its next part, without a preemption, and
     no rule has to read requests one by one.
@@ -215,7 +215,7 @@ def plan_counted_prompts(state: SchedulerState, steady: SteadyDecode, rank: int)
 def join_finished_prompts(
     state: SchedulerState, steady: SteadyDecode, rank: int, slot: int
 ) -> None:
-    """Count the requests whose prompt ends in a slot's iteration as members from the next step."""
+    """Count requests whose prompt a slot's iteration ends as decode members; note a partial one."""
     for entry in range(state.batch_size[rank, slot]):
         request = state.batch[rank, slot, entry, ENTRY]
         if not state.batch[rank, slot, entry, SAMPLED]:
@@ -227,7 +227,7 @@ def join_finished_prompts(
 
 @inner
 def pop_ended_members(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> int:
-    """Remove the members whose last token was in a slot's iteration; return the first of them.
+    """Remove members whose last token a slot's iteration gave; return them as a linked list.
 
     They are in order, linked by NEXT.
     """

@@ -64,7 +64,7 @@ def arrive(state: SchedulerState, rank: int, request: int) -> None:
 
 @allocation_free
 def never_fits(state: SchedulerState, request: int) -> bool:
-    """True if a request needs more cache blocks or tokens than possible even alone."""
+    """True if a request alone exceeds a rank's cache blocks, or its prompt the token budget."""
     inputs, answer = state.requests[request, INPUTS], answer_tokens(state, request)
     extra_tokens = state.settings[LOOKAHEAD] + state.settings[DRAFT_TOKENS] if answer > 1 else 0
     single_chunk = not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST
@@ -115,13 +115,13 @@ def begin_plan(state: SchedulerState, rank: int, slot: int) -> None:
 
 @inner
 def end_plan(state: SchedulerState, rank: int, decodes: bool) -> None:
-    """Count the iteration towards the next poll of the queue; one without decode makes it due."""
+    """Count a planned iteration towards the queue's next poll; without decodes the poll is due."""
     state.ranks[rank, SINCE_LOOK] += 1 if decodes else state.settings[POLLING]
 
 
 @allocation_free
 def give_tokens(state: SchedulerState, rank: int, slot: int, entry: int, tokens: int) -> int:
-    """Give the request of a finished entry up to `tokens` tokens; return the number given.
+    """Give a finished entry's request at most `tokens` answer tokens; return the number given.
 
     The tokens are 1 plus accepted draft tokens. With its last token the request's blocks are freed.
     """

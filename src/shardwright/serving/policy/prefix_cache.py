@@ -29,7 +29,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def new_node(state: SchedulerState, rank: int, key: int, count: int) -> int:
-    """Create a node of `count` blocks, neither in the list nor in the table."""
+    """Create a keyed node of `count` blocks, linked in neither free list nor hash table."""
     node = state.ranks[rank, NODE_FREE]
     state.ranks[rank, NODE_FREE] = state.nodes[rank, node, AFTER_NODE]
     state.nodes[rank, node, KEY] = key
@@ -78,7 +78,7 @@ def unlink_node(state: SchedulerState, rank: int, node: int) -> None:
 
 @inner
 def append_run(state: SchedulerState, rank: int, count: int) -> None:
-    """Append `count` blocks without reusable text to the list of free blocks."""
+    """Append `count` blocks of no reusable text to the free list, merged with such a last node."""
     if count == 0:
         return
     tail = state.ranks[rank, LRU_TAIL]

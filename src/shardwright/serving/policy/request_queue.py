@@ -21,7 +21,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def refresh_visible(state: SchedulerState, rank: int) -> None:
-    """Make all waiting requests visible to the scheduler, if the queue is due to be polled.
+    """If a poll of the queue is due, make all waiting requests visible to the scheduler.
 
     It is due every `POLLING` iterations, and after an iteration of prompts or of no request.
     """

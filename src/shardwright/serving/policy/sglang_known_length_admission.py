@@ -52,10 +52,7 @@ def insert_end(state: SchedulerState, rank: int, request: int, count: int) -> in
 
 @inner
 def ends_allow(state: SchedulerState, rank: int, request: int, free: float) -> bool:
-    """True if `free` tokens, after the request's prompt, last until every end.
-
-    The request is counted as admitted.
-    """
+    """Count the request as admitted; True if `free` tokens last until each running one ends."""
     ends = state.ends
     count_row = ends.shape[1] - 1
     count = insert_end(state, rank, request, ends[rank, count_row, _LEFT])

@@ -140,7 +140,7 @@ def may_add_prompts(state: SchedulerState, rank: int) -> bool:
 
 @inner
 def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
-    """Add prompts to the next iteration; return the number of requests added.
+    """Add the cut prompt's next part and waiting prompts to the iteration; return their number.
 
     Args:
         expected: see `all_expected_tokens`.
@@ -243,10 +243,7 @@ def admission_verdict(
     total: float,
     free_tokens: float,
 ) -> int:
-    """_CONTINUE if the free tokens admit the first waiting request; else _NO_TOKEN.
-
-    By the known ends of all requests or by expected answers.
-    """
+    """_CONTINUE if the first waiting request fits, by known ends or `total`; else _NO_TOKEN."""
     block = state.settings[BLOCK_TOKENS]
     need = whole_block_tokens(state, uncomputed) + block
     if state.settings[KNOWS_ENDS]:
@@ -265,7 +262,7 @@ def admission_verdict(
 
 @inner
 def decode_blocks(state: SchedulerState, rank: int) -> int:
-    """Number of new blocks that all running requests need for their next token."""
+    """Number of new cache blocks that all running requests need for their next token."""
     need = 0
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
@@ -304,7 +301,7 @@ def retract_one(state: SchedulerState, rank: int) -> None:
 
 @inner
 def reset_expected_share(state: SchedulerState, rank: int) -> None:
-    """Set the expected share of answers after a retraction.
+    """After a retraction, set the share of its longest answer that a request is expected to need.
 
     (tokens given + GRANTED steps of each) / (longest answers), over the running requests.
     """
@@ -320,7 +317,7 @@ def reset_expected_share(state: SchedulerState, rank: int) -> None:
 
 @inner
 def update_decode_share(state: SchedulerState, rank: int) -> None:
-    """Update the flags and the expected share of answers for a decode iteration."""
+    """Before a decode, lower a rank's expected share of answers one step, or reset it if idle."""
     if state.ranks[rank, LEFT]:
         state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     if state.ranks[rank, NUM_RUNNING] == 0:

@@ -50,7 +50,7 @@ from shardwright.serving.policy.tensorrt_llm_scheduler import longest_blocks, pr
 
 @inner
 def delays_prompts(state: SchedulerState) -> bool:
-    """True if the settings ever delay prompts."""
+    """True if the settings let prompts wait to balance the ranks or to fill a batch."""
     return bool(state.settings[WAIT_ITERATIONS] > 0 or state.settings[BALANCE_ITERATIONS] > 0)
 
 
@@ -78,7 +78,7 @@ def partial_prompt(state: SchedulerState, rank: int) -> int:
 
 @inner
 def prompt_tokens(state: SchedulerState, rank: int, answers: int, partial: int) -> int:
-    """Number of tokens of the whole prompts that a rank's next iteration would hold; 0 = none.
+    """Tokens of the prompts that a rank's next iteration could hold beside `answers` decodes.
 
     Args:
         answers: requests that decode in the iteration.
@@ -117,7 +117,7 @@ def prompt_tokens(state: SchedulerState, rank: int, answers: int, partial: int) 
 
 @inner
 def note_prompts(state: SchedulerState, rank: int, answers: int, partial: int) -> None:
-    """Write a rank's readiness for prompts to HELD_BACK: 0 = none, 1 = some, 2 = enough.
+    """Write a rank's prompts to HELD_BACK: 0 = none or no room, 1 = some, 2 = enough to run.
 
     2 also where the rank has nothing else to do. A rank without room for another request counts as
     one without prompts.
@@ -137,7 +137,7 @@ def note_prompts(state: SchedulerState, rank: int, answers: int, partial: int) -
 
 @inner
 def decide_delay(state: SchedulerState, first_rank: int, count: int) -> None:
-    """Decide from the readiness of a worker's ranks if prompts wait; write it to HELD_BACK."""
+    """From the ranks' readiness (0, 1, 2), write to each HELD_BACK if prompts wait (1) or not."""
     fewest, highest = 2, 0
     for rank in range(first_rank, first_rank + count):
         fewest, highest = (

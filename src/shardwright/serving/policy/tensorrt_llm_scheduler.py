@@ -72,7 +72,7 @@ def longest_blocks(state: SchedulerState, request: int) -> int:
 
 @inner
 def reserve_promised(state: SchedulerState, rank: int, request: int) -> None:
-    """Reserve the blocks that a request may still need, where admission is by whole answers."""
+    """Reserve the blocks of a request's whole longest answer that it lacks, if so admitted."""
     if state.settings[ADMISSION] != OF_WHOLE:
         return
     still_needed = max(0, longest_blocks(state, request) - state.requests[request, HELD])
@@ -82,10 +82,7 @@ def reserve_promised(state: SchedulerState, rank: int, request: int) -> None:
 
 @inner
 def prompt_chunk(state: SchedulerState, new: int, budget: int) -> int:
-    """Number of tokens of a prompt's next chunk within the budget; 0 = the prompt must wait.
-
-    All `new` tokens if they fit, else the whole blocks in the budget.
-    """
+    """Tokens of a prompt's next chunk: all `new`, else whole blocks in `budget`; 0 = wait."""
     if new <= budget:
         return new
     if not state.settings[CHUNKED_PREFILL]:
@@ -97,7 +94,7 @@ def prompt_chunk(state: SchedulerState, new: int, budget: int) -> int:
 
 @inner
 def next_request_part(state: SchedulerState, request: int, prompts: bool, budget: int) -> int:
-    """Number of tokens of a running request in one of two passes: decodes, then prompts.
+    """Tokens of a running request in the pass of `prompts`, else of decodes; NONE = budget used.
 
     0 = not in this pass; NONE = the budget is used up for it and all later requests.
 
@@ -115,7 +112,7 @@ def next_request_part(state: SchedulerState, request: int, prompts: bool, budget
 
 @inner
 def next_blocks(state: SchedulerState, rank: int) -> int:
-    """Number of blocks that the running requests need beyond those that they hold."""
+    """Cache blocks that the running requests need, beyond their own, for the next iteration."""
     budget, need = state.settings[TOKEN_BUDGET], 0
     for pass_number in range(2):
         for at in range(state.ranks[rank, NUM_RUNNING]):
@@ -131,10 +128,7 @@ def next_blocks(state: SchedulerState, rank: int) -> int:
 
 @inner
 def run_in_flight(state: SchedulerState, rank: int) -> int:
-    """Add the running requests' tokens, decodes before prompts; return the rest of the budget.
-
-    -1 after a pause of a request.
-    """
+    """Add running requests to the batch, decodes first; return the budget left, or -1 (paused)."""
     paused = False
     while next_blocks(state, rank) > state.ranks[rank, FREE]:
         preempt_last(state, rank)

@@ -380,7 +380,7 @@ def next_arrival(run: RunArrays) -> float:
 
 @inner
 def pass_time(run: RunArrays, at: float) -> None:
-    """Advance the clock to `at` seconds and add to the integral of the queue length."""
+    """Advance the clock to `at` seconds and add queue length x time to its integral."""
     run.clock[QUEUED] += (at - run.clock[NOW]) * run.numbers[QUEUE]
     run.clock[NOW] = at
 

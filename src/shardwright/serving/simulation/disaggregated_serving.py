@@ -200,11 +200,11 @@ class _TwoPools:
             until = prompt + self.latency_s
             if _may_affect_other_pool(self.decode, until):
                 advance_simulation(self.decode, until=until)
-                for request in self._new_ends(1):
+                for request in self._newly_ended(1):
                     heappush(self.ends, float(self.decode.run.last[request]))
 
     def _earliest_ends(self) -> tuple[float, float]:
-        """Times in seconds before which no prompt and no answer ends, with events still to come."""
+        """Lower bounds in seconds on the next end of a prompt, and on that of an answer."""
         prompt, answer = _next_end(self.prefill), _next_end(self.decode)
         more_to_come = self.prefill.run.numbers[KNOWN] < len(self.refused)
         if more_to_come and self.ends:
@@ -222,10 +222,7 @@ class _TwoPools:
         return min(self.over[0][0] if self.over else inf, *(link.next_end for link in self.links))
 
     def _schedule_next_arrivals(self, bound: float) -> float:
-        """Schedule the next requests of a closed loop for ends up to `bound` seconds.
-
-        Returns the first possible arrival that is not known then.
-        """
+        """Add closed-loop arrivals after ends up to `bound` s; return the first unknown one."""
         numbers, arrival = self.prefill.run.numbers, self.prefill.run.arrival
         while numbers[KNOWN] < len(arrival):
             end = self.ends[0] if self.ends else inf
@@ -246,7 +243,7 @@ class _TwoPools:
         """Start the transfers of prompts that have ended, in the order of their ends."""
         run = self.prefill.run
         for request in sorted(
-            self._new_ends(0), key=lambda transfer: (run.last[transfer], transfer)
+            self._newly_ended(0), key=lambda transfer: (run.last[transfer], transfer)
         ):
             at = float(run.last[request])
             link = self.links[run.where[request]]
@@ -282,8 +279,8 @@ class _TwoPools:
             run.numbers[KNOWN] += 1
             self.landed.append(request)
 
-    def _new_ends(self, pool: int) -> list[int]:
-        """Requests of a pool that ended since the last call; pool 0 = prefill, 1 = decode."""
+    def _newly_ended(self, pool: int) -> list[int]:
+        """Requests that ended in a pool (0 = prefill, 1 = decode) since the last call for it."""
         run = (self.prefill, self.decode)[pool].run
         num_seen, self.seen[pool] = self.seen[pool], int(run.numbers[ENDED])
         ended: list[int] = run.ended[num_seen : self.seen[pool]].tolist()
@@ -300,12 +297,12 @@ def _next_end(simulation: ServingSimulation) -> float:
 
 
 def _earliest_end_after(simulation: ServingSimulation, begin: float) -> float:
-    """Time before which no iteration ends that begins at `begin`; inf if all workers are busy."""
+    """Next instant after `begin` if a worker is idle; inf if all are busy (a bound on ends)."""
     return nextafter(begin, inf) if simulation.run.numbers[IDLE] else inf
 
 
 def _may_affect_other_pool(simulation: ServingSimulation, until: float) -> bool:
-    """True if the simulation's events up to `until` seconds may affect the other pool."""
+    """True if an iteration may end in the pool by `until` seconds, or begin before."""
     run = simulation.run
     if run.clock[NEXT_END] <= until:
         return True

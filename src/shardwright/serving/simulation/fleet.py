@@ -27,7 +27,7 @@ class DraftAcceptance:
     seed: int = 0
 
     def chances(self, draft_tokens: int) -> FloatArray:
-        """(3,) acceptance, 1 if sampled, and mean tokens an iteration, for `draft_tokens`."""
+        """(3,) a draft token's acceptance, 1.0 if sampled (else 0.0), mean tokens an iteration."""
         mean = Speculation(tokens=draft_tokens, acceptance=self.acceptance).mean_tokens
         return np.array([self.acceptance, self.sampled, mean], dtype=np.float64)
 

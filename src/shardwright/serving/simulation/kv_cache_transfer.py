@@ -67,7 +67,7 @@ class CacheTransfers:
         return ended
 
     def begin(self, at: float, *, alone: float, transfer: int) -> None:
-        """Start a transfer at a time in seconds.
+        """Start `transfer` at `at` seconds on an equally shared link; `alone` = seconds unshared.
 
         Transfers that end before must have been removed (`pop_ended`).
 

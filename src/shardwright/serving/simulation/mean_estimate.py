@@ -157,13 +157,13 @@ def stack_tables(
     ]
     return StackedTables(
         numbers=numbers.reshape(len(tables), _NUM_COLUMNS),
-        tokens_at=_offsets([len(t.tokens) for t in tables]),
-        captured_at=_offsets([len(t.captured) for t in tables]),
-        sequences_at=_offsets([len(t.sequences) for t in tables]),
+        tokens_at=_start_offsets([len(t.tokens) for t in tables]),
+        captured_at=_start_offsets([len(t.captured) for t in tables]),
+        sequences_at=_start_offsets([len(t.sequences) for t in tables]),
         start=_concatenated([t.decode_start for t in tables]),
         slope=_concatenated([t.decode_slope for t in tables]),
         windowed=_concatenated(windowed),
-        prompts_at=_offsets([len(t.prompt_tokens) for t in tables]),
+        prompts_at=_start_offsets([len(t.prompt_tokens) for t in tables]),
         prompts=_concatenated([t.prompt_tokens for t in tables]),
         **{
             name: _concatenated([getattr(table, name) for table in tables])
@@ -214,8 +214,8 @@ def _deployment_scalars(table: StepTable, fleet: Fleet) -> list[float]:
     ]
 
 
-def _offsets(counts: list[int]) -> IntArray:
-    """(n + 1,) start of each table's points."""
+def _start_offsets(counts: list[int]) -> IntArray:
+    """(n + 1,) start of each table's points in the concatenated columns: 0 and running sums."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
@@ -228,10 +228,7 @@ def _concatenated(columns: list[FloatArray] | list[IntArray]) -> FloatArray:
 def _interpolated(
     points: FloatArray, values: FloatArray, start: int, stop: int, at: float
 ) -> float:
-    """Value at `at`, linear between points.
-
-    Extrapolated after the last two points, constant before the first.
-    """
+    """Linear value at `at` on points[start:stop]; constant before them, extrapolated after."""
     last_index = stop - 1
     if last_index == start or at <= points[start]:
         return float(values[start])
@@ -366,7 +363,7 @@ def _num_decoding(numbers: FloatArray, running: float, inputs: float, answer: fl
 
 @inner
 def _solve(stacked: StackedTables, i: int, loads: FloatArray, estimate: FloatArray) -> None:
-    """Write the estimate of one deployment under a load to `estimate`."""
+    """Write deployment `i`'s TTFT, TPOT, rate and batch under `loads` to `estimate`."""
     numbers = stacked.numbers[i]
     inputs, outputs = loads[0], loads[1]
     answer = max(1.0, (outputs - 1.0) / numbers[_MEAN_TOKENS])
@@ -423,5 +420,6 @@ def _solve(stacked: StackedTables, i: int, loads: FloatArray, estimate: FloatArr
 
 @allocation_free
 def _solve_all(stacked: StackedTables, loads: FloatArray, results: FloatArray) -> None:
+    """Write the estimate of every stacked deployment under one load to its row of `results`."""
     for i in range(stacked.numbers.shape[0]):
         _solve(stacked, i, loads, results[i])

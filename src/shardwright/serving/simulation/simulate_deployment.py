@@ -30,7 +30,7 @@ from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRe
 def simulate_job(
     problem: ServingProblem, deployment: Deployment, *, blocks: tuple[int, ...]
 ) -> tuple[Requests, ServedRequests]:
-    """Draw a job's requests and simulate them on a deployment; return both.
+    """Draw requests and simulate them; twice for a closed loop, to spread its first arrivals.
 
     The first requests of a closed loop without a burst arrive spread over the mean time of a
     request in a run with a burst.
@@ -119,7 +119,7 @@ def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: in
 
 
 def fleet_of(problem: ServingProblem, pool: WorkerPool, *, blocks: int) -> Fleet:
-    """The fleet of a pool's workers, with scheduler, ranks and draft acceptance.
+    """Convert a worker pool to a simulated fleet: scheduler, data-parallel ranks, acceptance.
 
     The engine of `problem` is that of `problem_on_worker`.
     """
@@ -162,5 +162,5 @@ def _tier_of_deployment(cluster: Cluster, devices: int) -> tuple[float, float]:
 
 
 def _rank_devices(worker: Worker) -> int:
-    """Number of devices that hold parts of one request's cache."""
+    """Number of devices (tp x cp x pp) that hold parts of one request's cache."""
     return worker.tp * worker.cp * worker.pp

@@ -88,7 +88,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             head += seconds
             continue
         base += seconds
-        core = _ContextCost.of(block, problem, worker, machine)
+        core = _ContextCost.for_block(block, problem, worker, machine)
         start += count * core.state(sequences)
         prompts += count * prompt_factor * core.prompts(lengths)
         for window, (constant_s, per_token) in core.decoding(sequences).items():
@@ -134,20 +134,14 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
 
 
 def monotone(values: FloatArray) -> FloatArray:
-    """Make measured values non-decreasing.
-
-    The mean of the highest value so far and the lowest still to come.
-    """
+    """Make values non-decreasing: mean of the running maximum and the minimum still to come."""
     return np.asarray(
         (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
     )
 
 
 def block_uses(model: Model, *, draft_tokens: int) -> tuple[tuple[Block, int], ...]:
-    """(block, uses in an iteration) of the text model.
-
-    A block that predicts further tokens runs once for each draft token.
-    """
+    """(block, runs in one iteration) of the text model; MTP blocks run once a draft token."""
     uses: dict[int, int] = {}
     for run in model.runs:
         block = model.blocks[run.block]
@@ -213,7 +207,7 @@ def worker_rows(worker: Worker, tokens: IntArray) -> DegreeRows:
 def _launch_seconds(
     kernel_seconds: ForwardSeconds, block: Block, problem: ServingProblem
 ) -> FloatArray:
-    """(4, t) seconds of a block with graphs replayed, with kernels launched; host of each.
+    """(4, t) seconds of a block: replayed, launched; host's share of replaying, of launching.
 
     The host takes time for each kernel that Python launches. Where an engine compiles the piece
     between two attention cores (the pieces that it captures), it takes time for each piece and its
@@ -246,7 +240,7 @@ def _launch_seconds(
 def engine_seconds(
     kernel_seconds: ForwardSeconds, constants: ServingConstants, *, accelerator: str
 ) -> FloatArray:
-    """(t,) seconds of a block's kernels inside a running engine on a catalog accelerator."""
+    """(t,) seconds of a block's kernels, each part times its measured in-engine factor."""
     return np.asarray(
         np.array([constants.in_place(part, accelerator) for part in PARTS])
         @ kernel_seconds.seconds,
@@ -265,8 +259,10 @@ class _ContextCost:
     library: str
 
     @staticmethod
-    def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _ContextCost:
-        """Create the context-dependent costs of a block on a worker."""
+    def for_block(
+        block: Block, problem: ServingProblem, worker: Worker, machine: Machine
+    ) -> _ContextCost:
+        """Create the attention and state costs of a block, which grow with context, on a worker."""
         return _ContextCost(
             block=block,
             machine=machine,

@@ -168,7 +168,7 @@ def seconds_at_tokens(values: FloatArray, tokens: int) -> float:
 
 @inner
 def exposed_host_seconds(host: float, device: float) -> float:
-    """Seconds by which the host's work, all in one thread, exceeds the concurrent device work."""
+    """Seconds of host work not hidden behind concurrent device work: max(0, host - device)."""
     return max(0.0, host - device)
 
 
@@ -176,7 +176,7 @@ def exposed_host_seconds(host: float, device: float) -> float:
 def seconds_by_part(
     columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray
 ) -> float:
-    """Seconds of an iteration from its counts; its parts are written to `parts`.
+    """Seconds of an iteration from its counts of tokens and sequences; fill `parts` with them.
 
     Args:
         counts: (NUM_COUNTS,) counts of the iteration.

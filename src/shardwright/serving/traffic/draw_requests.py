@@ -81,7 +81,7 @@ def _draw_lengths(
 
 
 def _closed_loop_arrivals(loop: ClosedLoop, answer_s: float) -> FloatArray:
-    """(n,) arrival times in seconds of a closed loop's first `concurrency` requests.
+    """(n,) arrivals in seconds of a closed loop: the first `concurrency` spread over `answer_s`.
 
     Later ones are set when they arrive.
     """
