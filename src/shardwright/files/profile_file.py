@@ -45,7 +45,7 @@ _MAX_NAME: Final = 64
 
 
 def _rows_type(counts: int, numbers: int) -> Any:
-    """Type of rows with `counts` whole numbers from 1 and then `numbers` numbers above 0."""
+    """pydantic type of a list of rows: `counts` whole numbers from 1, then `numbers` above 0."""
     row = annotated[
         types.GenericAlias(tuple, (FromOne,) * counts + (Positive,) * numbers), Field(strict=False)
     ]
@@ -53,14 +53,14 @@ def _rows_type(counts: int, numbers: int) -> Any:
 
 
 def _points_type(kind: Callable[..., Any], counts: int, numbers: int) -> Any:
-    """Type of rows that are read as the named tuple `kind`."""
+    """pydantic type of such a list whose rows become named tuples `kind`."""
     return annotated[
         _rows_type(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))
     ]
 
 
 def _has_unique(*keys: str) -> Callable[[Any], bool]:
-    """Condition that no two rows have the same values of `keys`."""
+    """Condition for a validator: no two rows have the same values of the attributes `keys`."""
     return lambda rows: len({tuple(getattr(row, key) for key in keys) for row in rows}) == len(rows)
 
 

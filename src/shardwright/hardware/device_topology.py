@@ -41,7 +41,7 @@ class Units:
     number: tuple[int, ...]
 
     def of(self, devices: IntArray) -> IntArray:
-        """Number of the unit that each device lies in.
+        """Number of the unit (of this network level) that each device lies in.
 
         With runs of (0, 8) and (16, 72) devices 7, 8, 16 and 87 lie in units 0, 1, 2 and 2.
         """
@@ -54,18 +54,18 @@ class Units:
         return np.asarray(number + (devices - first) // size, dtype=np.int64)
 
     def at(self, device: int) -> int:
-        """Number of the unit that one device lies in."""
+        """Number of the unit (of this network level) that one device lies in."""
         run = bisect_right(self.first, device) - 1
         return self.number[run] + (device - self.first[run]) // self.size[run]
 
     def around(self, device: int) -> tuple[int, int]:
-        """First device of the unit that a device lies in, and the first device after that unit."""
+        """(first device, first device after) of the unit that a device lies in."""
         run = bisect_right(self.first, device) - 1
         first = device - (device - self.first[run]) % self.size[run]
         return first, min([first + self.size[run], *self.first[run + 1 : run + 2]])
 
     def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
-        """First device of the unit of `first`, and the units renumbered from that device.
+        """(first device of the unit of `first`, units from there to max(lasts), numbered from 0).
 
         The units reach up to the largest of `lasts`. The result is equal wherever devices have an
         equal neighbourhood.
@@ -77,18 +77,18 @@ class Units:
         return base, _units_in_range(self, base, max(lasts))
 
     def sizes(self, devices: IntArray) -> IntArray:
-        """Number of devices in the unit of each device."""
+        """Number of devices in the unit that each device lies in."""
         return np.array(self.size)[np.searchsorted(np.array(self.first), devices, side="right") - 1]
 
 
 def equal_units(sizes: tuple[int, ...]) -> tuple[Units, ...]:
-    """One level of equal units for each of the sizes (devices a unit)."""
+    """One level of equal units for each size in `sizes` (devices of a unit), numbered from 0."""
     return tuple(Units(first=(0,), size=(size,), number=(0,)) for size in sizes)
 
 
 @lru_cache(maxsize=4096)
 def _units_in_range(units: Units, base: int, last: int) -> Units:
-    """Units from that which begins at device `base` to that of `last`, renumbered from `base`."""
+    """Units that hold devices `base` to `last`; devices and units are renumbered from `base`."""
     runs = range(bisect_right(units.first, base) - 1, bisect_right(units.first, last))
     numbers = [units.at(max(units.first[run], base)) for run in runs]
     return Units(
@@ -99,7 +99,7 @@ def _units_in_range(units: Units, base: int, last: int) -> Units:
 
 
 def levels_inside_nodes(cluster: Cluster) -> int:
-    """Number of network levels inside nodes, of the node kind that has most."""
+    """Number of network levels inside nodes (island, node tiers), of the kind that has most."""
     return 1 + max(len(group.kind.node_tiers) for group in cluster.groups)
 
 
@@ -126,7 +126,7 @@ def network_units(cluster: Cluster) -> tuple[Units, ...]:
 
 @lru_cache(maxsize=256)
 def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
-    """Rate and latency of each network level as a device of one node group sees them."""
+    """Levels (rate, latency) innermost first, as a device of node group `group` sees them."""
     if cluster.is_uniform:
         return cluster.tiers()
     kind, units = cluster.groups[group].kind, network_units(cluster)
@@ -161,7 +161,7 @@ def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
 
 @lru_cache(maxsize=256)
 def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) bytes/s and message seconds from a device of one node group to another.
+    """(groups, groups) bytes/s, and latency in seconds, from a device of one group to another's.
 
     The bytes/s are achieved while all working devices of its node send, anywhere in the cluster.
     Between zones the link is a node's: its devices, and those of the receiving node, share it. No
@@ -205,7 +205,7 @@ def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]
 
 
 def with_working_devices(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """Cluster in which only the given devices share the cards of their node and the zone links.
+    """Cluster whose cards, node tiers and zone links are shared by these working devices only.
 
     Idle devices of a plan do not send. Nodes of one kind share as the node with the most working
     devices does, so that islands and groups stay equal. The cluster itself is returned where all
@@ -229,7 +229,7 @@ def with_working_devices(cluster: Cluster, devices: Sequence[int]) -> Cluster:
 
 
 def _shares_links(cluster: Cluster, kind: NodeKind) -> bool:
-    """True if devices of such nodes share network cards, node tiers or zone links."""
+    """True if several devices of such a node share a card, a node tier or a zone link."""
     return kind.num_devices > 1 and (
         kind.nics < kind.num_devices or len(cluster.zones) > 1 or bool(kind.node_tiers)
     )
@@ -237,7 +237,7 @@ def _shares_links(cluster: Cluster, kind: NodeKind) -> bool:
 
 @lru_cache(maxsize=1024)
 def _with_sharing_counts(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> Cluster:
-    """Cluster with the number of sharing devices set for each node kind; cached.
+    """Copy of the cluster with the devices at work a node of each listed node kind; cached.
 
     Equal arguments return the same object, so caches keyed by the cluster are reused.
     """
@@ -257,7 +257,7 @@ def group_ends(cluster: Cluster) -> tuple[int, ...]:
 
 
 def repetition_devices(units: tuple[Units, ...]) -> int:
-    """Number of devices after which the network repeats; 0 = it does not repeat."""
+    """Devices after which equal units repeat (a unit of the level below the last); 0 = never."""
     if max([len(level.first) for level in units]) > 1:
         return 0
     return units[-2].size[0] if len(units) > 1 else 1
@@ -270,7 +270,7 @@ def _inner_level(kind: NodeKind, level: int) -> Tier:
 
 
 def _units_inside_nodes(cluster: Cluster, level: int) -> Units:
-    """Units of a level inside nodes.
+    """Units of a network level inside nodes, over all node groups of the cluster.
 
     Neighbouring groups of one kind and zone fill islands together.
     """
@@ -286,7 +286,7 @@ def _units_inside_nodes(cluster: Cluster, level: int) -> Units:
 
 
 def _zone_starts(cluster: Cluster) -> tuple[int, ...]:
-    """First device of each run of nodes in one zone."""
+    """First device of each run of node groups that are in one zone."""
     ends = (0, *group_ends(cluster))
     return tuple(
         ends[n]
@@ -313,7 +313,7 @@ def _level_tiers(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _merged_units(below: Units, size: int, total: int, borders: tuple[int, ...]) -> Units:
-    """Join whole units of the level below, in order, into units of at most `size` devices.
+    """Join units of the level below, in order, to at most `size` devices; none crosses a border.
 
     A larger unit stays alone, and no unit crosses a border.
     """
