@@ -314,7 +314,7 @@ def _unknown_name_error(name: str) -> ClusterError:
 
 
 def _ambiguity_note(name: str) -> str:
-    """Note on the accelerator that an ambiguous name (``A100``) is read as; empty if unambiguous."""
+    """Note on the accelerator that a name like ``A100`` is read as; empty if unambiguous."""
     device = find_accelerator(name)
     begin = "-".join(driver_words(name))
     others = [

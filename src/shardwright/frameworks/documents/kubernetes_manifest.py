@@ -63,12 +63,12 @@ class Manifest:
 
     @property
     def devices(self) -> int:
-        """Devices of all containers that start a command; 0 = not given."""
+        """Total devices of containers that start a command, all replicas; 0 = not given."""
         return sum(container.devices for container in self.containers if container.script)
 
 
 def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) -> Manifest | None:
-    """Parse a file as a Kubernetes manifest; None if the file holds no known workload.
+    """Parse a file as a Kubernetes manifest; None if it is none or of no known workload.
 
     Args:
         suffix: ending of the file's name, which may be other than ``.yaml`` for templates.
@@ -140,7 +140,7 @@ def _items(value: object) -> Iterator[tuple[object, object]]:
 def _containers(
     value: object, replicas: int, environment: Mapping[str, str], depth: int
 ) -> list[Container]:
-    """Collect all containers below a part of an object.
+    """Containers in a part of an object; `replicas` copies multiply with the parts' own.
 
     `replicas` is the number of copies of that part.
     """
@@ -183,7 +183,7 @@ def _containers(
 
 
 def _with_devices(container: Container, each: int, replicas: int) -> Container:
-    """Container with its device count set to `each` times `replicas`."""
+    """Container whose device count is `each` times `replicas`, within a maximum."""
     return Container(
         script=container.script,
         environment=container.environment,
@@ -219,19 +219,21 @@ def _container(
             devices = devices or sum(counts)
     each = devices or _count(value.get("numProcPerNode", 0))
     return Container(
-        script=_script(words), environment=variables, devices=min(each * replicas, MAX_DEVICES)
+        script=_command_as_shell_text(words),
+        environment=variables,
+        devices=min(each * replicas, MAX_DEVICES),
     )
 
 
 def _listed(value: object) -> Sequence[object]:
-    """The value as a list; a single text becomes a list of one."""
+    """The value as a list: a text alone becomes a list of one, other values none."""
     if isinstance(value, str):
         return [value]
     return value if isinstance(value, list) else []
 
 
-def _script(words: Sequence[str]) -> str:
-    """Container's command as shell text: the text behind ``bash -c``, or the words themselves."""
+def _command_as_shell_text(words: Sequence[str]) -> str:
+    """Container's command as shell text: the text behind ``bash -c``, or the words, quoted."""
     if words and words[0] in _SHELLS:
         at = next(
             (n for n, word in enumerate(words[1:4], start=1) if re.fullmatch(r"-[a-z]*c", word)), 0

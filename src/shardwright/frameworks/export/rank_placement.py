@@ -71,7 +71,7 @@ class RankPlacement:
 def placement_of(
     export: PlanToExport, *, order: Sequence[str] = (), hosts: Sequence[HostEntry] = ()
 ) -> RankPlacement:
-    """Assign the ranks of a plan to nodes, with the given hosts or placeholder names.
+    """Place ranks on nodes in device order, with host names of `hosts` or placeholder names.
 
     Args:
         order: order of the axes, innermost first, where the target's differs from the plan's.
@@ -94,11 +94,13 @@ def placement_of(
         )
     if order:
         grids = tuple(replace(grid, order=tuple(order)) for grid in grids)
-    return RankPlacement(grids=grids, nodes=nodes, named=bool(hosts), layers=_layers(export))
+    return RankPlacement(
+        grids=grids, nodes=nodes, named=bool(hosts), layers=_layers_by_pipeline_rank(export)
+    )
 
 
 def placement_files(placement: RankPlacement, *, plan: str, cluster: str) -> tuple[ExportFile, ...]:
-    """Rank map as JSON and CSV, and the host file.
+    """Files of a placement: rank map as JSON and CSV, and host file with slots.
 
     Args:
         plan, cluster: names in words.
@@ -116,7 +118,7 @@ def placement_files(placement: RankPlacement, *, plan: str, cluster: str) -> tup
 
 
 def rank_rows(placement: RankPlacement) -> Iterator[tuple[int, ...]]:
-    """Rows of the rank map (`COLUMNS`), in the order of ranks."""
+    """Yield rank-map rows in rank order: rank, node, local rank, coordinate on each axis."""
     columns: dict[str, list[int]] = {axis: [] for axis in COORDINATES}
     for stage, grid in enumerate(placement.grids):
         for axis, places in coordinates(grid).items():
@@ -150,7 +152,7 @@ def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[PlacedNode]:
 def _with_host_names(
     nodes: Sequence[PlacedNode], hosts: Sequence[HostEntry], *, most: int
 ) -> tuple[PlacedNode, ...]:
-    """Nodes with the host names from a host file, after checks of number and slots."""
+    """Nodes with host names of a host file; DataError if hosts or their slots do not suffice."""
     if not len(nodes) <= len(hosts) <= most:
         needs = f"{len(nodes)} to {most}" if most > len(nodes) else str(most)
         raise DataError(
@@ -174,8 +176,8 @@ def _with_host_names(
     return tuple(replace(node, name=host.name) for node, host in zip(nodes, hosts, strict=False))
 
 
-def _layers(export: PlanToExport) -> tuple[str, ...]:
-    """Text with the layers of each pipeline rank."""
+def _layers_by_pipeline_rank(export: PlanToExport) -> tuple[str, ...]:
+    """Text of the layer ranges that each pipeline rank holds."""
     stride = export.grid.strides()["pp"]
     chunks: list[list[str]] = [[] for _ in range(export.grid.pp)]
     # Lanes of a pipeline whose stages differ are alike.
@@ -188,7 +190,7 @@ def _layers(export: PlanToExport) -> tuple[str, ...]:
 
 
 def _chunk_text(stage: Stage, first: int) -> tuple[str, int]:
-    """Text with the blocks of a chunk, and the number of the next chunk's first layer."""
+    """(text of a chunk's blocks, layers as ranges from `first`; next chunk's first layer)."""
     words = []
     for item in stage.items:
         if item.name:

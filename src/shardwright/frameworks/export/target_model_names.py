@@ -14,7 +14,7 @@ Name = TypeVar("Name")
 
 
 def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
-    """Target's name of a model; None if no known model has the same blocks.
+    """Target's own name of the known model with the same blocks; None if there is none.
 
     Args:
         names: catalog name -> the target's name.
@@ -24,7 +24,7 @@ def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
 
 
 def hyperparameter_shortfalls(model: Model, names: Collection[str]) -> Iterator[Shortfall]:
-    """A shortfall if a model of a published size has other hyperparameters than that model.
+    """Yield a shortfall if the known model with these blocks has other hyperparameters.
 
     They are rotary positions, score scaling and norms.
     """

@@ -127,14 +127,14 @@ class LaunchReader:
     settings_of: NamesSettings | None = None
 
     def claims(self, document: Document) -> Claim:
-        """The evidence that a file is of this framework."""
+        """Evidence in a file for this reader's framework: programs, launchers and settings."""
         return self.evidence(self.signature, document)
 
 
 def default_notes(
     defaults: Mapping[str, str], source: str, *, files: str = "these files do"
 ) -> tuple[str, ...]:
-    """A note on the settings that keep the framework's defaults; empty if there are none.
+    """Note that lists the framework's defaults of unset settings, and source; empty if none.
 
     Args:
         source: where the defaults are documented.

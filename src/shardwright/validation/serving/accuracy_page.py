@@ -23,7 +23,7 @@ from shardwright.validation.errors.accuracy_page_tables import (
 from shardwright.validation.errors.error_limits import BarResult
 from shardwright.validation.errors.prediction_errors import ErrorStatistics, grouped
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.serving_error_limits import WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_error_limits import WaitingResult, serving_limit_results
 from shardwright.validation.serving.serving_errors import (
     ServingRow,
     ServingValidation,
@@ -77,22 +77,22 @@ def serving_page(
     plain = study.validation("none")
     parts = [
         _HEAD,
-        _bars(judge_serving_bars(study.validations, facts.bars)),
-        _constants(study),
-        _categories(plain),
-        _groups("By engine and device", plain, engine_and_device),
-        _groups("By model", plain, lambda row: row.run.model.name),
-        _groups("By engine's version", plain, lambda row: row.run.version),
-        _folds(study),
-        _throughput(plain),
-        _far(plain, facts=facts, far=far),
+        _limits_section(serving_limit_results(study.validations, facts.bars)),
+        _constants_section(study),
+        _categories_section(plain),
+        _groups_section("By engine and device", plain, engine_and_device),
+        _groups_section("By model", plain, lambda row: row.run.model.name),
+        _groups_section("By engine's version", plain, lambda row: row.run.version),
+        _folds_section(study),
+        _throughput_section(plain),
+        _far_section(plain, facts=facts, far=far),
         skipped_section(plain, about="", details=True),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
-    """Section with the results of all error limits."""
+def _limits_section(results: Sequence[BarResult | WaitingResult]) -> str:
+    """Markdown section with the results of all error limits: bold if kept, italic if exceeded."""
     lines: list[Line] = []
     for result in results:
         figures = ", ".join(
@@ -109,8 +109,8 @@ def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
     return section("Bars", ("rows", "held out", "n", "result"), lines, about=about)
 
 
-def _constants(study: ServingStudy) -> str:
-    """Section with the constants, their priors, and the number of rows that move each."""
+def _constants_section(study: ServingStudy) -> str:
+    """Markdown section with the constants, priors, and the number of rows that move each."""
     slopes = study.fitted.report
     informed = (
         [0] * len(DECLARED_SERVING)
@@ -159,8 +159,8 @@ def _cell(errors: ErrorStatistics | None) -> str:
     return f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"
 
 
-def _categories(validation: ServingValidation) -> str:
-    """Section with errors of the rows that are not fully described, by category."""
+def _categories_section(validation: ServingValidation) -> str:
+    """Markdown section with errors of rows not fully described, by the property left open."""
     lines = [
         (category.value, *cells)
         for category in Category
@@ -170,8 +170,10 @@ def _categories(validation: ServingValidation) -> str:
     return section("What the sources leave open", header, lines, about=_FIGURES)
 
 
-def _groups(title: str, validation: ServingValidation, key: Callable[[ServingRow], str]) -> str:
-    """Section with errors of times by group of rows."""
+def _groups_section(
+    title: str, validation: ServingValidation, key: Callable[[ServingRow], str]
+) -> str:
+    """Markdown section with errors of times by the group that `key` gives a row."""
     lines: list[Line] = []
     for name, rows in sorted(grouped(validation.rows, key).items()):
         cells: list[str] = []
@@ -184,8 +186,8 @@ def _groups(title: str, validation: ServingValidation, key: Callable[[ServingRow
     return section(title, header, lines, about=_FIGURES)
 
 
-def _folds(study: ServingStudy) -> str:
-    """Section with errors of each kind of fold."""
+def _folds_section(study: ServingStudy) -> str:
+    """Markdown section with errors of each metric in each kind of fold."""
     lines = [
         (
             "nothing" if validation.fold == "none" else f"each {validation.fold}",
@@ -198,8 +200,8 @@ def _folds(study: ServingStudy) -> str:
     return section("Held out", header, lines, about=about)
 
 
-def _throughput(validation: ServingValidation) -> str:
-    """Section with errors of throughput by deployment, including rows that leave something open."""
+def _throughput_section(validation: ServingValidation) -> str:
+    """Markdown section with errors of throughput by model, engine, device and deployment."""
 
     def key(row: ServingRow) -> str:
         """Group of a row: model, engine, device and deployment."""
@@ -216,8 +218,8 @@ def _throughput(validation: ServingValidation) -> str:
     return section("Throughput", header, lines)
 
 
-def _far(validation: ServingValidation, *, facts: TableFacts, far: float) -> str:
-    """Section with the rows whose error is above `far`."""
+def _far_section(validation: ServingValidation, *, facts: TableFacts, far: float) -> str:
+    """Markdown section of the rows with an |error| above the fraction `far`."""
 
     def line(row: ServingRow) -> Line:
         """Table line of a row."""

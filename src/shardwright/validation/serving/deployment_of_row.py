@@ -16,7 +16,7 @@ _POOL: Final = re.compile(r"([0-9]{1,5})x\(tp([0-9]{1,5})(?:ep([0-9]{1,5}))?(dp)
 
 
 def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deployment:
-    """The deployment of a row, from its cell `deployment`, else `workers`, else its degrees.
+    """Deployment of a row: by its cell `deployment`, else `workers`, else its parallel degrees.
 
     Args:
         draft_tokens: draft tokens of workers that decode.
@@ -28,7 +28,7 @@ def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deploym
     if row.deployment:
         deployment = parse_deployment(row.deployment)
     elif row.workers:
-        deployment = _pools(row.workers, draft_tokens=draft_tokens)
+        deployment = _parse_pools(row.workers, draft_tokens=draft_tokens)
     else:
         deployment = _equal_workers(row, draft_tokens=draft_tokens)
     for pool in deployment.pools:
@@ -45,8 +45,8 @@ def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deploym
     return deployment
 
 
-def _pools(words: str, *, draft_tokens: int) -> Deployment:
-    """Parse prefill and decode pools from ``1x(tp4ep4dp)+5x(tp8ep8)``.
+def _parse_pools(words: str, *, draft_tokens: int) -> Deployment:
+    """Parse pools of workers, ``1x(tp4ep4dp)+5x(tp8ep8)``: prefill first, then decode.
 
     With ``dp`` attention is data parallel over the tp devices.
     """

@@ -25,12 +25,12 @@ def joined_options(facts: Mapping[str, str], row_options: str) -> str:
 
 
 def engine_options(options: str) -> str:
-    """The options that apply to all workers, without those for one role."""
+    """Launch options for all workers: those that do not begin with a role (``decode.``)."""
     return " ".join(word for word in options.split() if not word.startswith(_PREFIXES))
 
 
 def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -> Deployment:
-    """Set the options of each role on the workers of that role, unless a worker sets them itself.
+    """Set options that begin with a role on the role's workers; a worker's own options win.
 
     Raises:
         RuntimeModelError: the engine has no such option, or no workers have the role.

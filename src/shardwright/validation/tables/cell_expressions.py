@@ -39,7 +39,9 @@ def with_expressions_evaluated(text: str, cells: Mapping[str, Any]) -> str:
         ValueError: a cell in an expression is no whole number, or a number is above 2^31 or is
         divided by 0.
     """
-    return _BRACES.sub(lambda match: _text(ast.parse(match[1], mode="eval").body, cells), text)
+    return _BRACES.sub(
+        lambda match: _expression_text(ast.parse(match[1], mode="eval").body, cells), text
+    )
 
 
 def require_computable(text: str, names: Iterable[str]) -> None:
@@ -68,7 +70,7 @@ def _parsed(expression: str) -> ast.expr:
 
 
 def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr]:
-    """Yield the names and numbers of an expression; raises if a node is not allowed."""
+    """Yield the names and numbers of an expression; ValueError for a node that is not allowed."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         parts = [node.left, node.right]
     elif function := _function(node):
@@ -103,27 +105,27 @@ def _function(node: ast.expr) -> str:
     return ""
 
 
-def _text(node: ast.expr, cells: Mapping[str, Any]) -> str:
-    """Value of an expression as text; ``upto`` gives a list with commas."""
+def _expression_text(node: ast.expr, cells: Mapping[str, Any]) -> str:
+    """Text of an expression's value; ``upto(start,step,last)`` gives numbers with commas."""
     if _function(node) != "upto":
-        return str(_number(node, cells))
+        return str(_bounded_number(node, cells))
     assert isinstance(node, ast.Call)
-    start, step, last = (_number(argument, cells) for argument in node.args)
+    start, step, last = (_bounded_number(argument, cells) for argument in node.args)
     if step < 1 or (last - start) // step > MOST_SIZES:
         raise ValueError(f"upto({start},{step},{last}) are more than {MOST_SIZES} numbers")
     return ",".join(map(str, [*range(start, last, step), last]))
 
 
-def _number(node: ast.expr, cells: Mapping[str, Any]) -> int:
-    """Value of an expression as a whole number of at most 2^31."""
-    number = _value(node, cells)
+def _bounded_number(node: ast.expr, cells: Mapping[str, Any]) -> int:
+    """Whole number of an expression; ValueError if its size is above 2^31."""
+    number = _expression_number(node, cells)
     if abs(number) > MOST:
         raise ValueError(f"{ast.unparse(node)[:60]} is above 2^31")
     return number
 
 
-def _value(node: ast.expr, cells: Mapping[str, Any]) -> int:
-    """Value of an expression, without the check of its size."""
+def _expression_number(node: ast.expr, cells: Mapping[str, Any]) -> int:
+    """Whole number of an expression: cells, constants, + - * //, max, min, up; size unchecked."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):
@@ -132,12 +134,12 @@ def _value(node: ast.expr, cells: Mapping[str, Any]) -> int:
             raise ValueError(f"an option is computed from {node.id}, which is empty")
         return cell
     if isinstance(node, ast.BinOp):
-        left, right = _number(node.left, cells), _number(node.right, cells)
+        left, right = _bounded_number(node.left, cells), _bounded_number(node.right, cells)
         if right == 0 and isinstance(node.op, ast.FloorDiv):
             raise ValueError(f"{ast.unparse(node)[:60]} divides by nothing")
         return _OPERATORS[type(node.op)](left, right)
     assert isinstance(node, ast.Call)
-    values = [_number(argument, cells) for argument in node.args]
+    values = [_bounded_number(argument, cells) for argument in node.args]
     if _function(node) != "up":
         return max(values) if _function(node) == "max" else min(values)
     number, multiple = values

@@ -30,7 +30,7 @@ _BEHAVIOUR: Final = tuple(
 
 
 def with_nearest_runtime(run: TrainingRun) -> TrainingRun:
-    """The run under the most similar runtime of another framework."""
+    """Copy of the run under the runtime of another framework that differs in fewest settings."""
     return replace(run, runtime=nearest_runtime(run.runtime))
 
 
@@ -63,7 +63,7 @@ def _differences(runtime: Runtime, candidate: Runtime) -> int:
 
 
 def _with_options(base: Runtime, options: Options) -> Runtime:
-    """Set each option that the runtime has; of two that contradict each other, the first."""
+    """Set the runtime's options; skip unknown ones and those that contradict earlier ones."""
     for name, value in dict(options).items():
         try:
             base = runtime_with_options(base, [(name, value)])
