@@ -130,7 +130,7 @@ PROFILE: Final = DocumentModel(kind=Profile, names=_NAMES, limits=_LIMITS, check
 
 
 def profile_document(profile: Profile) -> dict[str, Any]:
-    """JSON document of a profile file; `document_text.to_text` makes its text."""
+    """JSON document of a profile file; `canonical_json.to_text` makes its text."""
     return {"schema": SCHEMA, "version": VERSION, **to_json_value(profile, names=_NAMES)}
 
 

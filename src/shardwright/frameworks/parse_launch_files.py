@@ -47,7 +47,7 @@ CONFIGURATION_SUFFIXES: Final = frozenset(_KINDS)
 def documents_of(
     text: str, name: str, given: Mapping[str, str], sources: Sources | None = None
 ) -> Iterator[Document]:
-    """Parse a file into documents of settings; a script gives its commands and files it writes.
+    """Parse a file into documents; of a script, its commands and the files that it writes.
 
     Args:
         name: the file's name; the suffix gives the form.
@@ -190,7 +190,7 @@ def _with_best_command(documents: Sequence[Document], framework: str) -> list[Do
     candidates = [claimants()[framework]] if framework else list(claimants().values())
 
     def strength(document: Document) -> tuple[tuple[int, int, int], int]:
-        """Strength of the best claim on a command, then the number of settings."""
+        """Strength of the strongest claim on a command, then the number of its settings."""
         return max(candidate.claims(document).strength for candidate in candidates), len(
             document.settings
         )

@@ -51,7 +51,7 @@ def read_launch(
     runtime: str = "",
     given: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Read a training launch from its files; settings of a later file take precedence.
+    """Read files into a `Launch`; settings of a later file take precedence.
 
     Args:
         paths: shell scripts, JSON, YAML, TOML or Python files; or arguments as text, which begin
@@ -98,7 +98,7 @@ def launch_of_files(
     given: Mapping[str, str] | None = None,
     beside: FileLookup = lambda _: None,
 ) -> Launch:
-    """Read a training launch from the names and texts of its files; see `read_launch`.
+    """Read files, given as (name, text), into a `Launch`; settings of a later file take precedence.
 
     Args:
         files: name and text of each file; the name's suffix gives the form, and `ARGUMENTS` is the
@@ -110,15 +110,17 @@ def launch_of_files(
         READERS.name_of(framework)
     texts = dict(files)
 
-    def sources(name: str) -> str | None:
-        """Text of a file given by the user, or of one beside the given files."""
+    def text_of_source(name: str) -> str | None:
+        """Text of a file given by the user, or of one beside the given files; else None."""
         return texts.get(Path(name).name) or beside(name)
 
     variables = {**_function_named(files, given or {}, framework), **(given or {})}
-    documents = documents_of_files(files, variables, framework, sources)
+    documents = documents_of_files(files, variables, framework, text_of_source)
     reader = _reader_of_files(documents, framework)
-    read = with_named_files(_launch_documents(documents, reader), _claimants(reader), sources)
-    merged = _merged_settings(read, _claimants(reader))
+    read = with_named_files(
+        _launch_documents(documents, reader), _frameworks_of_launch(reader), text_of_source
+    )
+    merged = _merged_settings(read, _frameworks_of_launch(reader))
     _require_settings(merged, read, reader)
     released = reader.signature.runtime_of
     runtime, why = (
@@ -172,7 +174,7 @@ def _function_named(
     }
 
 
-def _claimants(reader: LaunchReader) -> list[Claimant]:
+def _frameworks_of_launch(reader: LaunchReader) -> list[Claimant]:
     """The reader, then the frameworks whose files may be part of its launches."""
     parts = sorted(included_frameworks(reader.name, claimants()) - {reader.name})
     return [reader, *(claimants()[name] for name in parts if name in claimants())]
@@ -257,7 +259,7 @@ def _text_beside(name: str, folders: Sequence[Path]) -> str | None:
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    """Settings of files, given their names and texts.
+    """Setting -> text of all documents in files, given as (name, text).
 
     Raises:
         DataError: a file cannot be read.
@@ -334,7 +336,7 @@ def _require_understood(launch: Launch, document: Document, reader: LaunchReader
     Raises:
         DataError: fewer are; the message names the others.
     """
-    claims = [framework.claims(document) for framework in _claimants(reader)]
+    claims = [framework.claims(document) for framework in _frameworks_of_launch(reader)]
     if not any(claim.programs or claim.own for claim in claims):
         return
     unknown = [

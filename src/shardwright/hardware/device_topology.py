@@ -181,7 +181,7 @@ def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
 
 
 def level_between(one: IntArray, other: IntArray, units: tuple[Units, ...]) -> IntArray:
-    """Innermost network level that has both devices of each pair in one unit."""
+    """Index of the innermost network level with a unit that holds both devices of each pair."""
     level = np.full(one.shape, len(units) - 1, dtype=np.int64)
     for index in range(len(units) - 2, -1, -1):
         level[units[index].of(one) == units[index].of(other)] = index
@@ -194,7 +194,7 @@ def node_group_numbers(cluster: Cluster, devices: IntArray) -> IntArray:
 
 
 def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:
-    """Number of the devices in each node group of the cluster."""
+    """Number of the given devices in each node group of the cluster."""
     if len(cluster.groups) == 1:
         return (len(devices),)
     return tuple(

@@ -159,7 +159,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
         )
 
         def task(run: RunT, *, fold: Fold[RunT]) -> tuple[RunT, ConstantsT]:
-            """The run and the constants that predict a run in one kind of fold."""
+            """(run as predicted, constants fitted without its fold) in one kind of fold."""
             predicted_run = fold.predicted_as(run) if fold.predicted_as else run
             if fold.name == SHIPPED_FOLD:
                 return predicted_run, self.shipped
@@ -172,7 +172,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
             predictions.outcomes([*tasks.values()], progress=progress)
 
             def predict(run: RunT, *, fold: str) -> PredictionT:
-                """The stored prediction of a run in one kind of fold."""
+                """Cached prediction of a run in one kind of fold."""
                 (prediction,) = predictions.results([tasks[id(run), fold]])
                 return prediction
 

@@ -113,7 +113,7 @@ ACCELERATE: Final = LaunchReader(
 
 
 def with_launch_flags(arguments: Arguments) -> Arguments:
-    """Rename the flags of ``accelerate launch`` to the settings of Accelerate's YAML.
+    """Replace ``accelerate launch`` flags by Accelerate's YAML settings, which they override.
 
     Flags override the file's settings.
 

@@ -37,7 +37,7 @@ _OVERLAP: Final = "zero-optimization.overlap-comm"
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert DeepSpeed's settings to a launch."""
+    """Convert DeepSpeed's settings to a launch: strategy, batch, and a verdict on each setting."""
     # The training program fills in the value "auto".
     arguments = {name: value for name, value in file_settings.arguments.items() if value != "auto"}
     refuse(arguments, SETTINGS.refused)

@@ -147,7 +147,7 @@ def _has_data_before_experts(grid: Grid) -> bool:
 
 
 def configuration(export: PlanToExport) -> Settings:
-    """DeepSpeed's configuration of a plan, as nested settings."""
+    """DeepSpeed's configuration (ds_config) of a plan, as nested settings."""
     grid, batch = export.grid, export.problem.job.global_batch
     half = "fp16" if export.problem.job.compute is Dtype.FP16 else "bf16"
     values = {

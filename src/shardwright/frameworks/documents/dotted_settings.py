@@ -44,7 +44,7 @@ def settings_of_python(text: str, name: str) -> Arguments:
 
 
 def _document(text: str, suffix: str, name: str) -> Any:
-    """Parse a JSON, YAML or TOML text."""
+    """Parse a JSON, YAML or TOML text, by the file's `suffix`; DataError if it is none."""
     try:
         if suffix == ".toml":
             import tomllib
@@ -88,12 +88,12 @@ def _flattened(document: Any, before: str = "", depth: int = 0) -> dict[str, str
     if document is True:
         return {before: "true"}
     if isinstance(document, list | tuple):
-        return {before: " ".join(_text(item, before) for item in document[:1000])}
-    return {before: _text(document, before)}
+        return {before: " ".join(_setting_text(item, before) for item in document[:1000])}
+    return {before: _setting_text(document, before)}
 
 
-def _text(value: object, name: str) -> str:
-    """Text of a setting's value; DataError if a number is too long."""
+def _setting_text(value: object, name: str) -> str:
+    """Text of a setting's plain value as launch files write it; DataError for a long number."""
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         raise DataError(f"the number of {name[:60]} is too long", hint=_HINT)
     # Of a table or a list inside a list, numbers may still be too long.

@@ -20,7 +20,7 @@ class Decoder:
     layers: tuple[Block, ...]
 
     def operators_named(self, name: str) -> tuple[Operator, ...]:
-        """Operators with a name, one from each distinct block."""
+        """Operators of this name, one from each distinct block of the layers."""
         return tuple(
             o for block in dict.fromkeys(self.layers) for o in block.operators if o.name == name
         )

@@ -107,9 +107,10 @@ def placement_files(placement: RankPlacement, *, plan: str, cluster: str) -> tup
     """
     return (
         ExportFile(
-            name=RANKS, text=_document(placement, plan=one_line(plan), cluster=one_line(cluster))
+            name=RANKS,
+            text=_rank_map_json(placement, plan=one_line(plan), cluster=one_line(cluster)),
         ),
-        ExportFile(name=TABLE, text=_table(placement)),
+        ExportFile(name=TABLE, text=_rank_map_csv(placement)),
         ExportFile(
             name=HOSTS,
             text="".join(f"{node.name} slots={node.ranks}\n" for node in placement.nodes),
@@ -201,8 +202,8 @@ def _chunk_text(stage: Stage, first: int) -> tuple[str, int]:
     return " + ".join(words) or "nothing", first
 
 
-def _table(placement: RankPlacement) -> str:
-    """Rank map as CSV text."""
+def _rank_map_csv(placement: RankPlacement) -> str:
+    """Rank map as CSV text: a row a rank."""
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow((*COLUMNS, "host", "device", "layers"))
@@ -220,8 +221,8 @@ def _table(placement: RankPlacement) -> str:
     return out.getvalue()
 
 
-def _document(placement: RankPlacement, *, plan: str, cluster: str) -> str:
-    """Rank map as JSON text with one row a line."""
+def _rank_map_json(placement: RankPlacement, *, plan: str, cluster: str) -> str:
+    """Rank map as JSON text: a row a rank, one row a line."""
     head = {
         "plan": plan,
         "cluster": cluster,

@@ -22,7 +22,7 @@ _VARIABLES: Final = "experiment.envs."
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of FlagScale's YAML to Megatron-LM's arguments.
+    """Megatron-LM's (argument, value) pairs of a setting of FlagScale's YAML; may be ().
 
     Empty for settings of other sections.
 

@@ -79,7 +79,8 @@ def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
     )
     return (
         ExportFile(
-            name=CONFIG, text=yaml_text(_config(export, environment), comments=_comments(export))
+            name=CONFIG,
+            text=yaml_text(_runner_configuration(export, environment), comments=_comments(export)),
         ),
         ExportFile(
             name=TRAIN,
@@ -226,7 +227,7 @@ def _training_file(export: PlanToExport, arguments_by_name: dict[str, str]) -> S
             arguments_by_name |= {"sequence-parallel": ""}
     for name, value in arguments_by_name.items():
         system = name not in OF_MODEL and any(word in name for word in SYSTEM)
-        sections["system" if system else "model"][name.replace("-", "_")] = _value(name, value)
+        sections["system" if system else "model"][name.replace("-", "_")] = _yaml_value(name, value)
     if export.meshes:
         sections["system"] |= {"hetero": _hetero_section(export), **_recompute_per_stage(export)}
     return sections
@@ -253,17 +254,17 @@ def _recompute_per_stage(export: PlanToExport) -> Settings:
     }
 
 
-def _value(name: str, value: str) -> Any:
-    """Convert an argument's text to a YAML value: switches, lists and whole numbers."""
+def _yaml_value(name: str, value: str) -> Any:
+    """Convert a Megatron-LM argument's text to a YAML value: switch, list, whole number or text."""
     if name in LISTS:
-        return [_value("", word) for word in value.split()]
+        return [_yaml_value("", word) for word in value.split()]
     if value in ("", "true", "false"):
         return value != "false"
     return int(value) if value.isdecimal() else value
 
 
-def _config(export: PlanToExport, environment: dict[str, str]) -> Settings:
-    """Configuration of FlagScale's runner: experiment, launcher and environment."""
+def _runner_configuration(export: PlanToExport, environment: dict[str, str]) -> Settings:
+    """Settings of FlagScale's runner file: experiment, launcher and environment."""
     queues = {} if export.grid.zero in SHARDED else {"CUDA_DEVICE_MAX_CONNECTIONS": 1}
     return {
         "defaults": [{"train": "plan"}, "_self_"],

@@ -157,7 +157,7 @@ class Claimant(Protocol):
 
     @property
     def includes(self) -> frozenset[str]:
-        """Frameworks whose files may be part of a launch, such as DeepSpeed for Accelerate."""
+        """Names of frameworks whose files may be part of a launch (DeepSpeed for Accelerate)."""
 
     def claims(self, document: Document) -> Claim:
         """Evidence in a file for this framework: programs, launchers and settings."""

@@ -44,7 +44,7 @@ _FAMILIES: Final = ("is-mamba-config", "ssm-cfg", "mamba", "mamba2")
 
 
 def sizes_of(model: Model) -> dict[str, int]:
-    """Sizes of a model by name: width, layers, heads, experts, and feed-forward width if dense."""
+    """Size name -> number of a model: width, layers, heads, experts; dense feed-forward width."""
     facts = grid_facts(model, devices=1, global_batch=1, seq_len=1)
     sizes = {
         "width": model.hidden,

@@ -59,7 +59,7 @@ class Launch:
     possible: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def of(self, *verdicts: Verdict) -> tuple[LaunchSetting, ...]:
-        """Settings with one of these verdicts."""
+        """Settings of the launch whose verdict is one of `verdicts`, in order."""
         return tuple(setting for setting in self.settings if setting.verdict in verdicts)
 
 

@@ -214,7 +214,7 @@ _CORE_REST: Final = dict.fromkeys(
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of LLaMA-Factory's Megatron-Core back end to Megatron-LM's arguments."""
+    """Megatron-LM's (argument, value) pairs of a LLaMA-Factory setting; may be ()."""
     if name in _CORE_NAMES:
         return ((_CORE_NAMES[name], value),) if _CORE_NAMES[name] else ()
     if name == "mixed-precision":

@@ -110,7 +110,7 @@ def _pipeline_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def _microbatches(export: PlanToExport) -> int:
-    """Microbatches of a replica in a step."""
+    """Number of microbatches that a replica runs in a step."""
     return export.problem.job.global_batch // (export.grid.dp * export.grid.microbatch)
 
 

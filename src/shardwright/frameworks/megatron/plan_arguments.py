@@ -239,5 +239,5 @@ def arguments(export: PlanToExport, *frameworks: str) -> Flags:
 
 
 def is_environment_variable(name: str) -> bool:
-    """True if the name is that of an environment variable and not of an argument."""
+    """True if an option's flag is an environment variable (upper case) and no argument."""
     return name[0].isupper()

@@ -186,37 +186,43 @@ MEGATRON: Final = dialect_reader(
 
 def _verdicts(
     file_settings: FileSettings,
-    words: Mapping[str, tuple[tuple[str, str], ...]],
-    said: Arguments,
+    arguments_of_setting: Mapping[str, tuple[tuple[str, str], ...]],
+    written_arguments: Arguments,
     flags: Mapping[str, str],
     model: Iterable[LaunchSetting],
 ) -> Iterator[LaunchSetting]:
-    """Verdict on every setting of a launch, from the verdicts on its Megatron-LM arguments."""
+    """Yield each setting with the verdict on the Megatron-LM arguments that it stands for."""
     judge = partial(
         setting_verdicts,
         understood={**flags, **SETTINGS.understood},
         ignored=SETTINGS.ignored,
         unmodelled=SETTINGS.unmodelled,
     )
-    verdicts = {setting.name: setting for setting in judge(said, model=model)}
+    verdicts = {setting.name: setting for setting in judge(written_arguments, model=model)}
     used = set()
     for name, value in file_settings.arguments.items():
-        of = [verdicts[verdict] for verdict, _ in words.get(name, ()) if verdict in verdicts]
+        of = [
+            verdicts[verdict]
+            for verdict, _ in arguments_of_setting.get(name, ())
+            if verdict in verdicts
+        ]
         used |= {setting.name for setting in of}
         if of:
             yield replace(of[0], name=name, value=value)
-        elif words.get(name):
+        elif arguments_of_setting.get(name):
             # An argument that is off has its default, which has a verdict of its own.
-            (verdict,) = judge({words[name][0][0]: value})
+            (verdict,) = judge({arguments_of_setting[name][0][0]: value})
             yield replace(verdict, name=name, value=value)
         else:
             yield LaunchSetting(
                 name=name,
                 value=value,
-                verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN,
+                verdict=Verdict.IGNORED if name in arguments_of_setting else Verdict.UNKNOWN,
             )
     yield from (
-        verdict for name, verdict in verdicts.items() if name not in used and name not in said
+        verdict
+        for name, verdict in verdicts.items()
+        if name not in used and name not in written_arguments
     )
 
 

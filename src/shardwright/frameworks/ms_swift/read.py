@@ -217,7 +217,7 @@ _CORE_REST: Final = name_set(
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of ``megatron sft`` to Megatron-LM's arguments."""
+    """Megatron-LM's (argument, value) pairs of a ``megatron sft`` setting; may be ()."""
     if name == "max-length":
         return (("seq-length", value),)
     if name == "virtual-pipeline-model-parallel-size":

@@ -30,7 +30,7 @@ _SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert nanotron's settings to a launch."""
+    """Convert nanotron's settings to a launch: strategy, batch, and a verdict on each setting."""
     arguments = file_settings.arguments
     refuse(arguments, SETTINGS.refused)
     values = values_of(SETTINGS, arguments)

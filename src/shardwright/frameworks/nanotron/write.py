@@ -173,17 +173,20 @@ def _stage_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
     own_layers = stage_layers_by_cost(export.problem.model, grid.pp)
     if min(own_layers[:-1]) == 0:
         yield Shortfall(
-            what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own_layers)}",
+            what=(
+                f"pp {grid.pp}: it would leave a rank without layers,"
+                f" {_comma_separated(own_layers)}"
+            ),
             hint="a smaller pp",
         )
     elif own_layers != export.chunks:
         yield Shortfall(
-            what=f"stages of {_listed(export.chunks)} layers",
-            instead=f"stages by its own costs, {_listed(own_layers)}",
+            what=f"stages of {_comma_separated(export.chunks)} layers",
+            instead=f"stages by its own costs, {_comma_separated(own_layers)}",
         )
 
 
-def _listed(numbers: tuple[int, ...]) -> str:
+def _comma_separated(numbers: tuple[int, ...]) -> str:
     """Numbers as text, separated by commas."""
     return ", ".join(map(str, numbers))
 

@@ -94,7 +94,7 @@ def setting_table(
     unmodelled: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[str, Refusal] = MappingProxyType({}),
 ) -> SettingTable:
-    """Build a framework's table from its rows and from names without rows.
+    """Setting table from rows, plus names without rows: ignored, unmodelled or refused.
 
     Args:
         ignored: reason why settings have no effect -> their names, separated by spaces.
@@ -155,12 +155,12 @@ _AXES: Final = tuple(field.name for field in fields(Grid))
 
 
 def grid_values(grid: Grid) -> dict[str, Any]:
-    """Fields of a grid by name."""
+    """Field name -> value of a grid."""
     return {name: getattr(grid, name) for name in _AXES}
 
 
 def only_of_grid(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the values whose fields are fields of `Grid`."""
+    """Values whose names are fields of `Grid`."""
     return {name: values[name] for name in _AXES if values.get(name) is not None}
 
 

@@ -105,7 +105,7 @@ _SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert torchtitan's settings to a launch."""
+    """Convert torchtitan's settings to a launch: strategy, batch, and a verdict on each setting."""
     file_settings = replace(
         file_settings, arguments=dict(_canonical_settings(file_settings.arguments))
     )
@@ -144,7 +144,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         model=model,
         seq_len=values["seq_len"],
         global_batch=samples,
-        precision=_precision(values),
+        precision=_precision_recipe(values),
         table=SETTINGS,
         of_model=tuple(compared_name(settings, ("model.name", "model.flavor"), FLAVORS, model)),
         arguments=_option_settings(settings),
@@ -183,8 +183,8 @@ def canonical_name(name: str) -> str:
     return _SECTIONS.get(before, "") + name.removeprefix(before)
 
 
-def _precision(values: Mapping[str, Any]) -> str:
-    """Precision of the launch, from its converters and weight dtype.
+def _precision_recipe(values: Mapping[str, Any]) -> str:
+    """Precision recipe of the launch, from its converters and weight dtype.
 
     Raises:
         DataError: a converter is not priced, such as LoRA or a 4-bit format.

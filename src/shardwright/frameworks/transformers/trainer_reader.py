@@ -145,7 +145,7 @@ def trainer_reader(
     """
 
     def evidence(signature: Signature, document: Document) -> Claim:
-        """Claim on a file, with the settings that identify a YAML file."""
+        """Claim on a file; of a YAML file, settings in `in_yaml` are shared evidence, too."""
         claim = claim_of(signature, document)
         if document.kind is not FileKind.YAML:
             return claim
@@ -282,7 +282,7 @@ def _stripped(name: str) -> str:
 
 
 def _is_open(name: str, value: str) -> bool:
-    """True if a DeepSpeed file leaves the setting to the program ("auto")."""
+    """True if the program decides a DeepSpeed setting: "auto" of a dotted or batch-size name."""
     return value == "auto" and ("." in name or name.endswith(("batch-size", "steps", "per-gpu")))
 
 
@@ -342,7 +342,7 @@ def trainer_settings(
 
 
 def _own_names(names: TrainerNames) -> dict[str, str]:
-    """Canonical name -> the framework's name, which is the first that is read as it."""
+    """Canonical name -> the framework's own name for it."""
     first = {canonical: name for name, canonical in reversed(list(names.renamed.items()))}
     return {**first, **names.own_names}
 

@@ -151,7 +151,7 @@ class ExpertTable:
 
     @property
     def library(self) -> str:
-        """Name of the engine."""
+        """Name of the engine: the part of the kernel's name before the slash."""
         return self.kernel.partition("/")[0]
 
 

@@ -205,7 +205,7 @@ def _processor_link_rate(facts: Mapping[FactKind, FoundFact], slot: float) -> tu
 def _link_record(
     rate: float, efficiency: float, latency_us: float, reference: str
 ) -> dict[str, Any]:
-    """A link as keys of a cluster file."""
+    """Link as keys of a cluster file: `rate` bytes/s, efficiency, latency and assumed origin."""
     return {
         "bandwidth_gigabytes_per_s": rate / GIGA,
         "efficiency": efficiency,

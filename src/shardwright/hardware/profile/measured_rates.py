@@ -71,7 +71,7 @@ class AttentionPoint(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of the forward pass under the causal mask.
+        """FLOPs of the attention core's forward pass under the causal mask.
 
         2 x batch x heads x length x (length + 1) / 2 x 2 head_dim.
         """

@@ -50,7 +50,7 @@ class Predictor(Generic[ResultT]):
         progress: Progress | None = None,
         phase: str = "rows",
     ) -> list[ResultT | ShardwrightError]:
-        """The prediction of each (run, constants) pair, or the error that it raised, in order."""
+        """Prediction of each (run, constants) pair, or its error, in order; each computed once."""
         keys = [(self._run_number(run), constants) for run, constants in tasks]
         todo = {
             key: task for key, task in zip(keys, tasks, strict=True) if key not in self._outcomes

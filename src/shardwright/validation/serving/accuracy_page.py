@@ -149,10 +149,10 @@ def _metric_cells(
     rows: Sequence[ServingRow], category: Category = Category.KNOWN
 ) -> tuple[str, ...]:
     """Cells of median, mean and number of errors for each metric."""
-    return tuple(_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
+    return tuple(_errors_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
 
 
-def _cell(errors: ErrorStatistics | None) -> str:
+def _errors_cell(errors: ErrorStatistics | None) -> str:
     """Cell with median, mean and number of errors."""
     if errors is None:
         return "-"
@@ -179,7 +179,7 @@ def _groups_section(
         cells: list[str] = []
         for metric in _TIMES:
             errors = errors_of(rows, metric)
-            cells += [_cell(errors), percent(errors.bias, sign=True) if errors else "-"]
+            cells += [_errors_cell(errors), percent(errors.bias, sign=True) if errors else "-"]
         if {*cells} != {"-"}:
             lines.append((name, *cells))
     header = ("", *(name for metric in _TIMES for name in (metric.value, "bias")))

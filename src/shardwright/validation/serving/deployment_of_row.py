@@ -71,7 +71,7 @@ def _parse_pools(words: str, *, draft_tokens: int) -> Deployment:
 
 
 def _equal_workers(row: ServingMeasurement, *, draft_tokens: int) -> Deployment:
-    """Equal workers from the degrees tp, dpa, ep and pp of a row."""
+    """Deployment of equal workers of degrees tp, dpa, ep and pp, as many as fill the devices."""
     tp, dpa, ep, pp = row.tp, row.dpa or 1, row.ep or 1, row.pp or 1
     if not tp:
         raise StrategyError("tp is not said, nor workers with their numbers")

@@ -168,7 +168,7 @@ def fit_kinds_of_fold(
 
 
 def slopes_text(fitted: Fitted[ServingConstants]) -> str:
-    """JSON text of the slopes of a fit, one row a line."""
+    """JSON text of a fit's point, residuals and slopes, one table row a line."""
     slopes: ServingSlopes = fitted.report
     lines = [
         json.dumps(

@@ -58,7 +58,7 @@ def predict_serving(run: ServingRun, constants: ServingConstants) -> ServingValu
 
 
 def problem_of_serving(run: ServingRun, *, constants: ServingConstants) -> ServingProblem:
-    """The serving problem of a measured configuration under given constants."""
+    """Serving problem (model, cluster, job, engine) of a measured configuration."""
     return ServingProblem(
         model=run.model,
         cluster=run.cluster,

@@ -156,7 +156,7 @@ def _row_model(row: ServingMeasurement) -> Model:
 
 @cache
 def _catalog_model(name: str) -> Model:
-    """Load a catalog model once."""
+    """Catalog model of a name, loaded once."""
     return load_model(name)
 
 

@@ -49,7 +49,7 @@ def category_of(row: ServingRow, metric: ServingMetric) -> Category:
 def errors_of(
     rows: Iterable[ServingRow], metric: ServingMetric, category: Category | None = Category.KNOWN
 ) -> ErrorStatistics | None:
-    """Statistics of the errors in one metric, with the median as bias; None if no row has it.
+    """Error statistics in one metric of rows in `category` (None = all); None if no row has any.
 
     Args:
         category: the category of the rows to include; None = all.

@@ -78,7 +78,7 @@ def text_of_options(options: Mapping[str, str]) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """Text of a cell's value in an assumption."""
+    """Text of a cell's value in the sentence of an assumption."""
     if isinstance(value, tuple) and value:
         return ",".join(map(str, value))
     return "nothing" if value in EMPTY else str(value)
@@ -119,7 +119,7 @@ def _read_cell(
 
 
 def _stage_layers(listed: tuple[int, ...], reading: CellReading) -> tuple[int, ...]:
-    """Layers of each pipeline stage, from counts of modules or from the bounds of the stages.
+    """Layers of each pipeline stage, from listed counts of modules or, with `cuts`, from bounds.
 
     For example bounds 0, 7, 14, 30 with 3 modules before the 24 layers and 3 after are 4, 7, 13.
     """

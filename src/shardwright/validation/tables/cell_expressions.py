@@ -45,7 +45,7 @@ def with_expressions_evaluated(text: str, cells: Mapping[str, Any]) -> str:
 
 
 def require_computable(text: str, names: Iterable[str]) -> None:
-    """Raise for a malformed expression in a text, or for names other than `names`.
+    """Raise ValueError for a malformed ``{expression}`` in a text, or names not in `names`.
 
     Raises:
         ValueError: the message names the fault.
@@ -54,13 +54,13 @@ def require_computable(text: str, names: Iterable[str]) -> None:
         raise ValueError(f"{text[:60]!r}: a brace is not closed")
     columns = tuple(names)
     for match in _BRACES.finditer(text):
-        for leaf in _leaves(_parsed(match[1]), match[1], depth=0):
+        for leaf in _leaves(_syntax_tree(match[1]), match[1], depth=0):
             if isinstance(leaf, ast.Name):
                 require_column(leaf.id, columns)
 
 
-def _parsed(expression: str) -> ast.expr:
-    """The syntax tree of an expression."""
+def _syntax_tree(expression: str) -> ast.expr:
+    """Syntax tree of an expression; ValueError if it is malformed."""
     if len(expression) <= _MAX_TEXT:
         try:
             return ast.parse(expression, mode="eval").body
@@ -73,7 +73,7 @@ def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr
     """Yield the names and numbers of an expression; ValueError for a node that is not allowed."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         parts = [node.left, node.right]
-    elif function := _function(node):
+    elif function := _called_function(node):
         assert isinstance(node, ast.Call)
         least, most = _FUNCTIONS[function]
         if not least <= len(node.args) <= most or (function == "upto" and depth):
@@ -98,8 +98,8 @@ def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr
         yield from _leaves(part, expression, depth=depth + 1)
 
 
-def _function(node: ast.expr) -> str:
-    """Name of the function that a node calls; empty for other nodes."""
+def _called_function(node: ast.expr) -> str:
+    """Name of the allowed function that a node calls; empty for other nodes."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         return node.func.id if node.func.id in _FUNCTIONS else ""
     return ""
@@ -107,7 +107,7 @@ def _function(node: ast.expr) -> str:
 
 def _expression_text(node: ast.expr, cells: Mapping[str, Any]) -> str:
     """Text of an expression's value; ``upto(start,step,last)`` gives numbers with commas."""
-    if _function(node) != "upto":
+    if _called_function(node) != "upto":
         return str(_bounded_number(node, cells))
     assert isinstance(node, ast.Call)
     start, step, last = (_bounded_number(argument, cells) for argument in node.args)
@@ -140,8 +140,8 @@ def _expression_number(node: ast.expr, cells: Mapping[str, Any]) -> int:
         return _OPERATORS[type(node.op)](left, right)
     assert isinstance(node, ast.Call)
     values = [_bounded_number(argument, cells) for argument in node.args]
-    if _function(node) != "up":
-        return max(values) if _function(node) == "max" else min(values)
+    if _called_function(node) != "up":
+        return max(values) if _called_function(node) == "max" else min(values)
     number, multiple = values
     if multiple < 1:
         raise ValueError(f"{ast.unparse(node)[:60]}: multiples of {multiple}")

@@ -102,7 +102,7 @@ def columns_of(row: Any, *, more: Columns | None = None) -> Columns:
 
 
 def read_table(path: Path | str, *, form: TableForm[Row]) -> tuple[Row, ...]:
-    """Read a CSV file as rows, with the paths in their cells relative to the working folder.
+    """Read a CSV file as rows; paths in cells become relative to the working folder.
 
     Raises:
         DataError: the file cannot be read or is no table, a required column is missing, or a cell
@@ -144,7 +144,7 @@ def parse_table(content: bytes, *, form: TableForm[Row], source: str) -> tuple[R
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read the content of a table's file.
+    """Content of a table's file; DataError if unreadable or too large.
 
     Raises:
         DataError: the file cannot be read, or is too large.

@@ -117,7 +117,7 @@ def with_launch_options(runtime: str, row: TrainingMeasurement) -> str:
 
 
 def _value_text(value: Any) -> str:
-    """Text of a value in an assumption."""
+    """Text of a cell's value in the sentence of an assumption."""
     return cell_text(value) if isinstance(value, tuple) else str(value)[:60]
 
 
@@ -211,7 +211,7 @@ def _deepseek_v3_config(
     """Hugging Face configuration of a DeepSeek-V3 decoder; `num_dense_layers` dense layers."""
 
     def count(name: str, default: int) -> int:
-        """Whole number of an argument, or a default."""
+        """Whole number of an argument, or the default where it is absent."""
         number = whole_number(arguments.get(name, ""))
         return default if number is None else number
 

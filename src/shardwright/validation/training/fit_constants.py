@@ -135,7 +135,7 @@ def fit(
     rounds: int = 2,
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit all constants to runs with a measured time by Gauss-Newton iterations.
+    """Fit all constants to measured times: `rounds` of slopes and Gauss-Newton from `start`.
 
     Args:
         start: constants at which slopes are first taken.

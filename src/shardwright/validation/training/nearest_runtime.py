@@ -36,7 +36,7 @@ def with_nearest_runtime(run: TrainingRun) -> TrainingRun:
 
 @cache
 def nearest_runtime(text: str) -> str:
-    """Name of another framework's runtime that differs in the fewest settings from `text`.
+    """Name of another framework's runtime with fewest settings that differ, options of `text` set.
 
     It gets the options of `text` that it has.
 

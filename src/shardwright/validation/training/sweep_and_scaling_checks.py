@@ -138,7 +138,7 @@ class Sweep:
 
 
 def sweeps(validation: TrainingValidation) -> tuple[Sweep, ...]:
-    """All sweeps: at least `MIN_SWEEP` plans of one source, model, cluster, job and runtime."""
+    """Groups of at least `MIN_SWEEP` plans of one source, model, cluster, job and runtime."""
     groups: dict[Any, list[tuple[TrainingRow, float, float]]] = {}
     for row, predicted, measured in timed(validation.rows):
         run = row.run

@@ -165,7 +165,7 @@ def offload(words: str) -> tuple[int, tuple[str, ...]]:
 
 
 def scaling(words: str) -> str:
-    """Parse a cell as the runtime's fp8 scaling; empty if the cell names none."""
+    """Parse a cell as the fp8 scaling (recipe) that it names; empty for none."""
     text = words.strip().lower()
     return next((value for value, pattern in _SCALINGS if pattern.search(text)), "")
 

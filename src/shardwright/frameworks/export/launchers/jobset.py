@@ -32,8 +32,8 @@ def _reason_against_pods(launch: PlacedExport) -> str:
     return pods.reason_against_pods(launch)
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """JobSet manifest that starts an export."""
+def _manifest_file(launch: PlacedExport) -> ExportFile:
+    """JobSet manifest file that starts an export on its nodes."""
     jobs = list(node_runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
     name = job_name(launch.export)
     document = {
@@ -61,7 +61,7 @@ JOBSET: Final = Launcher(
     name="jobset",
     summary=f"a JobSet ({API}) for kubectl apply",
     refused=_reason_against_pods,
-    file=_file,
+    file=_manifest_file,
 )
 
 
@@ -71,7 +71,7 @@ def _replicated_job_name(number: int) -> str:
 
 
 def _first_pod_host(launch: PlacedExport, number: int) -> str:
-    """Host name of the first pod of a replicated job."""
+    """DNS host name of the first pod of replicated job number `number`."""
     name = job_name(launch.export)
     return f"{name}-{_replicated_job_name(number)}-0-0.{name}"
 

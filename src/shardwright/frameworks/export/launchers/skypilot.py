@@ -61,8 +61,8 @@ def _reason_against_skypilot(launch: PlacedExport) -> str:
     return f"no name of SkyPilot's is known for {unknown[0]}" if unknown else ""
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """SkyPilot's task file that starts an export."""
+def _task_file(launch: PlacedExport) -> ExportFile:
+    """SkyPilot's task file (YAML) that starts an export on its nodes."""
     nodes = launch.placement.nodes
     kind = nodes[0].kind
     resources: dict[str, Any] = {
@@ -89,7 +89,10 @@ def _file(launch: PlacedExport) -> ExportFile:
 
 
 SKYPILOT: Final = Launcher(
-    name="skypilot", summary="a task for sky launch", refused=_reason_against_skypilot, file=_file
+    name="skypilot",
+    summary="a task for sky launch",
+    refused=_reason_against_skypilot,
+    file=_task_file,
 )
 
 

@@ -27,12 +27,12 @@ from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, PORT
 FILE: Final = "slurm.sh"
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """Batch script that starts an export."""
-    return ExportFile(name=FILE, text="\n".join([*_head(launch), *_body(launch), ""]))
+def _batch_script(launch: PlacedExport) -> ExportFile:
+    """Slurm batch script that starts an export on its nodes."""
+    return ExportFile(name=FILE, text="\n".join([*_script_head(launch), *_script_body(launch), ""]))
 
 
-SLURM: Final = Launcher(name="slurm", summary="a batch script for sbatch", file=_file)
+SLURM: Final = Launcher(name="slurm", summary="a batch script for sbatch", file=_batch_script)
 
 
 def _job_components(launch: PlacedExport) -> list[tuple[PlacedNode, ...]]:
@@ -43,8 +43,8 @@ def _job_components(launch: PlacedExport) -> list[tuple[PlacedNode, ...]]:
     ]
 
 
-def _head(launch: PlacedExport) -> Iterator[str]:
-    """Head of the batch script: comments and #SBATCH options."""
+def _script_head(launch: PlacedExport) -> Iterator[str]:
+    """Yield the head of the batch script: comments and #SBATCH options, by component."""
     yield "#!/bin/bash"
     yield (
         f"# {title(launch.export)}. Made by Shardwright: starts {launch.start.name} on every node."
@@ -88,8 +88,8 @@ def _segment_option(nodes: Sequence[PlacedNode]) -> Iterator[str]:
         yield f"#SBATCH --segment={size}"
 
 
-def _body(launch: PlacedExport) -> Iterator[str]:
-    """Commands of the batch script: write the list of hosts and start a task on each node."""
+def _script_body(launch: PlacedExport) -> Iterator[str]:
+    """Yield the batch script's commands: write the host list, start a task on each node."""
     nodes, components = launch.placement.nodes, _job_components(launch)
     yield "set -euo pipefail"
     yield (

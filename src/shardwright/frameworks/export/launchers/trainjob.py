@@ -40,8 +40,8 @@ def _reason_against_trainjob(launch: PlacedExport) -> str:
     return pods.reason_against_pods(launch)
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """TrainJob manifest that starts an export."""
+def _manifest_file(launch: PlacedExport) -> ExportFile:
+    """TrainJob manifest file that starts an export on its nodes."""
     nodes = launch.placement.nodes
     pod = {
         "volumes": pods.volumes(launch),
@@ -89,7 +89,7 @@ TRAINJOB: Final = Launcher(
     name="trainjob",
     summary=f"a TrainJob ({GROUP}/{VERSION}) for kubectl apply",
     refused=_reason_against_trainjob,
-    file=_file,
+    file=_manifest_file,
 )
 
 
