@@ -12,7 +12,7 @@ from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts import ErrorLimit
-from shardwright.validation.training.accuracy_page import judge_training_bar
+from shardwright.validation.training.accuracy_page import training_limit_result
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.row_to_training_run import to_training_run
@@ -25,15 +25,7 @@ from shardwright.validation.training.sweep_and_scaling_checks import (
     weak_scaling,
 )
 from tests.tiers import in_both, in_proof
-from tests.validation.published import (
-    drawn,
-    facts,
-    is_long,
-    predicted,
-    rows,
-    some,
-    stored_folds,
-)
+from tests.validation.published import drawn, facts, is_long, predicted, rows, some, stored_folds
 
 SHORT = {
     ("dgxc, NeMo", "model"): (
@@ -145,7 +137,7 @@ def _mark(bar: ErrorLimit, fold: str) -> list[pytest.MarkDecorator]:
     ("bar", "fold"), [pytest.param(b, f, id=f"{b.name}-{f}", marks=_mark(b, f)) for b, f in BOUND]
 )
 def test_bar(bar: ErrorLimit, fold: str) -> None:
-    result = judge_training_bar(bar, _validation(fold))
+    result = training_limit_result(bar, _validation(fold))
     assert result.n > 0
     assert result.holds, result.figures
 
@@ -154,7 +146,7 @@ def test_bar(bar: ErrorLimit, fold: str) -> None:
     ("name", "fold"), [pytest.param(*of, marks=_tier(_named(of[0]))) for of in SHORT]
 )
 def test_a_missed_bar_gets_no_worse(name: str, fold: str) -> None:
-    errors = judge_training_bar(_named(name), _validation(fold)).errors
+    errors = training_limit_result(_named(name), _validation(fold)).errors
     assert errors is not None
     assert errors.mean <= SHORT[name, fold][0] + NO_WORSE
 

@@ -252,7 +252,7 @@ def test_options_of_workers() -> None:
     assert (
         print_deployment(told) == "prefill 1x(tp4 graphs=off) decode 2x(tp8 memory=0.7 sequences=4)"
     )
-    with pytest.raises(RuntimeModelError, match="workers that there are none of"):
+    with pytest.raises(RuntimeModelError, match="for a role without workers"):
         with_role_options(parse_deployment("tp8"), engine=engine, options="decode.memory=0.8")
     with pytest.raises(RuntimeModelError, match="unknown engine option"):
         with_role_options(both, engine=engine, options="decode.memry=0.8")

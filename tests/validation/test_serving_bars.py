@@ -19,7 +19,7 @@ from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.serving_error_limits import (
     MIN_ROWS,
     WaitingResult,
-    judge_serving_bars,
+    serving_limit_results,
 )
 from tests.validation.serving_tables import facts, published_cases, study
 
@@ -48,7 +48,7 @@ MISSED = {
 @cache
 def results() -> dict[str, BarResult | WaitingResult]:
     found = study(published_cases(), predict_serving, folds=("none", "model"))
-    return {result.name: result for result in judge_serving_bars(found.validations, BARS)}
+    return {result.name: result for result in serving_limit_results(found.validations, BARS)}
 
 
 @pytest.mark.parametrize(

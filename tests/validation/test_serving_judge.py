@@ -17,7 +17,7 @@ from shardwright.hardware.catalog.fitted_serving_constants import SERVING, Servi
 from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.serving.accuracy_page import serving_page
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.serving_error_limits import WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_error_limits import WaitingResult, serving_limit_results
 from shardwright.validation.serving.serving_errors import (
     FOLDS,
     category_of,
@@ -177,7 +177,7 @@ def test_bars_over_the_projects_own_rows() -> None:
     holds 12 %."""
     found = study(published_cases(), a_tenth_too_slow)
     bars = facts().bars
-    results = {result.name: result for result in judge_serving_bars(found.validations, bars)}
+    results = {result.name: result for result in serving_limit_results(found.validations, bars)}
     assert not results["TPOT"].holds
     assert results["TPOT"].figures == {
         "median": (pytest.approx(0.1), 0.08),

@@ -26,7 +26,7 @@ def to_text(document: Mapping[str, Any]) -> str:
 
 
 def canonical_value(value: Any) -> Any:
-    """Convert a value to JSON's own types with floats rounded to `DIGITS` digits.
+    """Convert a value to JSON's types: floats to `DIGITS` digits, infinite ones and NaN to null.
 
     An infinite or undefined number is null.
     """
@@ -45,7 +45,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def read_text(path: Path, *, what: str, hint: str, most: int = MAX_FILE_BYTES) -> str:
-    """Read a UTF-8 text file of limited size.
+    """Read a UTF-8 text file of at most `most` bytes; DataError if too large or unreadable.
 
     Args:
         what: kind of file, for messages.

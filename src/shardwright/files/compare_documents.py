@@ -34,7 +34,7 @@ class Difference:
 
 
 def _value_text(value: Any) -> str:
-    """A value in at most 40 characters, or ``nothing`` where the leaf is missing."""
+    """Repr of a value, cut to 40 characters; ``nothing`` where the leaf is missing."""
     return "nothing" if value is _ABSENT else repr(value)[:40]
 
 
@@ -56,31 +56,31 @@ def leaves(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(item, f"{path}.{key}" if path else str(key))
 
 
-def differences(said: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Leaves of two documents that differ, sorted by path.
+def differences(stored: Mapping[str, Any], recomputed: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Leaves (by dotted path, sorted) whose values differ, or that one document lacks.
 
     Numbers differ by more than `DRIFT` of themselves; other values differ if they are not equal.
     """
-    one, other = dict(leaves(canonical_value(said))), dict(leaves(canonical_value(found)))
+    one, other = dict(leaves(canonical_value(stored))), dict(leaves(canonical_value(recomputed)))
     paths = sorted(one.keys() | other.keys())
     pairs = ((path, one.get(path, _ABSENT), other.get(path, _ABSENT)) for path in paths)
     return tuple(Difference(path, a, b) for path, a, b in pairs if not _is_same_leaf(a, b))
 
 
-def _is_same_leaf(said: Any, found: Any) -> bool:
-    """True if two leaves are equal, numbers within `DRIFT`."""
-    if isinstance(said, float) or isinstance(found, float):
+def _is_same_leaf(stored: Any, recomputed: Any) -> bool:
+    """True if two leaves are equal in type and value, floats within relative `DRIFT`."""
+    if isinstance(stored, float) or isinstance(recomputed, float):
         numbers = all(
             isinstance(value, int | float) and not isinstance(value, bool)
-            for value in (said, found)
+            for value in (stored, recomputed)
         )
-        return numbers and isclose(said, found, rel_tol=DRIFT)
-    return type(said) is type(found) and bool(said == found)
+        return numbers and isclose(stored, recomputed, rel_tol=DRIFT)
+    return type(stored) is type(recomputed) and bool(stored == recomputed)
 
 
-def require_same(said: Mapping[str, Any], found: Mapping[str, Any]) -> int:
-    """Number of leaves of two equal documents; DataError that names the leaves that differ."""
-    wrong = differences(said, found)
+def require_same(stored: Mapping[str, Any], recomputed: Mapping[str, Any]) -> int:
+    """Number of compared leaves; DataError that names the leaves that differ."""
+    wrong = differences(stored, recomputed)
     if wrong:
         named = "; ".join(map(str, wrong[:MOST_NAMED]))
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
@@ -88,4 +88,4 @@ def require_same(said: Mapping[str, Any], found: Mapping[str, Any]) -> int:
             f"made again, the file differs: {named}{more}",
             hint="was the file edited, or made by another version?",
         )
-    return sum(1 for _ in leaves(found))
+    return sum(1 for _ in leaves(recomputed))

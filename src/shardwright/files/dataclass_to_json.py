@@ -40,7 +40,7 @@ def default_of(kind: Any, field: str) -> Any:
 
 
 def mapping_value_type(hint: Any) -> Any:
-    """Type of the values where a type is (name, value) pairs that a file stores as an object.
+    """Value type of a hint of (name, value) pairs, which files store as an object; else None.
 
     None for any other type.
     """
@@ -57,7 +57,7 @@ def mapping_value_type(hint: Any) -> Any:
 
 
 def to_json_value(value: Any, *, names: Names, hint: Any = None) -> Any:
-    """Convert a value of the project's types to JSON's own types."""
+    """Convert a dataclass, tuple, grid or plan to JSON's types; `names` rename or nest fields."""
     if mapping_value_type(hint) is not None:
         return {key: to_json_value(item, names=names) for key, item in value}
     if isinstance(value, tuple):

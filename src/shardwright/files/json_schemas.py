@@ -16,7 +16,7 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def _with_heading(
     schema: Mapping[str, Any], *, name: str, version: int, **more: Any
 ) -> dict[str, Any]:
-    """JSON schema of a file: its body with the fields for kind and version."""
+    """JSON schema with required fields ``schema`` and ``version`` (and `more`) before its own."""
     heading = {"schema": {"const": name}, "version": {"const": version}, **more}
     return {
         **schema,
@@ -26,7 +26,7 @@ def _with_heading(
 
 
 def _stored_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """JSON schema of a plan or simulation file, with its digest."""
+    """JSON schema of a plan or simulation file: heading, digest of the question, and contents."""
     digest = {"type": "string", "description": f"SHA-256 of {', '.join(stored_documents.QUESTION)}"}
     return _with_heading(schema, name=name, version=stored_documents.VERSION, digest=digest)
 

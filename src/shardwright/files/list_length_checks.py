@@ -49,7 +49,7 @@ def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
 
 
 def _list_lengths(saved: StoredSimulation) -> Iterator[ListLength]:
-    """Yield the lengths of all lists of a file that depend on other lists."""
+    """Yield each list that depends on others: path, its length, needed length, reason."""
     stages, classes, spending = saved.prediction.stages, saved.classes, saved.prediction.spending
     yield ListLength(
         "prediction.stages",

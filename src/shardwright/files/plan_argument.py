@@ -84,7 +84,7 @@ def is_grid_text(source: str) -> bool:
 
 
 def _is_notation(source: str) -> bool:
-    """True if a text is in the general notation or JSON: no path and no grid."""
+    """True if a text has several lines, or starts as the general notation or JSON does."""
     return "\n" in source.strip() or source.lstrip().startswith(("plan ", "{"))
 
 
@@ -113,7 +113,7 @@ def _notation_name(text: str) -> str:
 def read_plan(
     source: str, *, model: str = "", devices: int = 0, global_batch: int = 0
 ) -> NamedPlan:
-    """Read the general plan of a path, or lower the grid of a text to a plan.
+    """Read a general plan from a path or notation, or lower a grid's text to a plan.
 
     Args:
         model: catalog name or path; a plan file has its own, which is used when this is empty.

@@ -98,7 +98,7 @@ def document_to_plan(document: PlanDocument) -> Plan:
 
 
 def _with_placements(lane: Lane, placements: Mapping[Any, Any]) -> Lane:
-    """Copy of a lane with the placements of each stage mapped by `placements`."""
+    """Copy of a lane with `placements[p]` in place of each stage's placement p."""
     return replace(
         lane,
         stages=tuple(

@@ -45,7 +45,7 @@ _MAX_NAME: Final = 64
 
 
 def _rows_type(counts: int, numbers: int) -> Any:
-    """Type of rows with `counts` whole numbers from 1 and then `numbers` numbers above 0."""
+    """pydantic type of a list of rows: `counts` whole numbers from 1, then `numbers` above 0."""
     row = annotated[
         types.GenericAlias(tuple, (FromOne,) * counts + (Positive,) * numbers), Field(strict=False)
     ]
@@ -53,14 +53,14 @@ def _rows_type(counts: int, numbers: int) -> Any:
 
 
 def _points_type(kind: Callable[..., Any], counts: int, numbers: int) -> Any:
-    """Type of rows that are read as the named tuple `kind`."""
+    """pydantic type of such a list whose rows become named tuples `kind`."""
     return annotated[
         _rows_type(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))
     ]
 
 
 def _has_unique(*keys: str) -> Callable[[Any], bool]:
-    """Condition that no two rows have the same values of `keys`."""
+    """Condition for a validator: no two rows have the same values of the attributes `keys`."""
     return lambda rows: len({tuple(getattr(row, key) for key in keys) for row in rows}) == len(rows)
 
 
@@ -130,7 +130,7 @@ PROFILE: Final = DocumentModel(kind=Profile, names=_NAMES, limits=_LIMITS, check
 
 
 def profile_document(profile: Profile) -> dict[str, Any]:
-    """JSON document of a profile file; `document_text.to_text` makes its text."""
+    """JSON document of a profile file; `canonical_json.to_text` makes its text."""
     return {"schema": SCHEMA, "version": VERSION, **to_json_value(profile, names=_NAMES)}
 
 

@@ -20,32 +20,34 @@ _PATHS: Final = (*_NAMED, "cluster", "profile", "scenarios")
 
 
 def request_relative_to(request: Request, folder: Path) -> Request:
-    """Request with the paths of existing files relative to a folder.
+    """Copy of a request whose relative paths of existing files start from `folder`.
 
     Names, expressions and absolute paths stay.
     """
 
-    def moved(text: str) -> str:
+    def path_from_folder(text: str) -> str:
+        """Relative path from the folder, of an existing file; else the text unchanged."""
         return (
             os.path.relpath(text, folder)
             if not os.path.isabs(text) and _exists(Path(text))
             else text
         )
 
-    return _with_changed_paths(request, moved)
+    return _with_changed_paths(request, path_from_folder)
 
 
 def request_resolved_from(request: Request, folder: Path) -> Request:
-    """Request of a file in a folder with its paths resolved from the current folder.
+    """Copy of a request whose paths, written from `folder`, start from the current folder.
 
     Paths of missing files stay.
     """
 
-    def found(text: str) -> str:
+    def path_from_here(text: str) -> str:
+        """Path through the folder, of an existing file; else the text unchanged."""
         path = folder / text
         return os.path.normpath(path) if _exists(path) else text
 
-    return _with_changed_paths(request, found)
+    return _with_changed_paths(request, path_from_here)
 
 
 def is_same_model(one: str, other: str) -> bool:
@@ -59,7 +61,7 @@ def is_same_model(one: str, other: str) -> bool:
 
 
 def _with_changed_paths(request: Request, change: Callable[[str], str]) -> Request:
-    """Request with `change` applied to each of its paths; catalog names stay."""
+    """Copy of a request with `change` applied to each field that is a path, no catalog name."""
     written = {name: getattr(request, name) for name in _PATHS}
     paths = {
         name: text

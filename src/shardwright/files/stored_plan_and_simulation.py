@@ -56,7 +56,7 @@ class StoredSimulation:
 
     @property
     def simulation(self) -> Simulation:
-        """The answer of `simulate` that the file was written from."""
+        """Answer of `simulate` that the file was written from."""
         return Simulation(**{field.name: getattr(self, field.name) for field in fields(Simulation)})
 
 
@@ -183,7 +183,7 @@ def document_of(stored: StoredSimulation) -> dict[str, Any]:
 
 
 def file_text(stored: StoredSimulation, path: Path) -> str:
-    """Text of a file at `path`; paths of its request are relative to the file's folder."""
+    """Text of a file at `path`, with its request's paths relative to the file's folder."""
     return to_text(
         document_of(replace(stored, request=request_relative_to(stored.request, path.parent)))
     )
@@ -207,7 +207,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
 
 
 def question_digest(body: dict[str, Any]) -> str:
-    """SHA-256 of a document's request and of the limits at which its search stopped.
+    """SHA-256 of the request, the limits at which the search stopped, and its further searches.
 
     It covers the searches beside it, too: at another network, and at other batches and numbers of
     devices (`has_further_answers`).
@@ -228,5 +228,5 @@ def has_further_answers(body: dict[str, Any]) -> bool:
 
 
 def with_sources(stored: StoredSimulation) -> StoredSimulation:
-    """Copy of a file's contents with its sources in the prediction too, as in a simulation."""
+    """Copy of a file's contents whose prediction has the file's sources, as a simulation's has."""
     return replace(stored, prediction=replace(stored.prediction, sources=stored.sources))

@@ -105,7 +105,7 @@ class DocumentModel(Generic[T]):
         return self.adapter.json_schema()
 
     def read(self, document: object, *, name: str, hint: str) -> T:
-        """Convert a document to the dataclass.
+        """Validate a JSON document strictly and convert it to the dataclass; DataError with path.
 
         Args:
             name, hint: of the file, for messages.
@@ -120,7 +120,7 @@ class DocumentModel(Generic[T]):
             raise document_error(error, document, self.schema, name=name, hint=hint) from None
 
     def _model(self, kind: type) -> Any:
-        """pydantic type of a dataclass; inside itself a reference by name."""
+        """pydantic type that validates an object and builds the dataclass; a name inside itself."""
         if kind in self._models:
             return self._models[kind]
         # By its own name pydantic finds the model without the validator that builds the dataclass.
@@ -150,6 +150,7 @@ class DocumentModel(Generic[T]):
         model = create_model(kind.__name__, __base__=Record, __doc__=described, **outer[""])
 
         def build(found: BaseModel) -> Any:
+            """Build the dataclass from the validated pydantic model, ungrouping nested fields."""
             given = {
                 field: getattr(getattr(found, group) if group else found, last)
                 for field, group, last in places
@@ -166,7 +167,7 @@ class DocumentModel(Generic[T]):
         return self._models[kind]
 
     def _annotation(self, hint: Any) -> Any:
-        """pydantic type of a field's type."""
+        """pydantic type of a field's type hint: strict leaf, dataclass, union, pairs or tuple."""
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if hint in _LEAVES:
             return _LEAVES[hint]
@@ -203,12 +204,13 @@ class DocumentModel(Generic[T]):
 
 
 def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
-    """Discriminator that chooses a union's type by the JSON form of a value.
+    """Discriminator that picks the first type of a union whose JSON form a value has.
 
     Of classes, the first whose fields without a default are all present.
     """
 
     def has_form(kind: Any, value: object) -> bool:
+        """True if a value has the JSON type of `kind`, or for a dataclass all required fields."""
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return isinstance(value, dict) and all(
                 name in value or default_of(kind, name) is not ... for name, _ in typed_fields(kind)
@@ -221,7 +223,7 @@ def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
 
 
 def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Pairs of an object; the largest number first if any has a fraction, else in file order."""
+    """Pairs of an object: largest first if any number is a float, else in file order."""
     largest = (
         sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
         if any(isinstance(v, float) for v in values.values())
@@ -233,7 +235,7 @@ def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 def document_body(
     document: object, *, schema: str, version: int, name: str, what: str, hint: str
 ) -> dict[str, Any]:
-    """Fields of a file's document without ``schema`` and ``version``, which must match.
+    """Fields without ``schema`` and ``version``; DataError if these are not the given ones.
 
     Raises:
         DataError: they name another kind of file or version.

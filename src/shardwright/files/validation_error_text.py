@@ -19,8 +19,8 @@ def quoted_value(value: object) -> str:
     return repr(value)[:40]
 
 
-def _key(part: str) -> str:
-    """Key of a mapping for a message: a document may hold keys of any length and any characters."""
+def _quoted_key(part: str) -> str:
+    """Key of a mapping as a message names it: quoted and cut if it is long or unprintable."""
     return part if len(part) <= MAX_WORD and part.isprintable() else quoted_value(part)
 
 
@@ -28,6 +28,7 @@ def require_value(holds: Callable[[Any], bool], expected: str) -> AfterValidator
     """Validator for a condition that a type cannot express; `expected` is the error's text."""
 
     def validate(value: Any) -> Any:
+        """Return the value if the condition holds; else raise the error with the expected text."""
         if not holds(value):
             raise ExpectedError(expected)
         return value
@@ -104,7 +105,7 @@ def _path_words(path: Sequence[str | int]) -> list[str]:
         if isinstance(part, int):
             found[-1] += f" {part}"
         else:
-            found.append(_key(part))
+            found.append(_quoted_key(part))
     return found
 
 
@@ -116,7 +117,7 @@ def _value_at(document: Any, path: Sequence[str | int]) -> Any:
 
 
 def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Alternatives of a JSON schema (``anyOf``, ``oneOf``) except null."""
+    """Alternatives (``anyOf``, ``oneOf``) of a JSON schema without null, references resolved."""
     return [
         _resolved(root, one)
         for one in schema.get("anyOf", schema.get("oneOf", ()))
@@ -127,7 +128,7 @@ def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mappin
 def _resolved(
     root: Mapping[str, Any], schema: Mapping[str, Any], value: Any = None
 ) -> Mapping[str, Any]:
-    """JSON schema behind a reference, or the alternative whose form the value has."""
+    """JSON schema behind a reference, else the alternative of the value's form, else itself."""
     if "$ref" in schema:
         return _resolved(root, root["$defs"][schema["$ref"].rpartition("/")[2]], value)
     some = _branches(root, schema)
@@ -206,6 +207,6 @@ def expected_value_text(root: Mapping[str, Any], schema: Mapping[str, Any]) -> s
 
 
 def _item_word(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Word for the items of a list: row, number, or the JSON type."""
+    """Word for the items of a list by their schema: row (array), number, or the JSON type."""
     kind: str = _resolved(root, schema).get("type", "value")
     return {"array": "row", "integer": "number"}.get(kind, kind)

@@ -47,7 +47,7 @@ CONFIGURATION_SUFFIXES: Final = frozenset(_KINDS)
 def documents_of(
     text: str, name: str, given: Mapping[str, str], sources: Sources | None = None
 ) -> Iterator[Document]:
-    """Parse a file into documents of settings; a script gives its commands and files it writes.
+    """Parse a file into documents; of a script, its commands and the files that it writes.
 
     Args:
         name: the file's name; the suffix gives the form.
@@ -127,7 +127,7 @@ def _script_documents(
             program=command.program,
             launchers=frozenset(name for name, _ in command.launchers),
             launched=_launcher_settings(command),
-            positional=_positional(command.words),
+            positional=_words_before_settings(command.words),
             is_script=True,
             environment=dict(script.environment),
             notes=notes,
@@ -151,8 +151,8 @@ def _launcher_settings(command: Started) -> Arguments:
     }
 
 
-def _positional(words: Sequence[str]) -> tuple[str, ...]:
-    """Words of a command before its first setting."""
+def _words_before_settings(words: Sequence[str]) -> tuple[str, ...]:
+    """Words of a command before its first setting (``-x`` or ``a=b``)."""
     first = next(
         (n for n, word in enumerate(words) if word.startswith("-") or "=" in word), len(words)
     )
@@ -165,7 +165,7 @@ def documents_of_files(
     framework: str = "",
     sources: Sources | None = None,
 ) -> list[Document]:
-    """Parse the (name, text) of files into documents, with the best command of each script alone.
+    """Parse files, given as (name, text), into documents, with the best command of each script.
 
     Args:
         given: values of a script's variables.
@@ -182,7 +182,7 @@ def documents_of_files(
 
 
 def _with_best_command(documents: Sequence[Document], framework: str) -> list[Document]:
-    """Keep of a script's commands only the one with the strongest claim of a framework.
+    """Keep all documents but a script's commands, and of these the most strongly claimed.
 
     Of equal claims, the command with most settings is kept. Other documents are kept.
     """
@@ -190,7 +190,7 @@ def _with_best_command(documents: Sequence[Document], framework: str) -> list[Do
     candidates = [claimants()[framework]] if framework else list(claimants().values())
 
     def strength(document: Document) -> tuple[tuple[int, int, int], int]:
-        """Strength of the best claim on a command, then the number of settings."""
+        """Strength of the strongest claim on a command, then the number of its settings."""
         return max(candidate.claims(document).strength for candidate in candidates), len(
             document.settings
         )

@@ -9,12 +9,9 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.documents.python_recipes import CHOICES
-from shardwright.frameworks.launch.build_launch import variables_that_set
+from shardwright.frameworks.launch.build_launch import option_variables
 from shardwright.frameworks.launch.checkpoint_size_check import compared_checkpoint
-from shardwright.frameworks.launch.environment_variables import (
-    needed_variables,
-    slowing_variables,
-)
+from shardwright.frameworks.launch.environment_variables import needed_variables, slowing_variables
 from shardwright.frameworks.launch.framework_detection import (
     Claimant,
     Document,
@@ -54,7 +51,7 @@ def read_launch(
     runtime: str = "",
     given: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Read a training launch from its files; settings of a later file take precedence.
+    """Read files into a `Launch`; settings of a later file take precedence.
 
     Args:
         paths: shell scripts, JSON, YAML, TOML or Python files; or arguments as text, which begin
@@ -101,7 +98,7 @@ def launch_of_files(
     given: Mapping[str, str] | None = None,
     beside: FileLookup = lambda _: None,
 ) -> Launch:
-    """Read a training launch from the names and texts of its files; see `read_launch`.
+    """Read files, given as (name, text), into a `Launch`; settings of a later file take precedence.
 
     Args:
         files: name and text of each file; the name's suffix gives the form, and `ARGUMENTS` is the
@@ -113,22 +110,24 @@ def launch_of_files(
         READERS.name_of(framework)
     texts = dict(files)
 
-    def sources(name: str) -> str | None:
-        """Text of a file given by the user, or of one beside the given files."""
+    def text_of_source(name: str) -> str | None:
+        """Text of a file given by the user, or of one beside the given files; else None."""
         return texts.get(Path(name).name) or beside(name)
 
     variables = {**_function_named(files, given or {}, framework), **(given or {})}
-    documents = documents_of_files(files, variables, framework, sources)
-    reader = _reader(documents, framework)
-    read = with_named_files(_launch_documents(documents, reader), _claimants(reader), sources)
-    merged = _merged(read, _claimants(reader))
+    documents = documents_of_files(files, variables, framework, text_of_source)
+    reader = _reader_of_files(documents, framework)
+    read = with_named_files(
+        _launch_documents(documents, reader), _frameworks_of_launch(reader), text_of_source
+    )
+    merged = _merged_settings(read, _frameworks_of_launch(reader))
     _require_settings(merged, read, reader)
     released = reader.signature.runtime_of
     runtime, why = (
         (runtime, "") if runtime else released(merged) if released else (reader.runtime, "")
     )
     environment = {name: value for document in read for name, value in document.environment.items()}
-    merged |= variables_that_set(load_runtime(runtime), environment)
+    merged |= option_variables(load_runtime(runtime), environment)
     notes = (
         *(note for document in read for note in document.notes),
         *_process_count_notes(read, devices),
@@ -156,7 +155,7 @@ def launch_of_files(
 def _function_named(
     files: Sequence[tuple[str, str]], given: Mapping[str, str], framework: str
 ) -> Mapping[str, str]:
-    """Function of a Python file that a command beside it names, as ``--config llama3_8b``.
+    """Setting -> function of a Python file that a script beside it names (``--config llama3_8b``).
 
     The result is by the name of the setting.
     """
@@ -175,14 +174,16 @@ def _function_named(
     }
 
 
-def _claimants(reader: LaunchReader) -> list[Claimant]:
+def _frameworks_of_launch(reader: LaunchReader) -> list[Claimant]:
     """The reader, then the frameworks whose files may be part of its launches."""
     parts = sorted(included_frameworks(reader.name, claimants()) - {reader.name})
     return [reader, *(claimants()[name] for name in parts if name in claimants())]
 
 
-def _merged(documents: Sequence[Document], frameworks: Sequence[Claimant]) -> dict[str, str]:
-    """Settings of all files together, with those of the framework's own launchers."""
+def _merged_settings(
+    documents: Sequence[Document], frameworks: Sequence[Claimant]
+) -> dict[str, str]:
+    """Settings of all files, later ones winning, with those of the framework's launchers."""
     launchers = {launcher for framework in frameworks for launcher in framework.signature.launchers}
     merged: dict[str, str] = {}
     for document in documents:
@@ -224,7 +225,7 @@ def _process_count_notes(documents: Sequence[Document], devices: int) -> Iterato
 def _require_settings(
     merged: Mapping[str, str], documents: Sequence[Document], reader: LaunchReader
 ) -> None:
-    """Check that a launch has settings.
+    """Raise DataError if the merged settings are empty, naming variables without a value.
 
     Raises:
         DataError: there are none; the message names variables without a value.
@@ -246,7 +247,7 @@ def _require_settings(
 
 
 def _text_beside(name: str, folders: Sequence[Path]) -> str | None:
-    """Text of a file in the folders of the given files, by its path or by its name."""
+    """Text of a file by its path or name in the folders of the given files; None if absent."""
     path = Path(name)
     if not path.name or "\0" in name:
         return None
@@ -258,7 +259,7 @@ def _text_beside(name: str, folders: Sequence[Path]) -> str | None:
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    """Settings of files, given their names and texts.
+    """Setting -> text of all documents in files, given as (name, text).
 
     Raises:
         DataError: a file cannot be read.
@@ -267,8 +268,8 @@ def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     return {name: value for document in documents for name, value in document.settings.items()}
 
 
-def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
-    """Reader of the framework that the files belong to, or that the user names.
+def _reader_of_files(documents: Sequence[Document], framework: str) -> LaunchReader:
+    """Reader of the framework that the user names, else of the strongest claim on the files.
 
     Raises:
         DataError: no reader exists for the files, or they have no setting of the named framework.
@@ -300,7 +301,7 @@ def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
 
 
 def _launch_documents(documents: Sequence[Document], reader: LaunchReader) -> list[Document]:
-    """Files that belong to a reader's launch: claimed by its frameworks or by none.
+    """Documents of a reader's launch: claimed by its frameworks, or given and claimed by none.
 
     Raises:
         DataError: a file that the user names is claimed by another framework alone.
@@ -328,14 +329,14 @@ def _launch_documents(documents: Sequence[Document], reader: LaunchReader) -> li
 
 
 def _require_understood(launch: Launch, document: Document, reader: LaunchReader) -> None:
-    """Check that the reader understands enough of the settings of a framework's own file.
+    """Raise DataError if too few settings of a framework's own file are understood.
 
     At least `LEAST_UNDERSTOOD` of them have to be understood.
 
     Raises:
         DataError: fewer are; the message names the others.
     """
-    claims = [framework.claims(document) for framework in _claimants(reader)]
+    claims = [framework.claims(document) for framework in _frameworks_of_launch(reader)]
     if not any(claim.programs or claim.own for claim in claims):
         return
     unknown = [

@@ -19,7 +19,7 @@ _HOSTS = ("hostfile", "machinefile", "nodelist", "nodefile")
 def with_named_files(
     documents: Sequence[Document], claimants: Sequence[Claimant], beside: FileLookup
 ) -> list[Document]:
-    """Documents of a launch with the files that their settings name read too.
+    """Documents, each preceded by the files that its settings name, which it overrides.
 
     Each named file stands before the document that names it, so the document's settings take
     precedence.
@@ -34,19 +34,19 @@ def with_named_files(
     read_documents: list[Document] = []
     for document in documents:
         notes: list[str] = []
-        names = list(_named(document, claimants))
+        names = list(_named_files(document, claimants))
         for named, name in names:
             if PurePosixPath(name).name in names_read or not name:
                 continue
             text = None if "$" in name or "`" in name else beside(name)
             if text is None:
-                notes.append(_missing(document, named, name, documents))
+                notes.append(_missing_file_note(document, named, name, documents))
                 continue
             names_read.add(PurePosixPath(name).name)
             read_documents += documents_of(text, PurePosixPath(name).name, {})
         notes += [
             f"the hosts of {value[:60]} are not read: CLUSTER says them"
-            for value in _hosts(document)
+            for value in _host_files(document)
         ]
         notes += [
             f"line {line}: {name[:60]} is not here, so what it sets is not known"
@@ -59,8 +59,10 @@ def with_named_files(
     return read_documents
 
 
-def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[NamedFile, str]]:
-    """Yield the files that a document names, each with the setting that names it."""
+def _named_files(
+    document: Document, claimants: Sequence[Claimant]
+) -> Iterator[tuple[NamedFile, str]]:
+    """Yield (kind of file, name) of the files that a document's settings name."""
     settings = {**document.launched, **document.settings}
     # A framework's own files are no files of the launch.
     seen = {
@@ -89,8 +91,10 @@ def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[
                 yield named, word + named.ending
 
 
-def _missing(document: Document, named: NamedFile, name: str, documents: Sequence[Document]) -> str:
-    """A note on a missing file whose contents other settings replace.
+def _missing_file_note(
+    document: Document, named: NamedFile, name: str, documents: Sequence[Document]
+) -> str:
+    """Note on a missing file that other settings replace; DataError if none does.
 
     Raises:
         DataError: no setting replaces it.
@@ -109,6 +113,6 @@ def _missing(document: Document, named: NamedFile, name: str, documents: Sequenc
     )
 
 
-def _hosts(document: Document) -> list[str]:
-    """Host files that a document names for its launcher."""
+def _host_files(document: Document) -> list[str]:
+    """Names of host files that a document's launcher settings name."""
     return [value for name, value in document.launched.items() if name.partition(".")[2] in _HOSTS]

@@ -116,5 +116,5 @@ class Accelerator:
     assumed: tuple[str, ...] = ()
 
     def peak(self, dtype: Dtype) -> float:
-        """Peak dense FLOP/s of `dtype`; 0.0 if the device has no such units."""
+        """Peak dense FLOP/s of `dtype` by the data sheet; 0.0 if the device has no such units."""
         return dict(self.peak_flops).get(dtype, 0.0)

@@ -108,12 +108,12 @@ class NodeKind:
 
     @property
     def sharing(self) -> int:
-        """Number of devices that share the node's cards and links."""
+        """Devices that share the node's cards and links: those at work, else all of the node."""
         return self.at_work or self.num_devices
 
     @property
     def network_per_device(self) -> Link:
-        """One device's share of the node's cards while all devices that share them send.
+        """One device's share of the node's cards (a Link) while all devices that share them send.
 
         A device has at most one card's bandwidth. Each of 8 devices with 4 cards has half a card;
         with 3 of them at work each has a whole card.
@@ -284,11 +284,11 @@ class Cluster:
 
     @property
     def network(self) -> tuple[FabricTier, ...]:
-        """Switch tiers above the nodes, the nearest first; one switch if none are stated."""
+        """Switch tiers above the nodes, the nearest first; one full-rate switch if none stated."""
         return self.fabric or _ONE_TIER
 
     def network_rates(self, kind: NodeKind) -> tuple[tuple[FabricTier, float, float], ...]:
-        """(tier, bytes/s of a device's share, seconds of a message) for each network tier.
+        """(tier, bytes/s of a device's share, summed latency in seconds) of each switch tier.
 
         The rates are those of a device in nodes of `kind`. Oversubscription and latency of a tier
         apply to all tiers above it: with an oversubscription of 3 on the second of three tiers, the
@@ -303,7 +303,7 @@ class Cluster:
         return tuple(found)
 
     def described(self) -> str:
-        """Text for a person with the counts of devices, nodes and scale-up domains of a group."""
+        """Text with devices, nodes and scale-up domains of each node group, joined by ``+``."""
         parts = []
         for group in self.groups:
             kind, count = group.kind, group.count

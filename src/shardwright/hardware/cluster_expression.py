@@ -122,7 +122,7 @@ def parse_cluster(text: str) -> Cluster:
 
 
 def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
-    """Divide `num_devices` devices into whole nodes of a kind, or into one smaller node.
+    """Node group of whole nodes of a kind for `num_devices` devices, or of one smaller node.
 
     Any other count is a ClusterError. Nodes of an island of several nodes come in equal segments;
     see `with_segment_islands`.
@@ -140,7 +140,7 @@ def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
 
 
 def with_segment_islands(kind: NodeKind, *, count: int) -> NodeKind:
-    """Shrink a node kind's island to the part that a job of `count` nodes gets of each island.
+    """Shrink an island of several nodes to the largest part that divides a job of `count` nodes.
 
     Schedulers place the most nodes an island that divide the job: 256 GB200 are 64 nodes of 4, and
     an island has 18 nodes. 16 divides 64, so each of 4 islands gives 64 of its 72 devices. Where
@@ -314,10 +314,7 @@ def _unknown_name_error(name: str) -> ClusterError:
 
 
 def _ambiguity_note(name: str) -> str:
-    """Note that names the accelerator taken for a word with several meanings; empty if one.
-
-    ``A100`` may mean several accelerators.
-    """
+    """Note on the accelerator that a name like ``A100`` is read as; empty if unambiguous."""
     device = find_accelerator(name)
     begin = "-".join(driver_words(name))
     others = [
@@ -331,7 +328,7 @@ def _ambiguity_note(name: str) -> str:
 
 
 def _nodes_with_devices(name: str, *, nodes: int, devices: int, term: str) -> NodeGroup:
-    """Node group of `nodes` nodes with `devices` accelerators each, or of `nodes` instances.
+    """Node group of `nodes` nodes, each with `devices` accelerators (or an instance's devices).
 
     An accelerator's node has at most as many devices as its default node.
     """

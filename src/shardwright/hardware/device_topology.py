@@ -24,7 +24,7 @@ from shardwright.hardware.network_level_units import Units, equal_units
 
 
 def levels_inside_nodes(cluster: Cluster) -> int:
-    """Number of network levels inside nodes, of the node kind that has most."""
+    """Number of network levels inside nodes (island, node tiers), of the kind that has most."""
     return 1 + max(len(group.kind.node_tiers) for group in cluster.groups)
 
 
@@ -51,7 +51,7 @@ def network_units(cluster: Cluster) -> tuple[Units, ...]:
 
 @lru_cache(maxsize=256)
 def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
-    """Rate and latency of each network level as a device of one node group sees them."""
+    """Levels (rate, latency) innermost first, as a device of node group `group` sees them."""
     if cluster.is_uniform:
         return cluster.tiers()
     kind, units = cluster.groups[group].kind, network_units(cluster)
@@ -86,7 +86,7 @@ def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
 
 @lru_cache(maxsize=256)
 def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) bytes/s and message seconds from a device of one node group to another.
+    """(groups, groups) bytes/s, and latency in seconds, from a device of one group to another's.
 
     The bytes/s are achieved while all working devices of its node send, anywhere in the cluster.
     Between zones the link is a node's: its devices, and those of the receiving node, share it. No
@@ -106,7 +106,7 @@ def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
 
 
 def level_between(one: IntArray, other: IntArray, units: tuple[Units, ...]) -> IntArray:
-    """Innermost network level that has both devices of each pair in one unit."""
+    """Index of the innermost network level with a unit that holds both devices of each pair."""
     level = np.full(one.shape, len(units) - 1, dtype=np.int64)
     for index in range(len(units) - 2, -1, -1):
         level[units[index].of(one) == units[index].of(other)] = index
@@ -119,7 +119,7 @@ def node_group_numbers(cluster: Cluster, devices: IntArray) -> IntArray:
 
 
 def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:
-    """Number of the devices in each node group of the cluster."""
+    """Number of the given devices in each node group of the cluster."""
     if len(cluster.groups) == 1:
         return (len(devices),)
     return tuple(
@@ -130,7 +130,7 @@ def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]
 
 
 def with_working_devices(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """Cluster in which only the given devices share the cards of their node and the zone links.
+    """Cluster whose cards, node tiers and zone links are shared by these working devices only.
 
     Idle devices of a plan do not send. Nodes of one kind share as the node with the most working
     devices does, so that islands and groups stay equal. The cluster itself is returned where all
@@ -154,7 +154,7 @@ def with_working_devices(cluster: Cluster, devices: Sequence[int]) -> Cluster:
 
 
 def _shares_links(cluster: Cluster, kind: NodeKind) -> bool:
-    """True if devices of such nodes share network cards, node tiers or zone links."""
+    """True if several devices of such a node share a card, a node tier or a zone link."""
     return kind.num_devices > 1 and (
         kind.nics < kind.num_devices or len(cluster.zones) > 1 or bool(kind.node_tiers)
     )
@@ -162,7 +162,7 @@ def _shares_links(cluster: Cluster, kind: NodeKind) -> bool:
 
 @lru_cache(maxsize=1024)
 def _with_sharing_counts(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> Cluster:
-    """Cluster with the number of sharing devices set for each node kind; cached.
+    """Copy of the cluster with the devices at work a node of each listed node kind; cached.
 
     Equal arguments return the same object, so caches keyed by the cluster are reused.
     """
@@ -182,7 +182,7 @@ def group_ends(cluster: Cluster) -> tuple[int, ...]:
 
 
 def repetition_devices(units: tuple[Units, ...]) -> int:
-    """Number of devices after which the network repeats; 0 = it does not repeat."""
+    """Devices after which equal units repeat (a unit of the level below the last); 0 = never."""
     if max([len(level.first) for level in units]) > 1:
         return 0
     return units[-2].size[0] if len(units) > 1 else 1
@@ -195,7 +195,7 @@ def _inner_level(kind: NodeKind, level: int) -> Tier:
 
 
 def _units_inside_nodes(cluster: Cluster, level: int) -> Units:
-    """Units of a level inside nodes.
+    """Units of a network level inside nodes, over all node groups of the cluster.
 
     Neighbouring groups of one kind and zone fill islands together.
     """
@@ -211,7 +211,7 @@ def _units_inside_nodes(cluster: Cluster, level: int) -> Units:
 
 
 def _zone_starts(cluster: Cluster) -> tuple[int, ...]:
-    """First device of each run of nodes in one zone."""
+    """First device of each run of node groups that are in one zone."""
     ends = (0, *group_ends(cluster))
     return tuple(
         ends[n]
@@ -238,7 +238,7 @@ def _level_tiers(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _merged_units(below: Units, size: int, total: int, borders: tuple[int, ...]) -> Units:
-    """Join whole units of the level below, in order, into units of at most `size` devices.
+    """Join units of the level below, in order, to at most `size` devices; none crosses a border.
 
     A larger unit stays alone, and no unit crosses a border.
     """

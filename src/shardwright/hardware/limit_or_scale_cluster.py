@@ -25,6 +25,7 @@ def scale_network(cluster: Cluster, *, factor: float) -> Cluster:
         )
 
     def scaled(kind: NodeKind) -> NodeKind:
+        """Node kind with its card's bandwidth times `factor`, both ways."""
         nic = replace(
             kind.nic,
             bandwidth=kind.nic.bandwidth * factor,
@@ -36,10 +37,7 @@ def scale_network(cluster: Cluster, *, factor: float) -> Cluster:
 
 
 def limit_devices(cluster: Cluster, *, num_devices: int) -> Cluster:
-    """Keep the first whole nodes with at most `num_devices` devices in all, in node order.
-
-    Where not even one node fits, the cluster is one smaller node.
-    """
+    """Keep the first whole nodes with at most `num_devices` devices, or one smaller node."""
     if num_devices < 1:
         raise ClusterError(f"a cluster of {num_devices} devices", hint="at least 1")
     left = num_devices
@@ -70,6 +68,7 @@ def reserve_memory(cluster: Cluster, *, reserve_bytes: int) -> Cluster:
         raise ClusterError(f"memory reserve of {reserve_bytes} bytes", hint="0 or more")
 
     def reserved(kind: NodeKind) -> NodeKind:
+        """Node kind with `reserve_bytes` less memory a device; ClusterError if none is left."""
         left = kind.accelerator.memory_bytes - reserve_bytes
         if left <= 0:
             hint = f"less than {kind.accelerator.memory_bytes} bytes"
@@ -84,9 +83,10 @@ def reserve_memory(cluster: Cluster, *, reserve_bytes: int) -> Cluster:
 
 
 def reserve_memory_share(cluster: Cluster, *, share: float) -> Cluster:
-    """Subtract `share` of its own memory from every device of the cluster."""
+    """Subtract the fraction `share` of its memory from every device of the cluster."""
 
-    def less(kind: NodeKind) -> NodeKind:
+    def reserved(kind: NodeKind) -> NodeKind:
+        """Node kind whose devices have `share` less memory."""
         return replace(
             kind,
             accelerator=replace(
@@ -94,7 +94,7 @@ def reserve_memory_share(cluster: Cluster, *, share: float) -> Cluster:
             ),
         )
 
-    return replace(cluster, groups=tuple(replace(g, kind=less(g.kind)) for g in cluster.groups))
+    return replace(cluster, groups=tuple(replace(g, kind=reserved(g.kind)) for g in cluster.groups))
 
 
 def smallest_memory_bytes(cluster: Cluster) -> int:

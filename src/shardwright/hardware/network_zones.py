@@ -48,7 +48,7 @@ class ZoneLink:
 
 
 def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[ZoneLink, ...]:
-    """Check the links between zones and sort them: one for each ordered pair of zones.
+    """Links sorted by zones; ClusterError unless each ordered pair of zones has exactly one.
 
     Raises:
         ClusterError: a pair without a link or with two, a zone without nodes, links of a cluster
@@ -95,7 +95,7 @@ def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[Zone
 
 
 def _require_units(link: ZoneLink) -> None:
-    """Raise ClusterError for a latency or price that no link has in its unit."""
+    """Raise ClusterError for a link latency or egress price outside its range: a wrong unit."""
     name = f"the link from {link.source[:60]!r} to {link.target[:60]!r}"
     if not 0.0 <= link.link.latency_s <= MAX_LATENCY_S:
         raise ClusterError(
@@ -110,7 +110,7 @@ def _require_units(link: ZoneLink) -> None:
 
 
 def checked_price(dollars: float, *, what: str) -> float:
-    """Return the dollars of a device-hour; ClusterError if no device costs so much or so little."""
+    """Return the dollars of a device-hour; ClusterError if not above 0 or beyond the maximum."""
     if not 0.0 < dollars <= MAX_DOLLARS:
         raise ClusterError(
             f"{what}: {dollars:g} dollars for a device and hour",

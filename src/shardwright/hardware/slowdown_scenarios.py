@@ -65,7 +65,7 @@ class State:
 
     @property
     def alike(self) -> State:
-        """Copy without the slowdowns of single nodes: no plan is slower in it."""
+        """Copy of the state without the slowdowns of single nodes: no plan is slower in it."""
         return replace(self, nodes=())
 
 
@@ -76,7 +76,7 @@ def time_shares(states: tuple[State, ...]) -> tuple[float, ...]:
 
 
 def cluster_in_state(cluster: Cluster, state: State) -> Cluster:
-    """Apply a state's slowdowns to a cluster.
+    """Apply a state to a cluster: slower network, devices, single nodes and zone links.
 
     Slower nodes become groups of their own, in their place, so that every device keeps its number.
 
@@ -150,18 +150,19 @@ def _with_slow_links(cluster: Cluster, state: State) -> tuple[ZoneLink, ...]:
                 hint=f"its zones are {zones}" if zones else "it has no zones",
             )
 
-    def changed(one: ZoneLink) -> ZoneLink:
+    def slowed(one: ZoneLink) -> ZoneLink:
+        """Zone link with its share of bandwidth and added latency in the state, if any."""
         state = slow.get((one.source, one.target))
         if state is None:
             return one
         link = _narrower_link(one.link, state.bandwidth)
         return replace(one, link=replace(link, latency_s=link.latency_s + state.later_s))
 
-    return tuple(changed(one) for one in cluster.links)
+    return tuple(slowed(one) for one in cluster.links)
 
 
 def _slower_node(kind: NodeKind, *, devices: float = 1.0, cards: float = 1.0) -> NodeKind:
-    """Copy of a node kind with its devices' speed and cards' bandwidth at these shares."""
+    """Copy of a node kind with `devices` x the speed of devices, `cards` x the cards' bandwidth."""
     return replace(
         kind,
         accelerator=slower_device(kind.accelerator, 1.0 / devices),
@@ -184,7 +185,7 @@ def slower_device(device: Accelerator, times: float) -> Accelerator:
 
 
 def _narrower_link(link: Link, share: float) -> Link:
-    """Copy of a link with `share` of its bandwidth, both ways."""
+    """Copy of a link with the fraction `share` of its bandwidth, both ways."""
     return replace(
         link, bandwidth=link.bandwidth * share, reverse_bandwidth=link.reverse_bandwidth * share
     )

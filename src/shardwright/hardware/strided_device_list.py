@@ -166,7 +166,7 @@ class DeviceList(Sequence[int]):
     def __getitem__(self, place: slice) -> DeviceList: ...
     def __getitem__(self, place: int | slice) -> int | DeviceList:
         if isinstance(place, slice):
-            return self._part(place)
+            return self._slice(place)
         left = range(self.size)[place]
         if self.offsets:
             return self.first + int(
@@ -178,8 +178,8 @@ class DeviceList(Sequence[int]):
             found += index * step
         return found
 
-    def _part(self, place: slice) -> DeviceList:
-        """Sub-list of a slice of the list."""
+    def _slice(self, place: slice) -> DeviceList:
+        """Sub-list of the positions in a slice."""
         if len(self.levels) > 1 or self.offsets:
             return DeviceList.of(self.array[place])
         places, step = range(len(self))[place], self.levels[0][1] if self.levels else 0
@@ -213,7 +213,7 @@ class DeviceList(Sequence[int]):
         return DeviceList.of(row[others.has(row)])
 
     def has(self, devices: IntArray) -> BoolArray:
-        """Boolean array of the shape of `devices`: true where the device is in this list."""
+        """Boolean array like `devices`: true where a device is in this list."""
         if not self.nests:
             row = np.sort(self.array)
             return (
@@ -298,7 +298,7 @@ def _distinct(row: DeviceList) -> DeviceList:
 
 
 def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
-    """Union of lists with equal `levels` as one pattern; None if the union is no such pattern.
+    """Union of lists with equal levels and different first devices as one pattern; None if none.
 
     The first devices of the lists must differ.
     """
@@ -323,7 +323,7 @@ def _membership_mask(rows: Sequence[DeviceList]) -> BoolArray:
 
 @lru_cache(maxsize=4096)
 def _is_nested(levels: Levels) -> bool:
-    """True if each level's step is at least the span of the levels inside it."""
+    """True if every level's step is at least the span of the levels inside it (no overlap)."""
     width = 1
     for count, step in reversed(levels):
         if step < width:
@@ -356,7 +356,7 @@ def _count_below(levels: Levels, offset: int) -> int:
 
 
 def _pattern_levels(row: IntArray) -> Levels | None:
-    """Find the levels of the strided pattern of a device array; None where it follows none.
+    """(count, step) levels, outermost first, of a device array; None if no strided pattern.
 
     The longest run of constant step at the start of the array is the innermost level. The array
     must be a repetition of that run, and the first devices of the runs are then treated alike.

@@ -47,7 +47,7 @@ class Study(Generic[RunT, PredictionT, ConstantsT]):
     validations: tuple[Validation[RunT, PredictionT], ...]
 
     def validation(self, fold: str) -> Validation[RunT, PredictionT]:
-        """The validation in the kind of fold with that name."""
+        """Validation (compared rows) in the kind of fold with this name."""
         return next(found for found in self.validations if found.fold == fold)
 
 
@@ -90,7 +90,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
     page: Callable[..., str]
 
     def fold_named(self, name: str) -> Fold[RunT]:
-        """The kind of fold with that name.
+        """Kind of fold with this name; UsageError if there is none.
 
         Raises:
             UsageError: no kind of fold has that name.
@@ -115,7 +115,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
     def runs(
         self, *paths: Path | str, facts: TableFacts, default: str = ""
     ) -> tuple[RunT | SkippedRow, ...]:
-        """Read all tables and convert each row to a run to predict, or to a skipped row.
+        """Read all tables; convert each row to a run to predict or to a skipped row.
 
         Raises:
             DataError: a table cannot be read. RuntimeModelError: unknown `default`.
@@ -138,7 +138,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
         workers: int = 1,
         progress: Progress | None = None,
     ) -> Study[RunT, PredictionT, ConstantsT]:
-        """Fit constants and predict all runs in the named kinds of fold (all kinds by default).
+        """Fit constants and predict all runs, in the named kinds of fold (all kinds by default).
 
         Args:
             stored: constants or slopes that were fitted before, from `read_stored`.
@@ -159,7 +159,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
         )
 
         def task(run: RunT, *, fold: Fold[RunT]) -> tuple[RunT, ConstantsT]:
-            """The run and the constants that predict a run in one kind of fold."""
+            """(run as predicted, constants fitted without its fold) in one kind of fold."""
             predicted_run = fold.predicted_as(run) if fold.predicted_as else run
             if fold.name == SHIPPED_FOLD:
                 return predicted_run, self.shipped
@@ -172,7 +172,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
             predictions.outcomes([*tasks.values()], progress=progress)
 
             def predict(run: RunT, *, fold: str) -> PredictionT:
-                """The stored prediction of a run in one kind of fold."""
+                """Cached prediction of a run in one kind of fold."""
                 (prediction,) = predictions.results([tasks[id(run), fold]])
                 return prediction
 

@@ -52,7 +52,7 @@ def validate(
 
 
 def reader_of(paths: Iterable[Path | str]) -> TableReader[Any, Any, Any]:
-    """The reader for tables of training, or for tables of serving, chosen by their headers.
+    """Reader for tables of training or of serving, chosen by their headers.
 
     Raises:
         UsageError: tables of both kinds. DataError: a table cannot be read.
@@ -74,7 +74,7 @@ def accuracy(
     default: str = "",
     progress: Progress | None = None,
 ) -> Study[Any, Any, Any]:
-    """Predict all rows in several kinds of fold (all kinds if none is named), on several processes.
+    """Study of all tables: fitted constants and predictions in the named (else all) kinds of fold.
 
     Args:
         stored: constants or slopes that were fitted before; nothing is fitted then.

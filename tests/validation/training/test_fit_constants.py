@@ -19,8 +19,8 @@ from shardwright.validation.training.fit_constants import (
     PRIOR,
     Fit,
     fit,
+    fit_without_each_fold,
     folds_text,
-    leave_out,
     read_folds,
     refine,
     row_weights,
@@ -111,7 +111,7 @@ def test_rows_that_are_left_out_cannot_be_seen(
 def test_a_fold_without_rows_of_a_device_returns_the_prior(
     cases: list[TrainingRun], whole: Fit, simulate: Predictor[float]
 ) -> None:
-    folds = leave_out(cases, whole, fold=FOLDS["accelerator"], simulate=simulate)
+    folds = fit_without_each_fold(cases, whole, fold=FOLDS["accelerator"], simulate=simulate)
     without = folds
     assert without["h100-sxm"].clock_hopper_fp8 == pytest.approx(PRIOR.clock_hopper_fp8)
     assert without["h100-sxm"].clock_ampere == pytest.approx(TRUE.clock_ampere, rel=0.02)

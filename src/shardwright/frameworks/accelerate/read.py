@@ -55,11 +55,11 @@ _SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert Accelerate's settings to a launch: FSDP, replicas, or DeepSpeed underneath."""
+    """Convert Accelerate's settings to a launch: FSDP, plain replicas, or DeepSpeed underneath."""
     file_settings = replace(file_settings, arguments=with_launch_flags(file_settings.arguments))
     arguments = file_settings.arguments
     if arguments.get("distributed-type", "").upper() == "DEEPSPEED":
-        return _under_deepspeed(file_settings, model=model, devices=devices, runtime=runtime)
+        return _read_under_deepspeed(file_settings, model=model, devices=devices, runtime=runtime)
     values = values_of(SETTINGS, arguments)
     tp, cp = values["tp"], values["cp"]
     dp = replicas(devices, tp=tp, cp=cp)
@@ -113,7 +113,7 @@ ACCELERATE: Final = LaunchReader(
 
 
 def with_launch_flags(arguments: Arguments) -> Arguments:
-    """Rename the flags of ``accelerate launch`` to the settings of Accelerate's YAML.
+    """Replace ``accelerate launch`` flags by Accelerate's YAML settings, which they override.
 
     Flags override the file's settings.
 
@@ -130,7 +130,7 @@ def with_launch_flags(arguments: Arguments) -> Arguments:
         if name in _SWITCHES:
             arguments["distributed-type"] = _SWITCHES[name]
         elif name not in ("config-file", "deepspeed-config-file", "launch"):
-            arguments[_named_in_file(name)] = value
+            arguments[_yaml_name_of_flag(name)] = value
     if (
         flags
         and "config-file" not in flags
@@ -145,8 +145,8 @@ def with_launch_flags(arguments: Arguments) -> Arguments:
     return arguments
 
 
-def _named_in_file(name: str) -> str:
-    """Name in Accelerate's YAML of a flag of ``accelerate launch``."""
+def _yaml_name_of_flag(name: str) -> str:
+    """Name in Accelerate's YAML (with its section) of a flag of ``accelerate launch``."""
     if name.startswith("fsdp-"):
         return f"fsdp-config.{name}"
     if name.startswith("parallelism-config-"):
@@ -162,16 +162,16 @@ def _named_in_file(name: str) -> str:
 
 
 def _sharding_strategy(arguments: Arguments) -> str:
-    """Value of the setting that holds FSDP's sharding strategy, of FSDP 1 or FSDP 2."""
+    """FSDP's sharding strategy, under FSDP 1's name for it or ``fsdp_reshard_after_forward``."""
     reshard = arguments.get("fsdp-config.fsdp-reshard-after-forward", "true")
     # FSDP 1's files have the sharding strategy under either name.
     return arguments.get("fsdp-config.fsdp-sharding-strategy", reshard)
 
 
-def _under_deepspeed(
+def _read_under_deepspeed(
     file_settings: FileSettings, *, model: Model, devices: int, runtime: str
 ) -> Launch:
-    """Convert Accelerate's settings to a DeepSpeed launch plus Accelerate's own settings.
+    """Convert Accelerate's settings to a DeepSpeed launch, keeping verdicts under their names.
 
     Settings of DeepSpeed's own configuration take precedence over Accelerate's.
     """

@@ -30,13 +30,15 @@ _STARTS, _SHARDS, _UNIT, _SAVES = (
 )
 
 
-def _fixed(name: str, reason: str, field: str, form: ValueForm = TEXT) -> KnownSetting:
-    """A setting that is written from the plan and ignored when read."""
+def _written_only_setting(
+    name: str, reason: str, field: str, form: ValueForm = TEXT
+) -> KnownSetting:
+    """Setting that the exporter writes from the plan and the reader ignores, for `reason`."""
     return KnownSetting(name, reason, field, form, verdict=Verdict.IGNORED)
 
 
 SETTINGS: Final[SettingTable] = setting_table(
-    _fixed("compute_environment", _STARTS, "environment"),
+    _written_only_setting("compute_environment", _STARTS, "environment"),
     KnownSetting("distributed_type", "FSDP, DeepSpeed or replicas", "kind", TEXT, ""),
     KnownSetting(
         "mixed_precision",
@@ -46,23 +48,23 @@ SETTINGS: Final[SettingTable] = setting_table(
         "bf16",
         _ALWAYS,
     ),
-    _fixed("num_machines", _STARTS, "nodes", WHOLE),
+    _written_only_setting("num_machines", _STARTS, "nodes", WHOLE),
     KnownSetting("num_processes", "devices", "devices"),
-    _fixed("machine_rank", _STARTS, "machine_rank", WHOLE),
-    _fixed("rdzv_backend", _STARTS, "rendezvous"),
-    _fixed("deepspeed_config.deepspeed_config_file", _STARTS, "deepspeed_file"),
-    _fixed("deepspeed_config.deepspeed_multinode_launcher", _STARTS, "launcher"),
-    _fixed("deepspeed_config.zero3_init_flag", _STARTS, "is_made_sharded", SWITCH),
+    _written_only_setting("machine_rank", _STARTS, "machine_rank", WHOLE),
+    _written_only_setting("rdzv_backend", _STARTS, "rendezvous"),
+    _written_only_setting("deepspeed_config.deepspeed_config_file", _STARTS, "deepspeed_file"),
+    _written_only_setting("deepspeed_config.deepspeed_multinode_launcher", _STARTS, "launcher"),
+    _written_only_setting("deepspeed_config.zero3_init_flag", _STARTS, "is_made_sharded", SWITCH),
     *of_section(
         "fsdp_config.fsdp_",
-        _fixed("version", _SHARDS, "fsdp_version", WHOLE),
+        _written_only_setting("version", _SHARDS, "fsdp_version", WHOLE),
         KnownSetting("reshard_after_forward", "stage of ZeRO", "reshards", SWITCH),
         KnownSetting("sharding_strategy", "stage of ZeRO", "strategy", TEXT, when=_NEVER),
-        _fixed("auto_wrap_policy", _UNIT, "wrap_policy"),
+        _written_only_setting("auto_wrap_policy", _UNIT, "wrap_policy"),
         KnownSetting("offload_params", "states in host memory", "is_offloaded", SWITCH),
         KnownSetting("activation_checkpointing", "recompute", "is_recomputed", SWITCH),
-        _fixed("state_dict_type", _SAVES, "state_dict_type"),
-        _fixed("cpu_ram_efficient_loading", _SAVES, "loads_on_one_rank", SWITCH),
+        _written_only_setting("state_dict_type", _SAVES, "state_dict_type"),
+        _written_only_setting("cpu_ram_efficient_loading", _SAVES, "loads_on_one_rank", SWITCH),
     ),
     *of_section(
         "parallelism_config.parallelism_config_",
@@ -72,7 +74,7 @@ SETTINGS: Final[SettingTable] = setting_table(
         KnownSetting("dp_shard_size", "members of a sharding group", "shards"),
         degree("tp_size", "tp"),
         degree("cp_size", "cp"),
-        _fixed("cp_backend", _STARTS, "cp_backend"),
+        _written_only_setting("cp_backend", _STARTS, "cp_backend"),
         KnownSetting(
             "cp_comm_strategy",
             "ring or gather of cp",
@@ -82,9 +84,9 @@ SETTINGS: Final[SettingTable] = setting_table(
             _ALWAYS,
         ),
         KnownSetting("sp_size", "cp, by trading heads", "ulysses"),
-        _fixed("sp_backend", _STARTS, "sp_backend"),
-        _fixed("sp_seq_length", _STARTS, "seq_len", WHOLE),
-        _fixed("sp_seq_length_is_variable", _STARTS, "length_varies", SWITCH),
+        _written_only_setting("sp_backend", _STARTS, "sp_backend"),
+        _written_only_setting("sp_seq_length", _STARTS, "seq_len", WHOLE),
+        _written_only_setting("sp_seq_length_is_variable", _STARTS, "length_varies", SWITCH),
     ),
     KnownSetting(
         "dynamo_config.dynamo_backend",
@@ -96,7 +98,9 @@ SETTINGS: Final[SettingTable] = setting_table(
         ),
         False,
     ),
-    _fixed("dynamo_config.dynamo_use_regional_compilation", _STARTS, "compiles_each_layer", SWITCH),
+    _written_only_setting(
+        "dynamo_config.dynamo_use_regional_compilation", _STARTS, "compiles_each_layer", SWITCH
+    ),
     KnownSetting(
         "gradient_accumulation_steps",
         "microbatches of a step",

@@ -23,7 +23,7 @@ from shardwright.frameworks.export.exporter import (
     title,
 )
 from shardwright.frameworks.export.nested_settings import nested_sections
-from shardwright.frameworks.export.node_counts import nodes_of, unlike_nodes
+from shardwright.frameworks.export.node_counts import node_and_rank_counts, unequal_node_shortfalls
 from shardwright.frameworks.export.start_script import MASTER, NODE, PORT, start_script
 from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
@@ -51,7 +51,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
     """Parts of a plan that Accelerate cannot express, each with the reason."""
     yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
     yield from program_option_shortfalls(export)
-    yield from unlike_nodes(export)
+    yield from unequal_node_shortfalls(export)
     grid = export.grid
     if grid.ep * grid.etp > 1:
         yield Shortfall(
@@ -67,9 +67,10 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
-    """Accelerate's YAML, DeepSpeed's file where it is used, and the start script, for a plan."""
+    """Files of a plan: Accelerate's YAML, DeepSpeed's file where it is used, and start script."""
     text = yaml_text(
-        nested_sections(written_settings(SETTINGS, _values(export))), comments=_comments(export)
+        nested_sections(written_settings(SETTINGS, _field_values(export))),
+        comments=_comments(export),
     )
     return (ExportFile(name=FILE, text=text), *_deepspeed_file(export), _script(export))
 
@@ -104,7 +105,7 @@ def _fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
             what=f"{replicate} whole replicas beside tp {grid.tp} and cp {grid.cp}",
             hint="zero 2 or 3, with more shards than cp",
         )
-    if grid.offload and not _sharded(grid):
+    if grid.offload and not _has_sharding(grid):
         yield Shortfall(
             what=f"{grid.offload} % of the states on the host without shards", hint="zero 2 or 3"
         )
@@ -113,7 +114,7 @@ def _fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
             what=f"{grid.offload} % of the states on the host",
             instead="parameters, gradients and all states on the host",
         )
-    if not _sharded(grid) and grid.recompute is not Recompute.NONE:
+    if not _has_sharding(grid) and grid.recompute is not Recompute.NONE:
         yield Shortfall(
             what="recompute without shards",
             instead="what the program recomputes: its file has that for FSDP alone",
@@ -123,16 +124,16 @@ def _fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
     yield from universal_shortfalls(grid)
 
 
-def _sharded(grid: Grid) -> bool:
-    """True if FSDP2 shards: the mesh has a degree to shard over."""
+def _has_sharding(grid: Grid) -> bool:
+    """True if the grid shards over more than one rank by FSDP2, those of cp included."""
     return fsdp2_degrees(grid)[1] * grid.cp > 1
 
 
-def _values(export: PlanToExport) -> dict[str, Any]:
+def _field_values(export: PlanToExport) -> dict[str, Any]:
     """Value of each field of the settings table, from the plan."""
     grid, job = export.grid, export.problem.job
-    nodes, _ = nodes_of(export)
-    sharded = _sharded(grid)
+    nodes, _ = node_and_rank_counts(export)
+    sharded = _has_sharding(grid)
     values: dict[str, Any] = {
         "environment": "LOCAL_MACHINE",
         "nodes": nodes,
@@ -182,7 +183,7 @@ def _values(export: PlanToExport) -> dict[str, Any]:
 
 
 def _deepspeed_file(export: PlanToExport) -> tuple[ExportFile, ...]:
-    """DeepSpeed's configuration file for Ulysses; nothing for other plans."""
+    """DeepSpeed's configuration file of a plan with Ulysses; empty for other plans."""
     if not _uses_deepspeed(export.grid):
         return ()
     # Accelerate makes DeepSpeed's sequence groups itself, from Accelerate's own file.

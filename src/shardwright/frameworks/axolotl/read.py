@@ -56,7 +56,7 @@ _RINGS: Final = {
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite axolotl's settings as the Trainer's, fill in defaults, and return notes."""
+    """Complete axolotl's settings in place: bf16 unless set, dtype of the weights; return notes."""
     normalize_dtypes(settings, devices)
     notes = []
     if not {"bf16", "fp16", "float32"} & settings.keys():

@@ -37,7 +37,7 @@ _OVERLAP: Final = "zero-optimization.overlap-comm"
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert DeepSpeed's settings to a launch."""
+    """Convert DeepSpeed's settings to a launch: strategy, batch, and a verdict on each setting."""
     # The training program fills in the value "auto".
     arguments = {name: value for name, value in file_settings.arguments.items() if value != "auto"}
     refuse(arguments, SETTINGS.refused)
@@ -56,7 +56,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         "dp": dp,
         "microbatch": microbatch,
         "recompute": Recompute.FULL if checkpointed else Recompute.NONE,
-        "offload": _offload(values),
+        "offload": _offloaded_percent(values),
     }
     # Its collectives overlap by default with ZeRO-3 alone.
     options = {_OVERLAP: str(zero == 3).lower(), **arguments}
@@ -68,14 +68,14 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         model=model,
         seq_len=0,
         global_batch=batch or microbatch * steps * dp,
-        precision=_precision(file_settings, values),
+        precision=_gemm_format(file_settings, values),
         table=SETTINGS,
         arguments={name: value for name, value in options.items() if value != "false"},
     )
 
 
-def _precision(file_settings: FileSettings, values: dict[str, Any]) -> str:
-    """Number format of the GEMMs; empty where the training program decides."""
+def _gemm_format(file_settings: FileSettings, values: dict[str, Any]) -> str:
+    """Number format of the GEMMs: fp16, bf16 or fp32; empty if the program decides (``auto``)."""
     for name in ("fp16", "bf16"):
         if values[name]:
             return name
@@ -85,8 +85,8 @@ def _precision(file_settings: FileSettings, values: dict[str, Any]) -> str:
     return "" if by_program else "fp32"
 
 
-def _offload(values: dict[str, Any]) -> int:
-    """Percent of the optimizer states on the host."""
+def _offloaded_percent(values: dict[str, Any]) -> int:
+    """Percent of optimizer states on the host: the ratio, or 100 by the old switch cpu_offload."""
     whole = 100 if values["is_offloaded_whole"] else 0
     return int(values["offload_ratio"] if values["is_offloaded"] else whole)
 

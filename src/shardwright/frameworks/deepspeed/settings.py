@@ -32,8 +32,8 @@ _OFFLOAD: Final = "optimizer states in host memory"
 _ALWAYS, _NEVER = WhenWritten.ALWAYS, WhenWritten.NEVER
 
 
-def _size(name: str) -> KnownSetting:
-    """A bucket size of ZeRO, written from the runtime and not used when read."""
+def _bucket_size_setting(name: str) -> KnownSetting:
+    """Setting of a ZeRO bucket size: written from the runtime and not used when read."""
     return KnownSetting(_ZERO + name, _BUCKETS, name, verdict=Verdict.UNKNOWN)
 
 
@@ -65,10 +65,10 @@ SETTINGS: Final[SettingTable] = setting_table(
         ),
         KnownSetting("cpu_offload", _OFFLOAD, "is_offloaded_whole", SWITCH, False, _NEVER),
     ),
-    _size("reduce_bucket_size"),
-    _size("allgather_bucket_size"),
-    _size("stage3_prefetch_bucket_size"),
-    _size("stage3_max_reuse_distance"),
+    _bucket_size_setting("reduce_bucket_size"),
+    _bucket_size_setting("allgather_bucket_size"),
+    _bucket_size_setting("stage3_prefetch_bucket_size"),
+    _bucket_size_setting("stage3_max_reuse_distance"),
     KnownSetting("tensor_parallel.autotp_size", "tp", "tp", absent=1),
     KnownSetting("sequence_parallel_size", "cp, by trading heads", "cp", absent=1),
     KnownSetting("data_parallel_size", "follows from others", "replicas", verdict=Verdict.IGNORED),

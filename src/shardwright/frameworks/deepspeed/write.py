@@ -18,8 +18,12 @@ from shardwright.frameworks.export.exporter import (
     Shortfall,
     one_line,
 )
-from shardwright.frameworks.export.nested_settings import Settings, nested_sections, settings_of
-from shardwright.frameworks.export.runtime_option_flags import flags_set
+from shardwright.frameworks.export.nested_settings import (
+    Settings,
+    nested_sections,
+    settings_of_flag,
+)
+from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.unsupported_plan_features import (
     OF_THE_PROGRAM,
@@ -127,15 +131,15 @@ def _expert_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
         yield Shortfall(what="ep beside cp with zero3", hint="zero 2")
     if grid.tp > 1 and grid.offload:
         yield Shortfall(what="ep beside tp with states on the host", hint="offload=0")
-    if grid.tp * grid.cp > 1 and _data_first(grid):
+    if grid.tp * grid.cp > 1 and _has_data_before_experts(grid):
         yield Shortfall(
             what="experts dealt outside replicas beside tp or cp",
             hint="ep inside dp in the order of ranks",
         )
 
 
-def _data_first(grid: Grid) -> bool:
-    """True if the order of ranks puts the copies of an expert side by side.
+def _has_data_before_experts(grid: Grid) -> bool:
+    """True if ranks are numbered along dp before ep: the copies of an expert lie side by side.
 
     The ranks that share a layer's experts then stand apart.
     """
@@ -143,7 +147,7 @@ def _data_first(grid: Grid) -> bool:
 
 
 def configuration(export: PlanToExport) -> Settings:
-    """DeepSpeed's configuration of a plan, as nested settings."""
+    """DeepSpeed's configuration (ds_config) of a plan, as nested settings."""
     grid, batch = export.grid, export.problem.job.global_batch
     half = "fp16" if export.problem.job.compute is Dtype.FP16 else "bf16"
     values = {
@@ -156,18 +160,18 @@ def configuration(export: PlanToExport) -> Settings:
         "is_offloaded": grid.offload > 0,
         "offload_ratio": grid.offload if grid.offload else None,
         "replicas": grid.dp if grid.cp > 1 else None,
-        "order": DATA_FIRST if _data_first(grid) else AXES,
+        "order": DATA_FIRST if _has_data_before_experts(grid) else AXES,
     }
     if grid.ep > 1:
         values |= {"has_ep": True, "preset": PRESETS[export.problem.model.architecture]}
     if grid.recompute is not Recompute.NONE:
         values |= {"partition_activations": False, "cpu_checkpointing": False}
-    values |= dict(_sizes(export))
-    return nested_sections([*written_settings(SETTINGS, values), *_options(export)])
+    values |= dict(_bucket_sizes(export))
+    return nested_sections([*written_settings(SETTINGS, values), *_option_settings(export)])
 
 
-def _sizes(export: PlanToExport) -> Iterator[Pair]:
-    """Gradient dtype and bucket sizes as the plan was priced, by field of the settings table.
+def _bucket_sizes(export: PlanToExport) -> Iterator[Pair]:
+    """Yield gradient dtype and bucket sizes (elements) as priced, by field of the settings table.
 
     Without ZeRO, DeepSpeed accumulates gradients in the parameters' format and accepts no other.
     """
@@ -183,17 +187,17 @@ def _sizes(export: PlanToExport) -> Iterator[Pair]:
         yield "stage3_max_reuse_distance", runtime.reuse_elements
 
 
-def _options(export: PlanToExport) -> Iterator[Pair]:
-    """Settings of the plan's runtime options that DeepSpeed's configuration can express."""
+def _option_settings(export: PlanToExport) -> Iterator[Pair]:
+    """Yield settings of the plan's runtime options that DeepSpeed's configuration can express."""
     # That a compiler fuses kernels is no setting of this version, but a call of the program.
     idle = ("cpu_checkpoints",) if export.grid.recompute is Recompute.NONE else ()
     apart = ("kernels", *idle, *OF_THE_PROGRAM)
-    for flag in flags_set(export, "DeepSpeed", apart=apart):
-        yield from settings_of(flag)
+    for flag in option_flags_of_plan(export, "DeepSpeed", apart=apart):
+        yield from settings_of_flag(flag)
 
 
 def _program_instructions(export: PlanToExport) -> Iterator[str]:
-    """Instructions for the training program, for parts that no setting expresses."""
+    """Yield instructions for the training program, for plan parts that no setting expresses."""
     grid, model = export.grid, export.problem.model
     yield (
         f"builds {model.name}, reads samples of {export.problem.job.sequence_length} tokens, and"

@@ -17,7 +17,7 @@ _HINT: Final = "a configuration file of a framework"
 
 
 def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
-    """Settings of a JSON, YAML or TOML text, by dotted name in lower case.
+    """Settings of a JSON, YAML or TOML text: dotted names, lower case with dashes -> text.
 
     Args:
         suffix: ``.json``, ``.yaml``, ``.yml`` or ``.toml``.
@@ -26,11 +26,11 @@ def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
     Raises:
         DataError: it cannot be read, or holds too much.
     """
-    return _flat(_document(text, suffix, name))
+    return _flattened(_document(text, suffix, name))
 
 
 def settings_of_python(text: str, name: str) -> Arguments:
-    """Settings that a Python file assigns or passes, by dotted name, without running the file.
+    """Settings that a Python file assigns or passes to calls, by dotted name; nothing is run.
 
     ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` give ``model.tp``; ``Parallelism(tp=8)`` gives
     ``parallelism.tp``.
@@ -44,7 +44,7 @@ def settings_of_python(text: str, name: str) -> Arguments:
 
 
 def _document(text: str, suffix: str, name: str) -> Any:
-    """Parse a JSON, YAML or TOML text."""
+    """Parse a JSON, YAML or TOML text, by the file's `suffix`; DataError if it is none."""
     try:
         if suffix == ".toml":
             import tomllib
@@ -63,8 +63,8 @@ def _document(text: str, suffix: str, name: str) -> Any:
         raise DataError(f"{name[:60]}: {str(error)[:200]}", hint=_HINT) from None
 
 
-def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
-    """Flatten a nested document to dotted names in lower case with dashes; None is left out."""
+def _flattened(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
+    """Flatten a nested document to dotted names (lower case, dashes) -> text; None is left out."""
     if depth > MAX_DEPTH:
         raise DataError(
             f"a configuration nested deeper than {MAX_DEPTH}",
@@ -74,7 +74,7 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
         settings: dict[str, str] = {}
         for key, value in document.items():
             name = f"{before}.{key}" if before else str(key)
-            settings |= _flat(value, name.replace("_", "-").lower(), depth + 1)
+            settings |= _flattened(value, name.replace("_", "-").lower(), depth + 1)
             if len(settings) > MAX_SETTINGS:
                 raise DataError(
                     f"a configuration of more than {MAX_SETTINGS:,} settings",
@@ -88,12 +88,12 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
     if document is True:
         return {before: "true"}
     if isinstance(document, list | tuple):
-        return {before: " ".join(_text(item, before) for item in document[:1000])}
-    return {before: _text(document, before)}
+        return {before: " ".join(_setting_text(item, before) for item in document[:1000])}
+    return {before: _setting_text(document, before)}
 
 
-def _text(value: object, name: str) -> str:
-    """Text of a setting's value; DataError if a number is too long."""
+def _setting_text(value: object, name: str) -> str:
+    """Text of a setting's plain value as launch files write it; DataError for a long number."""
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         raise DataError(f"the number of {name[:60]} is too long", hint=_HINT)
     # Of a table or a list inside a list, numbers may still be too long.
@@ -127,7 +127,7 @@ def tree_of(text: str, name: str) -> ast.Module:
 
 
 def _keyword_arguments(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the keyword arguments of all calls, as (dotted name, value)."""
+    """Yield keyword arguments of all calls as (``function.keyword``, text), lower case, dashes."""
     for node in ast.walk(tree):
         called = dotted(node.func) if isinstance(node, ast.Call) else []
         for keyword in node.keywords if isinstance(node, ast.Call) and called else ():
@@ -136,13 +136,13 @@ def _keyword_arguments(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 if isinstance(keyword.value, ast.List | ast.Tuple)
                 else None
             )
-            value = _literal(keyword.value) or listed or _dotted_name(keyword.value)
+            value = _literal_text(keyword.value) or listed or _dotted_name(keyword.value)
             if keyword.arg and value is not None:
                 yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield attributes that are assigned, and entries of dicts whose keys are dotted names."""
+    """Yield (dotted name, text) of assigned attributes, and of dicts with dotted keys."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)
@@ -150,12 +150,12 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
             and isinstance(node.targets[0], ast.Attribute)
         ):
             parts = dotted(node.targets[0])
-            value = _literal(node.value) or _single_text_argument(node.value)
+            value = _literal_text(node.value) or _single_literal_argument(node.value)
             if parts and value is not None:
                 yield ".".join(parts[1:]).replace("_", "-").lower(), value
         if isinstance(node, ast.Dict):
             for key, item in zip(node.keys, node.values, strict=True):
-                value = _literal(item) or _dotted_name(item)
+                value = _literal_text(item) or _dotted_name(item)
                 if (
                     isinstance(key, ast.Constant)
                     and isinstance(key.value, str)
@@ -166,7 +166,7 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def dotted(node: ast.expr) -> list[str]:
-    """Names in an expression ``a.b.c``; empty for other expressions."""
+    """Names in an expression ``a.b.c``, in order; empty for other expressions."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < MAX_DEPTH:
         parts.insert(0, node.attr)
@@ -174,22 +174,22 @@ def dotted(node: ast.expr) -> list[str]:
     return [node.id, *parts] if isinstance(node, ast.Name) else []
 
 
-def _single_text_argument(node: ast.expr) -> str | None:
-    """The single text argument of a call, such as "bf16_mixed" of ``get_config("bf16_mixed")``."""
+def _single_literal_argument(node: ast.expr) -> str | None:
+    """Text of the single literal argument of a call, such as ``get_config("a")``; else None."""
     return (
-        _literal(node.args[0])
+        _literal_text(node.args[0])
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
         else None
     )
 
 
 def named_value(node: ast.expr) -> str | None:
-    """Name of the object or function in an expression, or the single text argument of a call."""
+    """Text of a call's single literal argument, else dotted name of an object or function."""
     if isinstance(node, ast.List | ast.Tuple):
         return (
             " ".join(name for element in node.elts[:100] if (name := named_value(element))) or None
         )
-    return _single_text_argument(node) or (
+    return _single_literal_argument(node) or (
         _dotted_name(node) if isinstance(node, ast.Call | ast.Attribute | ast.Name) else None
     )
 
@@ -204,10 +204,12 @@ def _dotted_name(node: ast.expr) -> str | None:
     return ".".join(dotted(node.func if isinstance(node, ast.Call) else node)) or None
 
 
-def _literal(node: ast.expr) -> str | None:
+def _literal_text(node: ast.expr) -> str | None:
     """Text of a literal expression; None for other expressions and for dicts."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
-    return next(iter(_flat({"x": value}).values()), None) if not isinstance(value, dict) else None
+    return (
+        next(iter(_flattened({"x": value}).values()), None) if not isinstance(value, dict) else None
+    )

@@ -63,12 +63,12 @@ class Manifest:
 
     @property
     def devices(self) -> int:
-        """Devices of all containers that start a command; 0 = not given."""
+        """Total devices of containers that start a command, all replicas; 0 = not given."""
         return sum(container.devices for container in self.containers if container.script)
 
 
 def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) -> Manifest | None:
-    """Parse a file as a Kubernetes manifest; None if the file holds no known workload.
+    """Parse a file as a Kubernetes manifest; None if it is none or of no known workload.
 
     Args:
         suffix: ending of the file's name, which may be other than ``.yaml`` for templates.
@@ -140,7 +140,7 @@ def _items(value: object) -> Iterator[tuple[object, object]]:
 def _containers(
     value: object, replicas: int, environment: Mapping[str, str], depth: int
 ) -> list[Container]:
-    """Collect all containers below a part of an object.
+    """Containers in a part of an object; `replicas` copies multiply with the parts' own.
 
     `replicas` is the number of copies of that part.
     """
@@ -155,19 +155,21 @@ def _containers(
         ]
     if not isinstance(value, Mapping):
         return containers
-    copies = _count(next((value[name] for name in _WORKERS if name in value), 1)) or 1
+    copies = _whole_number_or_0(next((value[name] for name in _WORKERS if name in value), 1)) or 1
     replicas = min(replicas * copies, MAX_DEVICES)
-    node_devices = _count(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
+    node_devices = _whole_number_or_0(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
     for key, part in value.items():
         if key == "containers" and isinstance(part, list):
             containers += [
-                _container(one, replicas, environment)
+                _parse_container(one, replicas, environment)
                 for one in part[:MAX_CONTAINERS]
                 if isinstance(one, Mapping)
             ]
         elif key == "trainer" and isinstance(part, Mapping):
-            nodes = _count(part.get("numNodes", 1)) or 1
-            containers.append(_container(part, min(replicas * nodes, MAX_DEVICES), environment))
+            nodes = _whole_number_or_0(part.get("numNodes", 1)) or 1
+            containers.append(
+                _parse_container(part, min(replicas * nodes, MAX_DEVICES), environment)
+            )
         elif key == "entrypoint" and isinstance(part, str):
             containers.append(Container(script=part, environment=environment))
         elif key not in ("initContainers", "volumes", "metadata", "status", "selector"):
@@ -183,7 +185,7 @@ def _containers(
 
 
 def _with_devices(container: Container, each: int, replicas: int) -> Container:
-    """Container with its device count set to `each` times `replicas`."""
+    """Container whose device count is `each` times `replicas`, within a maximum."""
     return Container(
         script=container.script,
         environment=container.environment,
@@ -191,10 +193,10 @@ def _with_devices(container: Container, each: int, replicas: int) -> Container:
     )
 
 
-def _container(
+def _parse_container(
     value: Mapping[Any, Any], replicas: int, environment: Mapping[str, str]
 ) -> Container:
-    """Parse one container: command, environment variables and device count."""
+    """Parse a container: command as shell text, environment variables, devices x replicas."""
     variables = dict(environment)
     entries = value.get("env")
     for entry in entries if isinstance(entries, list) else ():
@@ -214,24 +216,28 @@ def _container(
         for part in ("limits", "requests"):
             wanted = resources.get(part) if isinstance(resources, Mapping) else None
             counts = [
-                _count(number) for key, number in _items(wanted) if _ACCELERATOR.fullmatch(str(key))
+                _whole_number_or_0(number)
+                for key, number in _items(wanted)
+                if _ACCELERATOR.fullmatch(str(key))
             ]
             devices = devices or sum(counts)
-    each = devices or _count(value.get("numProcPerNode", 0))
+    each = devices or _whole_number_or_0(value.get("numProcPerNode", 0))
     return Container(
-        script=_script(words), environment=variables, devices=min(each * replicas, MAX_DEVICES)
+        script=_command_as_shell_text(words),
+        environment=variables,
+        devices=min(each * replicas, MAX_DEVICES),
     )
 
 
 def _listed(value: object) -> Sequence[object]:
-    """The value as a list; a single text becomes a list of one."""
+    """The value as a list: a text alone becomes a list of one, other values none."""
     if isinstance(value, str):
         return [value]
     return value if isinstance(value, list) else []
 
 
-def _script(words: Sequence[str]) -> str:
-    """Container's command as shell text: the text behind ``bash -c``, or the words themselves."""
+def _command_as_shell_text(words: Sequence[str]) -> str:
+    """Container's command as shell text: the text behind ``bash -c``, or the words, quoted."""
     if words and words[0] in _SHELLS:
         at = next(
             (n for n, word in enumerate(words[1:4], start=1) if re.fullmatch(r"-[a-z]*c", word)), 0
@@ -244,7 +250,7 @@ def _script(words: Sequence[str]) -> str:
     )
 
 
-def _count(value: object) -> int:
-    """Parse a non-negative whole number; 0 for other values."""
+def _whole_number_or_0(value: object) -> int:
+    """Non-negative whole number of a value; 0 for other values."""
     text = str(value).strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 7 else 0

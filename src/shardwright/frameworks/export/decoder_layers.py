@@ -20,7 +20,7 @@ class Decoder:
     layers: tuple[Block, ...]
 
     def operators_named(self, name: str) -> tuple[Operator, ...]:
-        """Operators with a name, one from each distinct block."""
+        """Operators of this name, one from each distinct block of the layers."""
         return tuple(
             o for block in dict.fromkeys(self.layers) for o in block.operators if o.name == name
         )
@@ -30,8 +30,8 @@ class Decoder:
         return next(iter(self.operators_named(name)), None)
 
     @property
-    def core(self) -> AttentionShape:
-        """Shape of the attention core."""
+    def attention_shape(self) -> AttentionShape:
+        """Heads and dims of the decoder's first attention core."""
         core = self.first_operator("core")
         assert core is not None, "layers without attention are refused"
         assert core.attention is not None, "a core has a shape"
@@ -39,14 +39,14 @@ class Decoder:
 
 
 def decoder_of(model: Model) -> Decoder:
-    """The layers of a model, one block a layer."""
+    """Decoder view of a model: the model, and one block for each layer, in order."""
     return Decoder(
         model, tuple(model.blocks[run.block] for run in layer_runs(model) for _ in range(run.count))
     )
 
 
 def unsupported_layer_shortfalls(decoder: Decoder, made: Collection[str]) -> Iterator[Shortfall]:
-    """A shortfall if a model is not a plain chain of layers, or has operators not in `made`.
+    """Yield a shortfall if layers are no plain chain, or have operators that are not in `made`.
 
     Further checks of such a model make no sense.
     """
@@ -69,10 +69,10 @@ def unsupported_layer_shortfalls(decoder: Decoder, made: Collection[str]) -> Ite
 
 
 def unsupported_attention_shortfalls(decoder: Decoder) -> Iterator[Shortfall]:
-    """Shortfalls for attention that differs between layers or has sinks, caps or ALiBi."""
+    """Yield shortfalls for attention that differs by layer or has sinks, caps or ALiBi."""
     if len({o.attention for o in decoder.operators_named("core")}) > 1:
         yield Shortfall(what="layers whose attention differs", hint="one kind of attention")
-    shape = decoder.core
+    shape = decoder.attention_shape
     if shape.sinks or shape.alibi or shape.soft_cap or shape.selected or shape.chunked:
         yield Shortfall(
             what="sinks, soft caps, ALiBi, chunks or selected keys of attention",

@@ -41,7 +41,7 @@ class PlanToExport:
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """Layers of every chunk of the pipeline, in order."""
+        """Number of layers of every chunk of the pipeline (first lane), in order."""
         return tuple(
             sum(item.count for item in stage.items if not item.name)
             for stage in self.plan.lanes[0].stages
@@ -121,7 +121,7 @@ class Exporter:
 
 
 def export_files(exporter: Exporter, export: PlanToExport) -> tuple[ExportFile, ...]:
-    """Files of a plan for a target, with losses allowed; empty if the plan cannot be exported."""
+    """Files of a plan for a target, if each shortfall has a substitute (`instead`); else empty."""
     return (
         ()
         if any(not shortfall.instead for shortfall in exporter.shortfalls(export))

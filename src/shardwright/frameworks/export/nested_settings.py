@@ -28,6 +28,6 @@ def nested_sections(settings: Iterable[Pair]) -> Settings:
     return sections_by_name
 
 
-def settings_of(flag: str) -> tuple[Pair, ...]:
-    """Parse a flag such as ``a.b: true, c: cpu`` to (name, value) pairs."""
+def settings_of_flag(flag: str) -> tuple[Pair, ...]:
+    """Parse a runtime option's flag, ``a.b: true, c: cpu``, to (name, YAML value) pairs."""
     return tuple((name, yaml.safe_load(value)) for name, value in flag_pairs(flag))

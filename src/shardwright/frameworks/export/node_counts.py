@@ -8,8 +8,8 @@ from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
 from shardwright.frameworks.export.rank_placement import nodes_in_use
 
 
-def unlike_nodes(export: PlanToExport) -> Iterator[Shortfall]:
-    """A shortfall if a plan's nodes have different numbers of ranks.
+def unequal_node_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
+    """Yield a shortfall if a plan's nodes have different numbers of ranks.
 
     The target has one number for all nodes.
     """
@@ -21,7 +21,7 @@ def unlike_nodes(export: PlanToExport) -> Iterator[Shortfall]:
         )
 
 
-def nodes_of(export: PlanToExport) -> tuple[int, int]:
-    """Number of nodes that a plan uses, and number of ranks on the first node."""
+def node_and_rank_counts(export: PlanToExport) -> tuple[int, int]:
+    """(number of nodes that a plan uses, number of ranks on its first node)."""
     nodes = tuple(nodes_in_use(export.problem.cluster, export.ranks))
     return len(nodes), nodes[0].ranks

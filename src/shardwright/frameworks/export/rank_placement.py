@@ -71,7 +71,7 @@ class RankPlacement:
 def placement_of(
     export: PlanToExport, *, order: Sequence[str] = (), hosts: Sequence[HostEntry] = ()
 ) -> RankPlacement:
-    """Assign the ranks of a plan to nodes, with the given hosts or placeholder names.
+    """Place ranks on nodes in device order, with host names of `hosts` or placeholder names.
 
     Args:
         order: order of the axes, innermost first, where the target's differs from the plan's.
@@ -94,20 +94,23 @@ def placement_of(
         )
     if order:
         grids = tuple(replace(grid, order=tuple(order)) for grid in grids)
-    return RankPlacement(grids=grids, nodes=nodes, named=bool(hosts), layers=_layers(export))
+    return RankPlacement(
+        grids=grids, nodes=nodes, named=bool(hosts), layers=_layers_by_pipeline_rank(export)
+    )
 
 
 def placement_files(placement: RankPlacement, *, plan: str, cluster: str) -> tuple[ExportFile, ...]:
-    """Rank map as JSON and CSV, and the host file.
+    """Files of a placement: rank map as JSON and CSV, and host file with slots.
 
     Args:
         plan, cluster: names in words.
     """
     return (
         ExportFile(
-            name=RANKS, text=_document(placement, plan=one_line(plan), cluster=one_line(cluster))
+            name=RANKS,
+            text=_rank_map_json(placement, plan=one_line(plan), cluster=one_line(cluster)),
         ),
-        ExportFile(name=TABLE, text=_table(placement)),
+        ExportFile(name=TABLE, text=_rank_map_csv(placement)),
         ExportFile(
             name=HOSTS,
             text="".join(f"{node.name} slots={node.ranks}\n" for node in placement.nodes),
@@ -116,7 +119,7 @@ def placement_files(placement: RankPlacement, *, plan: str, cluster: str) -> tup
 
 
 def rank_rows(placement: RankPlacement) -> Iterator[tuple[int, ...]]:
-    """Rows of the rank map (`COLUMNS`), in the order of ranks."""
+    """Yield rank-map rows in rank order: rank, node, local rank, coordinate on each axis."""
     columns: dict[str, list[int]] = {axis: [] for axis in COORDINATES}
     for stage, grid in enumerate(placement.grids):
         for axis, places in coordinates(grid).items():
@@ -150,7 +153,7 @@ def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[PlacedNode]:
 def _with_host_names(
     nodes: Sequence[PlacedNode], hosts: Sequence[HostEntry], *, most: int
 ) -> tuple[PlacedNode, ...]:
-    """Nodes with the host names from a host file, after checks of number and slots."""
+    """Nodes with host names of a host file; DataError if hosts or their slots do not suffice."""
     if not len(nodes) <= len(hosts) <= most:
         needs = f"{len(nodes)} to {most}" if most > len(nodes) else str(most)
         raise DataError(
@@ -174,8 +177,8 @@ def _with_host_names(
     return tuple(replace(node, name=host.name) for node, host in zip(nodes, hosts, strict=False))
 
 
-def _layers(export: PlanToExport) -> tuple[str, ...]:
-    """Text with the layers of each pipeline rank."""
+def _layers_by_pipeline_rank(export: PlanToExport) -> tuple[str, ...]:
+    """Text of the layer ranges that each pipeline rank holds."""
     stride = export.grid.strides()["pp"]
     chunks: list[list[str]] = [[] for _ in range(export.grid.pp)]
     # Lanes of a pipeline whose stages differ are alike.
@@ -188,7 +191,7 @@ def _layers(export: PlanToExport) -> tuple[str, ...]:
 
 
 def _chunk_text(stage: Stage, first: int) -> tuple[str, int]:
-    """Text with the blocks of a chunk, and the number of the next chunk's first layer."""
+    """(text of a chunk's blocks, layers as ranges from `first`; next chunk's first layer)."""
     words = []
     for item in stage.items:
         if item.name:
@@ -199,8 +202,8 @@ def _chunk_text(stage: Stage, first: int) -> tuple[str, int]:
     return " + ".join(words) or "nothing", first
 
 
-def _table(placement: RankPlacement) -> str:
-    """Rank map as CSV text."""
+def _rank_map_csv(placement: RankPlacement) -> str:
+    """Rank map as CSV text: a row a rank."""
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow((*COLUMNS, "host", "device", "layers"))
@@ -218,8 +221,8 @@ def _table(placement: RankPlacement) -> str:
     return out.getvalue()
 
 
-def _document(placement: RankPlacement, *, plan: str, cluster: str) -> str:
-    """Rank map as JSON text with one row a line."""
+def _rank_map_json(placement: RankPlacement, *, plan: str, cluster: str) -> str:
+    """Rank map as JSON text: a row a rank, one row a line."""
     head = {
         "plan": plan,
         "cluster": cluster,

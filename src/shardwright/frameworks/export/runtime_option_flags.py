@@ -10,8 +10,8 @@ from shardwright.runtime.option_vocabulary import OF_EXPERTS
 from shardwright.strategy.grid.model_size_facts import has_experts
 
 
-def values_set(export: PlanToExport, *frameworks: str) -> dict[str, str]:
-    """Value of each runtime option of a plan; empty if priced for none of `frameworks`.
+def option_values(export: PlanToExport, *frameworks: str) -> dict[str, str]:
+    """Option -> value of a plan's runtime options; empty if priced for none of `frameworks`.
 
     Options of experts are left out for a model without experts.
     """
@@ -26,17 +26,17 @@ def values_set(export: PlanToExport, *frameworks: str) -> dict[str, str]:
     )
 
 
-def flags_set(
+def option_flags_of_plan(
     export: PlanToExport, *frameworks: str, apart: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Launch flag of each runtime option at the plan's value; empty for other frameworks.
+    """Launch flags of a plan's option values; empty if priced for none of `frameworks`.
 
     A flag is as the framework's launch script writes it. Values without a flag are left out.
 
     Args:
         apart: names of options that are left out.
     """
-    values = values_set(export, *frameworks)
+    values = option_values(export, *frameworks)
     offers = (offer for offer in export.problem.runtime.offers if offer.option not in apart)
     return tuple(
         offer.flag for offer in offers if offer.flag and values.get(offer.option) == offer.value
@@ -44,7 +44,7 @@ def flags_set(
 
 
 def flag_pairs(flag: str) -> tuple[tuple[str, str], ...]:
-    """Parse a flag to (name, value) pairs, in any of the forms that frameworks use.
+    """Parse a flag ``--tp 2 --bf16``, ``a.b: true`` or ``a=true`` to (name, value) pairs.
 
     The forms are ``--tp 2 --bf16``, ``a.b: true, c: cpu`` and ``a=true b=x,y``. The value of a
     switch is empty.

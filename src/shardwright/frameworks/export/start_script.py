@@ -27,7 +27,7 @@ def start_script(
     before: Sequence[str] = (),
     runs: Sequence[str],
 ) -> ExportFile:
-    """Shell script that starts a node's ranks and passes its own arguments to the program.
+    """Shell script that runs command `runs` for a node's ranks, with the script's arguments added.
 
     Args:
         name: file name.
@@ -65,7 +65,7 @@ def torchrun(*program: str) -> tuple[str, ...]:
 
 
 def node_variables(*, node: str, master: str, port: str) -> list[str]:
-    """Shell lines that export the node's number, the first node's address and the port.
+    """Shell lines that export node number, master address, port, and torchrun's rendezvous flags.
 
     Each argument is a shell expression.
 

@@ -14,7 +14,7 @@ Name = TypeVar("Name")
 
 
 def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
-    """Target's name of a model; None if no known model has the same blocks.
+    """Target's own name of the known model with the same blocks; None if there is none.
 
     Args:
         names: catalog name -> the target's name.
@@ -24,12 +24,12 @@ def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
 
 
 def hyperparameter_shortfalls(model: Model, names: Collection[str]) -> Iterator[Shortfall]:
-    """A shortfall if a model of a published size has other hyperparameters than that model.
+    """Yield a shortfall if the known model with these blocks has other hyperparameters.
 
     They are rotary positions, score scaling and norms.
     """
     name = _catalog_name(model, names)
-    if name is not None and _catalog(name).settings != model.settings:
+    if name is not None and _catalog_model(name).settings != model.settings:
         yield Shortfall(
             what=f"numbers of {model.name} that sizes do not tell", instead=f"those of {name}"
         )
@@ -37,19 +37,19 @@ def hyperparameter_shortfalls(model: Model, names: Collection[str]) -> Iterator[
 
 def _catalog_name(model: Model, names: Collection[str]) -> str | None:
     """Catalog name of a model with the same blocks, preferably with the same hyperparameters."""
-    matching = [name for name in names if _same_blocks(_catalog(name), model)]
+    matching = [name for name in names if _has_same_blocks(_catalog_model(name), model)]
     return next(
-        (name for name in matching if _catalog(name).settings == model.settings),
+        (name for name in matching if _catalog_model(name).settings == model.settings),
         matching[0] if matching else None,
     )
 
 
 @cache
-def _catalog(name: str) -> Model:
-    """Model of the catalog, built once."""
+def _catalog_model(name: str) -> Model:
+    """Catalog model of a name, built once."""
     return load_model(name)
 
 
-def _same_blocks(published_model: Model, model: Model) -> bool:
-    """True if two models have the same blocks in the same order."""
+def _has_same_blocks(published_model: Model, model: Model) -> bool:
+    """True if two models have equal blocks in the same order."""
     return (published_model.blocks, published_model.runs) == (model.blocks, model.runs)

@@ -41,7 +41,7 @@ def job_shortfalls(export: PlanToExport, *formats: Dtype) -> Iterator[Shortfall]
 
 
 def universal_shortfalls(grid: Grid) -> Iterator[Shortfall]:
-    """Shortfalls that every target has: activations in host memory, and sequence slices."""
+    """Yield shortfalls that every target has: host activations, and sequence slices."""
     if grid.host:
         yield Shortfall(
             what=f"activations of {grid.host} layers a chunk on the host", hint="host=0"
@@ -97,7 +97,7 @@ def frozen_parameter_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def rank_order_shortfalls(grid: Grid, innermost_first: Sequence[str]) -> Iterator[Shortfall]:
-    """A shortfall if the plan numbers ranks in another order of axes than the target.
+    """Yield a shortfall if the plan numbers ranks in another axis order than the target.
 
     Without ep in `innermost_first`, ep is inside or outside dp as in the grid.
     """

@@ -13,14 +13,14 @@ class _Dumper(yaml.SafeDumper):
     """YAML dumper that writes texts of several lines as blocks."""
 
 
-def _block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """YAML scalar of a text, as a block if it has several lines."""
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """YAML scalar node of a text, in block style (``|``) if the text has several lines."""
     return dumper.represent_scalar(
         "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
     )
 
 
-_Dumper.add_representer(str, _block)
+_Dumper.add_representer(str, _text_node)
 
 
 def yaml_text(*documents: Mapping[str, object], comments: Iterable[str]) -> str:

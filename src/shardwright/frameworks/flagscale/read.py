@@ -6,14 +6,9 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.flagscale.settings import SETTINGS
-from shardwright.frameworks.launch.build_launch import variables_that_set
-from shardwright.frameworks.launch.framework_detection import (
-    FileKind,
-    Signature,
-)
-from shardwright.frameworks.megatron.megatron_core_fields import (
-    without_section,
-)
+from shardwright.frameworks.launch.build_launch import option_variables
+from shardwright.frameworks.launch.framework_detection import FileKind, Signature
+from shardwright.frameworks.megatron.megatron_core_fields import without_section
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, dialect_reader
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.runtime.runtime_registry import load_runtime
@@ -27,7 +22,7 @@ _VARIABLES: Final = "experiment.envs."
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of FlagScale's YAML to Megatron-LM's arguments.
+    """Megatron-LM's (argument, value) pairs of a setting of FlagScale's YAML; may be ().
 
     Empty for settings of other sections.
 
@@ -41,7 +36,7 @@ def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | N
         )
     if name.startswith(_VARIABLES):
         variable = name.removeprefix(_VARIABLES).replace("-", "_").upper()
-        return tuple(variables_that_set(load_runtime(USUAL_RUNTIME), {variable: value}).items())
+        return tuple(option_variables(load_runtime(USUAL_RUNTIME), {variable: value}).items())
     if not name.startswith(("system.", "model.", "data.", "train.")):
         return ()
     return ((without_section(name, _FLAGSCALE_SECTIONS), value),)

@@ -53,7 +53,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
         yield from option_shortfalls(export, *FRAMEWORKS, names=(FP8_INPUTS,))
         if export.meshes:
             yield from _mesh_shortfalls(export)
-        elif len(_kinds(export.problem.cluster, range(export.plan.devices))) > 1:
+        elif len(_accelerators_of_devices(export.problem.cluster, range(export.plan.devices))) > 1:
             yield Shortfall(
                 what="devices of several kinds in one stage, or under several chunks a rank",
                 hint="stages of one kind in 1f1b",
@@ -69,7 +69,7 @@ def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
         for name, value in arguments_by_name
         if is_environment_variable(name)
     }
-    train = _train(
+    train = _training_file(
         export,
         {
             name: value
@@ -79,7 +79,8 @@ def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
     )
     return (
         ExportFile(
-            name=CONFIG, text=yaml_text(_config(export, environment), comments=_comments(export))
+            name=CONFIG,
+            text=yaml_text(_runner_configuration(export, environment), comments=_comments(export)),
         ),
         ExportFile(
             name=TRAIN,
@@ -99,7 +100,7 @@ FLAGSCALE: Final = Exporter(
 
 
 def _mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Shortfalls of a plan whose stages have different degrees."""
+    """Yield what FlagScale cannot express where stages differ: cp, dp, ep or sp that do not fit."""
     meshes, first = export.meshes, export.meshes[0].grid
     grids = [mesh.grid for mesh in meshes]
     if any((g.cp, g.ulysses, g.gather) != (first.cp, first.ulysses, first.gather) for g in grids):
@@ -121,12 +122,14 @@ def _mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
             what="sp on some stages alone", hint="sp of all stages that have tp, or of none"
         )
     last = grids[-1]
-    if not _untied(export) and (first.tp != last.tp or (first.dp % last.dp and last.dp % first.dp)):
+    if not _has_untied_embeddings(export) and (
+        first.tp != last.tp or (first.dp % last.dp and last.dp % first.dp)
+    ):
         yield Shortfall(
             what=f"an embedding that is the head, cut by tp {first.tp} and {last.tp}",
             hint="one tp for the first and last stage",
         )
-    if any(len(_kinds_of(export, stage)) > 1 for stage in stages_of(meshes)):
+    if any(len(_accelerators_of_stage(export, stage)) > 1 for stage in stages_of(meshes)):
         yield Shortfall(what="stages over devices of several kinds", hint="a kind for each stage")
         return
     kinds = [kind for kind, _ in _meshes_by_accelerator(export)]
@@ -140,7 +143,7 @@ def _mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def _device_order_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """A shortfall if stages are not on consecutive devices in the order of ranks."""
+    """Yield a shortfall unless stages, and replicas in each, take devices in rank order."""
     at = 0
     for mesh in export.meshes:
         for bases in mesh.bases:
@@ -154,13 +157,13 @@ def _device_order_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
             at += mesh.grid.devices
 
 
-def _untied(export: PlanToExport) -> bool:
+def _has_untied_embeddings(export: PlanToExport) -> bool:
     """True if the model has separate weights for embedding and output head."""
     return any(name == "untie-embeddings-and-output-weights" for name, _ in arguments(export))
 
 
-def _kinds(cluster: Cluster, devices: Collection[int]) -> set[str]:
-    """Accelerators of some of the cluster's devices."""
+def _accelerators_of_devices(cluster: Cluster, devices: Collection[int]) -> set[str]:
+    """Names of the accelerators of some devices of the cluster."""
     accelerators, start = set(), 0
     for group in cluster.groups:
         end = start + group.count * group.kind.num_devices
@@ -170,11 +173,11 @@ def _kinds(cluster: Cluster, devices: Collection[int]) -> set[str]:
     return accelerators
 
 
-def _kinds_of(export: PlanToExport, stage: Mesh) -> set[str]:
-    """Accelerators of a stage's devices, which are consecutive in each replica."""
+def _accelerators_of_stage(export: PlanToExport, stage: Mesh) -> set[str]:
+    """Names of the accelerators at the ends of a stage's device range in each replica."""
     (bases,) = stage.bases
     share = stage.grid.devices // len(bases)
-    return _kinds(
+    return _accelerators_of_devices(
         export.problem.cluster, [device for base in bases for device in (base, base + share - 1)]
     )
 
@@ -183,7 +186,7 @@ def _meshes_by_accelerator(export: PlanToExport) -> list[tuple[str, Mesh]]:
     """(accelerator, mesh) of each run of stages with equal degrees on one kind of device."""
     meshes: list[tuple[str, Mesh]] = []
     for stage in stages_of(export.meshes):
-        kind = min(_kinds_of(export, stage))
+        kind = min(_accelerators_of_stage(export, stage))
         if meshes and (meshes[-1][0], meshes[-1][1].grid) == (kind, stage.grid):
             meshes[-1] = (kind, joined_mesh(meshes[-1][1], stage))
         else:
@@ -191,8 +194,8 @@ def _meshes_by_accelerator(export: PlanToExport) -> list[tuple[str, Mesh]]:
     return meshes
 
 
-def _hetero(export: PlanToExport) -> Settings:
-    """Section `hetero`: tp, cp, ep, dp and number of stages of each mesh."""
+def _hetero_section(export: PlanToExport) -> Settings:
+    """Section `hetero`: meshes as tp, cp, ep, dp, stages; layer split; device types."""
     types, meshes = zip(*_meshes_by_accelerator(export), strict=True)
     section: Settings = {
         "enable_hetero": True,
@@ -206,13 +209,13 @@ def _hetero(export: PlanToExport) -> Settings:
     }
     if any(mesh.grid.ep > 1 for mesh in meshes):
         section["expert_tensor_parallel_size_per_process_mesh"] = [mesh.grid.etp for mesh in meshes]
-    if not _untied(export) and meshes[0].grid.dp != meshes[-1].grid.dp:
+    if not _has_untied_embeddings(export) and meshes[0].grid.dp != meshes[-1].grid.dp:
         section["use_partial_reduce_for_shared_embedding"] = True
     return section
 
 
-def _train(export: PlanToExport, arguments_by_name: dict[str, str]) -> Settings:
-    """Training file: arguments in sections, with the meshes of different stages."""
+def _training_file(export: PlanToExport, arguments_by_name: dict[str, str]) -> Settings:
+    """Settings of the training file: arguments in sections system, model, data; `hetero` meshes."""
     sections: Settings = {"system": {}, "model": {}, "data": {}}
     if export.meshes:
         # Its meshes say the stages.
@@ -224,14 +227,14 @@ def _train(export: PlanToExport, arguments_by_name: dict[str, str]) -> Settings:
             arguments_by_name |= {"sequence-parallel": ""}
     for name, value in arguments_by_name.items():
         system = name not in OF_MODEL and any(word in name for word in SYSTEM)
-        sections["system" if system else "model"][name.replace("-", "_")] = _value(name, value)
+        sections["system" if system else "model"][name.replace("-", "_")] = _yaml_value(name, value)
     if export.meshes:
-        sections["system"] |= {"hetero": _hetero(export), **_recomputed(export)}
+        sections["system"] |= {"hetero": _hetero_section(export), **_recompute_per_stage(export)}
     return sections
 
 
-def _recomputed(export: PlanToExport) -> Settings:
-    """Layers that each stage recomputes, where stages differ.
+def _recompute_per_stage(export: PlanToExport) -> Settings:
+    """Settings of recomputed layers by stage, for all microbatches; empty if stages are alike.
 
     They apply to all microbatches.
     """
@@ -251,17 +254,17 @@ def _recomputed(export: PlanToExport) -> Settings:
     }
 
 
-def _value(name: str, value: str) -> Any:
-    """Convert an argument's text to a YAML value: switches, lists and whole numbers."""
+def _yaml_value(name: str, value: str) -> Any:
+    """Convert a Megatron-LM argument's text to a YAML value: switch, list, whole number or text."""
     if name in LISTS:
-        return [_value("", word) for word in value.split()]
+        return [_yaml_value("", word) for word in value.split()]
     if value in ("", "true", "false"):
         return value != "false"
     return int(value) if value.isdecimal() else value
 
 
-def _config(export: PlanToExport, environment: dict[str, str]) -> Settings:
-    """Configuration of FlagScale's runner: experiment, launcher and environment."""
+def _runner_configuration(export: PlanToExport, environment: dict[str, str]) -> Settings:
+    """Settings of FlagScale's runner file: experiment, launcher and environment."""
     queues = {} if export.grid.zero in SHARDED else {"CUDA_DEVICE_MAX_CONNECTIONS": 1}
     return {
         "defaults": [{"train": "plan"}, "_self_"],

@@ -13,11 +13,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.build_launch import replicas
-from shardwright.frameworks.launch.framework_detection import (
-    CONFIGURATIONS,
-    FileKind,
-    Signature,
-)
+from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
 from shardwright.frameworks.launch.model_size_check import compared_sizes
 from shardwright.frameworks.launch.training_launch import (
     FileSettings,
@@ -178,7 +174,7 @@ SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert GPT-NeoX's settings to a launch."""
+    """Convert GPT-NeoX's settings to a launch, by way of Megatron-DeepSpeed's arguments."""
     settings = file_settings.arguments
     refuse(settings, _REFUSED)
     if "train-micro-batch-size-per-gpu" not in settings and "train-batch-size" not in settings:

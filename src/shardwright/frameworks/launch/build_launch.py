@@ -44,7 +44,7 @@ OF_TRANSFORMERS: Final = (*NO_PIPELINE, ("sp", ("0",)))
 
 
 def replicas(devices: int, **degrees: int) -> int:
-    """Data parallel degree: devices over the product of the other degrees.
+    """Data parallel degree: devices over the product of `degrees`; StrategyError if not whole.
 
     Raises:
         StrategyError: the degrees do not divide the devices.
@@ -64,14 +64,14 @@ def replicas(devices: int, **degrees: int) -> int:
     return devices // product
 
 
-def own_options(runtime: Runtime, arguments: Arguments) -> Options:
-    """Runtime options that a launch sets to other values than the runtime's defaults."""
+def changed_options(runtime: Runtime, arguments: Arguments) -> Options:
+    """Runtime options that a launch sets to other values than the runtime's own."""
     values = dict(options_from_arguments(runtime, arguments))
     return in_vocabulary_order(pair for pair in values.items() if pair not in runtime.own)
 
 
 def idle_options(grid: Grid, model: Model) -> dict[str, str]:
-    """Options without effect in a strategy, each with the reason."""
+    """Option -> reason, of options without effect under a grid and model."""
     conditions = {
         "tp_overlap": (
             grid.tp == 1 or not grid.sp,
@@ -87,7 +87,7 @@ def idle_options(grid: Grid, model: Model) -> dict[str, str]:
 
 
 def effective_options(options: Options, grid: Grid, model: Model) -> Options:
-    """Options that have an effect in a strategy.
+    """Options that have an effect under a grid and model, in their order.
 
     Overlap with an absent collective has none, nor has an expert option of a dense model.
     """
@@ -95,10 +95,10 @@ def effective_options(options: Options, grid: Grid, model: Model) -> Options:
     return tuple((name, value) for name, value in options if name not in idle)
 
 
-def with_idle(
+def with_idle_verdicts(
     settings: Iterable[LaunchSetting], idle: Mapping[str, str]
 ) -> Iterator[LaunchSetting]:
-    """Mark the settings of options without effect as idle, with the reason."""
+    """Give settings that turn on an option in `idle` the verdict IDLE with its reason."""
     for setting in settings:
         option = setting.means.removeprefix("sets ")
         is_idle = (
@@ -111,7 +111,7 @@ def with_idle(
 
 
 def option_notes(runtime: Runtime) -> dict[str, str]:
-    """Setting -> note on the runtime option that it sets, by the flags of option values."""
+    """Setting -> note ``sets OPTION``, from the launch flags of all options' values."""
     return {
         name: f"sets {offer.option}"
         for offer in runtime.offers
@@ -119,8 +119,8 @@ def option_notes(runtime: Runtime) -> dict[str, str]:
     }
 
 
-def variables_that_set(runtime: Runtime, environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that set runtime options, as arguments."""
+def option_variables(runtime: Runtime, environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that set runtime options, as argument name -> value."""
     flags = {
         name
         for offer in runtime.offers
@@ -151,7 +151,7 @@ def launch_of(
     of_model: Iterable[LaunchSetting] = (),
     possible: tuple[tuple[str, tuple[str, ...]], ...] = WHOLE_LAYERS,
 ) -> Launch:
-    """Build a `Launch` from a grid and settings, with the options and verdicts of the settings.
+    """Build a `Launch` from a grid and settings: changed options, and a verdict on each setting.
 
     Args:
         table: table of the framework's settings.
@@ -166,7 +166,7 @@ def launch_of(
         global_batch=global_batch or grid.dp * grid.microbatch,
         seq_len=seq_len or 1,
     )
-    set_options = own_options(base, file_settings.arguments if arguments is None else arguments)
+    set_options = changed_options(base, file_settings.arguments if arguments is None else arguments)
     # Options say whether ZeRO means anything on one device.
     grid = canonical(replace(grid, options=set_options), facts=facts)
     options = effective_options(set_options, grid, model)
@@ -185,7 +185,7 @@ def launch_of(
         global_batch=global_batch,
         precision=precision,
         dropout=False,
-        settings=tuple(with_idle(settings, idle_options(grid, model))),
+        settings=tuple(with_idle_verdicts(settings, idle_options(grid, model))),
         notes=(*file_settings.notes, *notes),
         possible=possible,
     )

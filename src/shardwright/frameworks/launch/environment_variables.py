@@ -53,7 +53,7 @@ _MEGATRON: Final = frozenset({"megatron", "megatron-deepspeed"})
 def slowing_variables(
     environment: Mapping[str, str], *, counted: Mapping[str, str]
 ) -> Iterator[LaunchSetting]:
-    """Environment variables that slow the step and are not in the predicted time.
+    """Yield UNKNOWN verdicts on variables that slow the step in a way that is not counted.
 
     Args:
         environment: variables of the script.
@@ -79,7 +79,7 @@ def slowing_variables(
 
 
 def needed_variables(framework: str, grid: Grid, environment: Mapping[str, str]) -> Iterator[str]:
-    """A note on each environment variable that the framework needs and the script lacks."""
+    """Yield notes on Megatron's CUDA_DEVICE_MAX_CONNECTIONS where it is missing or wrong."""
     if framework in _MEGATRON and grid.zero > 1 and environment.get(_CONNECTIONS) == "1":
         yield f"the script sets {_CONNECTIONS}=1, at which Megatron-FSDP stops"
     if (

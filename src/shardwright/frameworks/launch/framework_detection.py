@@ -132,7 +132,7 @@ class Claim:
 
     @property
     def strength(self) -> tuple[int, int, int]:
-        """Sort key of a claim: programs, then the framework's own settings, then shared ones."""
+        """Sort key of a claim: counts of programs, own settings and launchers, shared settings."""
         return (len(self.programs), len(self.own) + len(self.launchers), len(self.shared))
 
     @property
@@ -157,10 +157,10 @@ class Claimant(Protocol):
 
     @property
     def includes(self) -> frozenset[str]:
-        """Frameworks whose files may be part of a launch, such as DeepSpeed for Accelerate."""
+        """Names of frameworks whose files may be part of a launch (DeepSpeed for Accelerate)."""
 
     def claims(self, document: Document) -> Claim:
-        """Evidence that a file belongs to this framework."""
+        """Evidence in a file for this framework: programs, launchers and settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +172,12 @@ class UnreadFramework:
     includes: frozenset[str] = frozenset()
 
     def claims(self, document: Document) -> Claim:
-        """See `Claimant`."""
+        """Evidence in a file for this framework: programs, launchers and settings."""
         return claim_of(self.signature, document)
 
 
 def claim_of(signature: Signature, document: Document) -> Claim:
-    """Evidence in a file for a framework's signature."""
+    """Evidence (program, launchers, own and shared settings) in a file for a signature."""
     if document.kind not in signature.kinds:
         return NO_CLAIM
     starts = tuple(name[:-1] for name in signature.own if name.endswith("*"))
@@ -200,7 +200,7 @@ def claim_of(signature: Signature, document: Document) -> Claim:
 
 
 def joined_claims(claims: Iterable[Claim]) -> Claim:
-    """Claim with the evidence of several files together."""
+    """Claim with the evidence of several files together, each name once."""
     all_claims = tuple(claims)
     return Claim(
         programs=tuple(
@@ -215,7 +215,7 @@ def joined_claims(claims: Iterable[Claim]) -> Claim:
 
 
 def included_frameworks(name: str, claimants: Mapping[str, Claimant]) -> frozenset[str]:
-    """A framework and all frameworks whose files may be part of its launches."""
+    """Names of a framework and, step by step, of all whose files may be part of its launches."""
     frameworks, new = {name}, {name}
     while new:
         new = {
@@ -226,7 +226,7 @@ def included_frameworks(name: str, claimants: Mapping[str, Claimant]) -> frozens
 
 
 def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claimant]) -> str:
-    """Name of the framework with the strongest claim on the files.
+    """Framework with the strongest claim on files, without those that are part of another's.
 
     Frameworks whose files are part of another claimant's launches do not count.
 

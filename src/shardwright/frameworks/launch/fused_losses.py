@@ -21,8 +21,8 @@ _ALL_OF_LIGER: Final = ("use-liger-kernel", "enable-liger-kernel")
 loss."""
 
 
-def linear_loss(settings: Arguments) -> Arguments:
-    """Runtime argument linear-loss (cut or liger) that a launch's canonical settings choose.
+def linear_loss_argument(settings: Arguments) -> Arguments:
+    """Runtime argument linear-loss of a launch: cut, else liger, else as `settings` has it.
 
     Empty where they choose no fused loss: the loss then reads the logits that the head wrote. Cut
     Cross-Entropy wins over Liger, and both win over linear-loss in `settings` itself.
@@ -35,7 +35,7 @@ def linear_loss(settings: Arguments) -> Arguments:
 
 
 def liger_notes(written: Arguments) -> tuple[str, ...]:
-    """A note that Liger's other kernels are not priced, where a launch turns all of them on."""
+    """Note that Liger's other kernels are not priced, if a launch turns all on; else empty."""
     if not any(_is_on(written, name) for name in _ALL_OF_LIGER):
         return ()
     return (

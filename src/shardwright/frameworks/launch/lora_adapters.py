@@ -68,7 +68,7 @@ class Adapters:
 
 
 def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
-    """LoRA adapters of a launch; none if the rank is empty or 0.
+    """LoRA adapters by the texts of rank and target names; none if the rank is empty or 0.
 
     Args:
         rank: text of the rank in a launch file.
@@ -98,7 +98,7 @@ def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
         for product in products
         if product in _TOGETHER
         and not any(group <= names for group in _TOGETHER[product])
-        and not _is_whole(names, product)
+        and not _has_whole_name(names, product)
     )
     if set(products) == _PARTS.keys():
         return Adapters(train=f"lora:r{size}", notes=notes)
@@ -121,7 +121,7 @@ def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
     return Adapters(train=f"lora:r{size}:{','.join(here)}", notes=notes)
 
 
-def _is_whole(names: set[str], product: str) -> bool:
-    """True if a name stands for the whole of a GEMM that other names stand for in parts."""
+def _has_whole_name(names: set[str], product: str) -> bool:
+    """True if a name in `names` stands for the whole GEMM `product`, not for a part."""
     parts = {name for group in _TOGETHER[product] for name in group}
     return any(_OWN[name] == product and name not in parts for name in names)

@@ -44,7 +44,7 @@ _FAMILIES: Final = ("is-mamba-config", "ssm-cfg", "mamba", "mamba2")
 
 
 def sizes_of(model: Model) -> dict[str, int]:
-    """Sizes of a model by name: width, layers, heads, experts, and feed-forward width if dense."""
+    """Size name -> number of a model: width, layers, heads, experts; dense feed-forward width."""
     facts = grid_facts(model, devices=1, global_batch=1, seq_len=1)
     sizes = {
         "width": model.hidden,
@@ -60,7 +60,7 @@ def sizes_of(model: Model) -> dict[str, int]:
 def compared_sizes(
     arguments: Arguments, names: Mapping[str, str], model: Model, *, section: str = ""
 ) -> Iterator[LaunchSetting]:
-    """Compare the model sizes in a launch's settings with MODEL.
+    """Yield a verdict on each setting that is a model size: equal to MODEL's, or different.
 
     Args:
         names: setting without its section -> name of the size.
@@ -73,14 +73,14 @@ def compared_sizes(
         short = name.removeprefix(section)
         size = names.get(short, "")
         if size in sizes and _is_number(value):
-            yield _verdict_setting(
+            yield _compared_setting(
                 name,
                 value,
                 alike=int(value.replace("_", "")) == sizes[size],
                 has=str(sizes[size]) if sizes[size] else "none",
             )
         elif short.partition(".")[0] in _FAMILIES and value not in ("false", "none"):
-            yield _verdict_setting(
+            yield _compared_setting(
                 name, value, alike=_has_scans(model), has="no state-space layers"
             )
 
@@ -88,7 +88,7 @@ def compared_sizes(
 def compared_name(
     arguments: Arguments, names: tuple[str, ...], known: Mapping[str, object], model: Model
 ) -> Iterator[LaunchSetting]:
-    """Compare the published model that a launch names with MODEL.
+    """Yield verdicts on settings that name a published model: MODEL has its blocks, or not.
 
     Args:
         known: catalog name -> the framework's name: the values of the settings `names`, or the
@@ -108,7 +108,7 @@ def compared_name(
             else str(model_name or "none of the framework's models")
         )
         yield from (
-            _verdict_setting(name, arguments[name], alike=alike, has=means) for name in names
+            _compared_setting(name, arguments[name], alike=alike, has=means) for name in names
         )
         return
     for name in names:
@@ -124,8 +124,8 @@ def _is_number(value: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 15
 
 
-def _verdict_setting(name: str, value: str, *, alike: bool, has: str) -> LaunchSetting:
-    """Setting with the verdict of a comparison with MODEL."""
+def _compared_setting(name: str, value: str, *, alike: bool, has: str) -> LaunchSetting:
+    """Setting with verdict OF_THE_MODEL if `alike`, else DIFFERENT with what MODEL `has`."""
     verdict = Verdict.OF_THE_MODEL if alike else Verdict.DIFFERENT
     return LaunchSetting(
         name=name, value=value, verdict=verdict, means="" if alike else f"MODEL: {has}"

@@ -59,7 +59,7 @@ class Launch:
     possible: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def of(self, *verdicts: Verdict) -> tuple[LaunchSetting, ...]:
-        """Settings with one of these verdicts."""
+        """Settings of the launch whose verdict is one of `verdicts`, in order."""
         return tuple(setting for setting in self.settings if setting.verdict in verdicts)
 
 
@@ -127,14 +127,14 @@ class LaunchReader:
     settings_of: NamesSettings | None = None
 
     def claims(self, document: Document) -> Claim:
-        """The evidence that a file is of this framework."""
+        """Evidence in a file for this reader's framework: programs, launchers and settings."""
         return self.evidence(self.signature, document)
 
 
 def default_notes(
     defaults: Mapping[str, str], source: str, *, files: str = "these files do"
 ) -> tuple[str, ...]:
-    """A note on the settings that keep the framework's defaults; empty if there are none.
+    """Note that lists the framework's defaults of unset settings, and source; empty if none.
 
     Args:
         source: where the defaults are documented.

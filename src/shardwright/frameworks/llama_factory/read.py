@@ -57,7 +57,7 @@ _ATTENTION: Final = ("auto", "fa2", "fa3", "sdpa", "flash_attn")
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite LLaMA-Factory's settings as the Trainer's and return notes."""
+    """Complete LLaMA-Factory's settings in place: dtypes, packing, LoRA rank and targets; notes."""
     normalize_dtypes(settings, devices)
     if is_on(settings, "disable-gradient-checkpointing"):
         settings["gradient-checkpointing"] = "false"
@@ -214,7 +214,7 @@ _CORE_REST: Final = dict.fromkeys(
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of LLaMA-Factory's Megatron-Core back end to Megatron-LM's arguments."""
+    """Megatron-LM's (argument, value) pairs of a LLaMA-Factory setting; may be ()."""
     if name in _CORE_NAMES:
         return ((_CORE_NAMES[name], value),) if _CORE_NAMES[name] else ()
     if name == "mixed-precision":
@@ -225,7 +225,7 @@ def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | 
 
 
 def _completed_arguments(arguments: Arguments) -> Arguments:
-    """Add the arguments that LLaMA-Factory's Megatron-Core adapter fills in.
+    """Add full recompute's method and layers where the adapter fills them in: all layers.
 
     Full recompute is of all layers (ROLL, mcore_adapter/models/model_config.py).
     """

@@ -14,7 +14,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 
 
 def mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a grid that MaxText's mesh cannot express."""
+    """Yield parts of a grid that MaxText's mesh cannot express: etp, ep, order, slices."""
     grid = export.grid
     if grid.ep * grid.etp > 1 and grid.etp != grid.tp:
         yield Shortfall(
@@ -34,16 +34,16 @@ def mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
         yield Shortfall(
             what="experts dealt outside replicas", hint="ep inside dp in the order of ranks"
         )
-    if grid.zero == 3 and _shards(grid) % (grid.cp * grid.ep):
+    if grid.zero == 3 and _sharding_ranks(grid) % (grid.cp * grid.ep):
         yield Shortfall(
-            what=f"{_shards(grid)} shards over cp {grid.cp} and ep {grid.ep}",
+            what=f"{_sharding_ranks(grid)} shards over cp {grid.cp} and ep {grid.ep}",
             hint="a multiple of both",
         )
         return
     axes = _axes_by_slice(export)
     if axes is None:
         yield Shortfall(
-            what=f"axes that end inside no slice of {_slice(export)} devices",
+            what=f"axes that end inside no slice of {_slice_devices(export)} devices",
             hint="degrees that fill slices",
         )
         return
@@ -58,28 +58,28 @@ def mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def degrees(export: PlanToExport) -> dict[str, tuple[int, int]]:
-    """Degree of every mesh axis: (inside a slice, between slices)."""
+    """Mesh axis -> (degree inside a slice, degree between slices), all axes of MaxText."""
     return dict.fromkeys(AXES, (1, 1)) | dict(_axes_by_slice(export) or ())
 
 
-def _shards(grid: Grid) -> int:
-    """Ranks that share one copy of the parameters, those of cp included."""
+def _sharding_ranks(grid: Grid) -> int:
+    """Number of ranks that share one copy of the parameters, those of cp included."""
     return grid.shard or grid.dp * grid.cp
 
 
-def _replicas(grid: Grid) -> dict[str, int] | None:
-    """Degrees of the mesh axes expert, fsdp and data; None if they do not give all replicas.
+def _replica_axes(grid: Grid) -> dict[str, int] | None:
+    """Degrees of axes expert, fsdp and data, innermost first; None if they do not divide dp.
 
     The axes are listed innermost first.
     """
     # Experts' axis and that of contexts shard parameters, too.
-    shards = max(_shards(grid) // (grid.cp * grid.ep), 1) if grid.zero >= 2 else 1
+    shards = max(_sharding_ranks(grid) // (grid.cp * grid.ep), 1) if grid.zero >= 2 else 1
     copies, left = divmod(grid.dp, grid.ep * shards)
     return None if left else {"expert": grid.ep, "fsdp": shards, "data": copies}
 
 
-def _axes(grid: Grid, replicas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """(mesh axis, degree) of a plan's axes, innermost first."""
+def _mesh_axes(grid: Grid, replicas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield (mesh axis, degree) of the grid's axes, innermost first."""
     for axis in grid.order:
         if axis == "tp":
             yield ("tensor_sequence" if grid.sp else "tensor"), grid.tp
@@ -91,21 +91,21 @@ def _axes(grid: Grid, replicas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
             yield from replicas.items()
 
 
-def _slice(export: PlanToExport) -> int:
-    """Number of devices of a slice."""
+def _slice_devices(export: PlanToExport) -> int:
+    """Number of devices of a slice: those of a scale-up island of the first node."""
     return export.problem.cluster.node.island
 
 
 def _axes_by_slice(export: PlanToExport) -> list[tuple[str, tuple[int, int]]] | None:
-    """Mesh axes with their degrees inside and between slices, innermost first.
+    """(mesh axis, (degree inside a slice, between slices)) innermost first; None if not possible.
 
     None where an axis does not end at a slice's boundary, or where the replicas have no such axes.
     """
-    replicas = _replicas(export.grid)
+    replicas = _replica_axes(export.grid)
     if replicas is None:
         return None
-    room, axes = min(_slice(export), export.grid.devices), []
-    for axis, degree in _axes(export.grid, replicas):
+    room, axes = min(_slice_devices(export), export.grid.devices), []
+    for axis, degree in _mesh_axes(export.grid, replicas):
         if room % degree and degree % room:
             return None
         inside = min(degree, room)

@@ -8,11 +8,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.launch.build_launch import launch_of
-from shardwright.frameworks.launch.framework_detection import (
-    FileKind,
-    NamedFile,
-    Signature,
-)
+from shardwright.frameworks.launch.framework_detection import FileKind, NamedFile, Signature
 from shardwright.frameworks.launch.model_size_check import MAXTEXT as SIZES
 from shardwright.frameworks.launch.model_size_check import compared_name, compared_sizes
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
@@ -48,16 +44,16 @@ _SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert MaxText's settings to a launch."""
+    """Convert MaxText's settings to a launch: strategy, batch, and a verdict on each setting."""
     arguments = file_settings.arguments
     refuse(arguments, SETTINGS.refused)
     values = values_of(SETTINGS, arguments)
-    sizes = _degrees(values, devices)
+    sizes = _mesh_degrees(values, devices)
     inner = {axis: ici * dcn for axis, (ici, dcn) in sizes.items()}
     tp, cp, pp = inner["tensor"] * inner["tensor_sequence"], inner["context"], inner["stage"]
     ep = inner["expert"]
     dp = ep * inner["fsdp"] * inner["data"]
-    batch = _samples(values, devices) * values["steps"]
+    batch = _samples_of_all_devices(values, devices) * values["steps"]
     microbatches = values["microbatches"] or pp if pp > 1 else values["steps"]
     sharded = inner["fsdp"] > 1 or cp * ep > 1
     strategy = values["contexts"] or "all_gather"
@@ -84,7 +80,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         recompute=Recompute.FULL if values["policy"] == "full" else Recompute.SELECTIVE,
         offload=values["offload"],
         schedule=SCHEDULES[repeats > 1][0] if pp > 1 else "1f1b",
-        order=_order(sizes),
+        order=_axis_order(sizes),
     )
     return launch_of(
         file_settings,
@@ -100,7 +96,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
             *compared_name(arguments, ("model-name",), MODELS, model),
             *compared_sizes(arguments, SIZES, model),
         ),
-        arguments=_options(arguments),
+        arguments=_option_settings(arguments),
     )
 
 
@@ -114,8 +110,8 @@ MAXTEXT: Final = LaunchReader(
 )
 
 
-def _degrees(values: Mapping[str, Any], devices: int) -> dict[str, tuple[int, int]]:
-    """(degree inside a slice, degree between slices) of every mesh axis.
+def _mesh_degrees(values: Mapping[str, Any], devices: int) -> dict[str, tuple[int, int]]:
+    """Mesh axis -> (degree inside a slice, between slices); -1 takes the remaining devices.
 
     An axis of -1 takes the remaining devices.
 
@@ -140,8 +136,8 @@ def _degrees(values: Mapping[str, Any], devices: int) -> dict[str, tuple[int, in
     return {axis: (sizes[axis, "ici"], sizes[axis, "dcn"]) for axis in AXES}
 
 
-def _samples(values: Mapping[str, Any], devices: int) -> int:
-    """Samples that all devices process at once; a device may have a fraction of a sample."""
+def _samples_of_all_devices(values: Mapping[str, Any], devices: int) -> int:
+    """Samples that all devices process at once: samples a device (may be below 1) x devices."""
     device_samples = values["device_samples"]
     samples = round(device_samples * devices) if abs(device_samples) <= MAX_SAMPLES else 0
     if not 1 <= samples <= MAX_SAMPLES:
@@ -152,8 +148,8 @@ def _samples(values: Mapping[str, Any], devices: int) -> int:
     return samples
 
 
-def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Order of the grid's axes, with dp inside pp or outside, as in MaxText's mesh.
+def _axis_order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
+    """Axis order of the grid, innermost first: tp, cp, ep, then dp and pp as in the mesh.
 
     The axis inside a slice is the inner one; of two others, the inner axis of the mesh.
     """
@@ -165,8 +161,8 @@ def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
     return ("tp", "cp", "ep", *(("pp", "dp") if place["stage"] < place[over] else ("dp", "pp")))
 
 
-def _options(arguments: Arguments) -> Arguments:
-    """Settings that set runtime options; remat policies that are recompute modes are left out."""
+def _option_settings(arguments: Arguments) -> Arguments:
+    """Settings that may set runtime options, without false ones and recompute policies."""
     return {
         name: value
         for name, value in arguments.items()

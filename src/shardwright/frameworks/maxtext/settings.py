@@ -75,8 +75,8 @@ MODELS: Final[Mapping[str, str]] = {
 """Models of our catalog that its configs/models has."""
 
 
-def _samples(name: str, value: str) -> float:
-    """Parse ``per_device_batch_size``, which may be a fraction."""
+def _device_samples(name: str, value: str) -> float:
+    """Parse ``per_device_batch_size``, samples a device, which may be a fraction."""
     text = require_value(name, value)
     try:
         return float(text)
@@ -98,15 +98,15 @@ _STARTS, _MODEL, _AS_PLANNED = (
 )
 
 
-def _fixed(name: str, reason: str) -> KnownSetting:
-    """A setting that is written from the plan and ignored when read."""
+def _written_only_setting(name: str, reason: str) -> KnownSetting:
+    """Setting that the exporter writes from the plan and the reader ignores, for `reason`."""
     return KnownSetting(name, reason, name, TEXT, verdict=Verdict.IGNORED)
 
 
 SETTINGS: Final[SettingTable] = setting_table(
-    _fixed("base_config", _STARTS),
-    _fixed("model_name", _MODEL),
-    _fixed("hardware", _STARTS),
+    _written_only_setting("base_config", _STARTS),
+    _written_only_setting("model_name", _MODEL),
+    _written_only_setting("hardware", _STARTS),
     KnownSetting(
         "dtype",
         _AS_PLANNED,
@@ -114,8 +114,8 @@ SETTINGS: Final[SettingTable] = setting_table(
         choice({"bfloat16": "bf16", "float16": "fp16"}),
         verdict=Verdict.IGNORED,
     ),
-    _fixed("weight_dtype", _AS_PLANNED),
-    _fixed("grad_dtype", _AS_PLANNED),
+    _written_only_setting("weight_dtype", _AS_PLANNED),
+    _written_only_setting("grad_dtype", _AS_PLANNED),
     KnownSetting("quantization", "number format", "quantization", TEXT),
     KnownSetting("opt_type", OF_OPTIMIZER, "optimizer", TEXT),
     KnownSetting("max_target_length", "tokens of a sample", "seq_len", absent=0),
@@ -123,7 +123,7 @@ SETTINGS: Final[SettingTable] = setting_table(
         "per_device_batch_size",
         "samples of a step",
         "device_samples",
-        ValueForm(read=_samples, write=float),
+        ValueForm(read=_device_samples, write=float),
         1.0,
         _ALWAYS,
     ),
@@ -136,7 +136,7 @@ SETTINGS: Final[SettingTable] = setting_table(
         for place in PLACES
     ),
     KnownSetting("context_parallel_strategy", "ring, gather or Ulysses of cp", "contexts", TEXT),
-    _fixed("attention", _MODEL),
+    _written_only_setting("attention", _MODEL),
     KnownSetting(
         "use_tokamax_splash", _MODEL, "use_tokamax_splash", SWITCH, verdict=Verdict.IGNORED
     ),

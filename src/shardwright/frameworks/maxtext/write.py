@@ -19,8 +19,8 @@ from shardwright.frameworks.export.exporter import (
     Shortfall,
     title,
 )
-from shardwright.frameworks.export.nested_settings import nested_sections, settings_of
-from shardwright.frameworks.export.runtime_option_flags import flags_set
+from shardwright.frameworks.export.nested_settings import nested_sections, settings_of_flag
+from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
 from shardwright.frameworks.export.start_script import GPUS, MASTER, NODE, NODES, PORT, start_script
 from shardwright.frameworks.export.target_model_names import (
     hyperparameter_shortfalls,
@@ -74,7 +74,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
     """MaxText's configuration and the start script of a plan."""
-    text = yaml_text(nested_sections(_settings(export)), comments=_comments(export))
+    text = yaml_text(nested_sections(_written_settings(export)), comments=_comments(export))
     return ExportFile(name=FILE, text=text), _script(export)
 
 
@@ -110,7 +110,7 @@ def _pipeline_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def _microbatches(export: PlanToExport) -> int:
-    """Microbatches of a replica in a step."""
+    """Number of microbatches that a replica runs in a step."""
     return export.problem.job.global_batch // (export.grid.dp * export.grid.microbatch)
 
 
@@ -182,17 +182,17 @@ def _on_tpu(export: PlanToExport) -> bool:
     return export.problem.cluster.node.accelerator.vendor == "Google"
 
 
-def _settings(export: PlanToExport) -> Iterator[Pair]:
-    """Settings of a plan, by dotted name."""
-    yield from written_settings(SETTINGS, _values(export))
+def _written_settings(export: PlanToExport) -> Iterator[Pair]:
+    """Yield (dotted name, value) of a plan's settings: table fields, then option flags."""
+    yield from written_settings(SETTINGS, _field_values(export))
     # Its policy "full" beside a selective recompute keeps the products.
     selective = export.grid.recompute is Recompute.SELECTIVE
     apart = ("remat",) if not selective or _remat_policy(export) == "full" else ()
-    for flag in flags_set(export, "MaxText", apart=apart):
-        yield from settings_of(flag)
+    for flag in option_flags_of_plan(export, "MaxText", apart=apart):
+        yield from settings_of_flag(flag)
 
 
-def _values(export: PlanToExport) -> dict[str, Any]:
+def _field_values(export: PlanToExport) -> dict[str, Any]:
     """Value of each field of the settings table, from the plan."""
     grid, job = export.grid, export.problem.job
     steps = 1 if grid.pp > 1 else _microbatches(export)
@@ -230,7 +230,7 @@ def _values(export: PlanToExport) -> dict[str, Any]:
 
 
 def _remat_policy(export: PlanToExport) -> str:
-    """Remat policy that the plan's runtime options choose."""
+    """Value of MaxText's remat_policy by the plan's runtime options; empty if none sets it."""
     runtime = export.problem.runtime
     return {**dict(runtime.own), **dict(runtime.options), **dict(export.grid.options)}.get(
         "remat", "full"

@@ -124,7 +124,7 @@ _DROPPED: Final = MappingProxyType(
 
 
 def current_arguments(name: str, value: str) -> tuple[tuple[str, str], ...]:
-    """Rename an argument of an older release to today's arguments; return others unchanged."""
+    """(name, value) pairs of today's arguments for one argument of an older or today's release."""
     if name == "activations-checkpoint-method":
         return (("recompute-granularity", "full"), ("recompute-method", value))
     if name in ("activations-checkpoint-num-layers", "checkpoint-num-layers"):
@@ -148,7 +148,7 @@ _RENAMED: Final = MappingProxyType(
 
 
 def release_of(arguments: Arguments) -> tuple[str, str, str]:
-    """(release, argument that earlier ones lack, argument that later ones lack) of a launch.
+    """(release of a launch, its newest argument, its argument that was dropped first).
 
     The release has all arguments of the launch.
 
@@ -174,7 +174,7 @@ def release_of(arguments: Arguments) -> tuple[str, str, str]:
 
 
 def runtime_of(arguments: Arguments) -> tuple[str, str]:
-    """Runtime for the release of a launch, and a note where that is not the usual release."""
+    """(runtime for the release of a launch, note if that is not the usual release or empty)."""
     release, first, last = release_of(arguments)
     runtime = _RUNTIMES[release]
     if runtime == _RUNTIMES[USUAL]:

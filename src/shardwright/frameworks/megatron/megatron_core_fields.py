@@ -39,7 +39,7 @@ OF_RECIPES: Final = frozenset(
 
 
 def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
-    """Argument attention-backend of a kernel as Megatron-Core names it.
+    """Megatron-LM's ``attention-backend`` argument for a Megatron-Core backend name.
 
     ``AttnBackend.flash`` and ``flash_3`` are ``flash``.
     """

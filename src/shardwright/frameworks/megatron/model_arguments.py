@@ -45,7 +45,7 @@ def model_shortfalls(model: Model) -> Iterator[Shortfall]:
         yield from unsupported
         return
     yield from unsupported_attention_shortfalls(decoder)
-    shape = decoder.core
+    shape = decoder.attention_shape
     if any(
         o.name == "qk_norm" and len(o.parameters) != 2 for o in decoder.operators_named("qk_norm")
     ) or any(
@@ -88,7 +88,7 @@ def model_flags(model: Model, *, length: int) -> Flags:
     norm = next(
         o for block in decoder.layers for o in block.operators if o.kind is OperatorKind.NORM
     )
-    gated, act = _gated(decoder)
+    gated, act = _gate_and_activation(decoder)
     biased = any(
         o.parameters[len(o.writes) :]
         for name in ("proj", "up", "down")
@@ -97,14 +97,14 @@ def model_flags(model: Model, *, length: int) -> Flags:
     flags: Flags = [
         ("num-layers", str(len(decoder.layers))),
         ("hidden-size", str(model.hidden)),
-        *_attention(decoder),
-        *_feed_forward(decoder),
+        *_attention_arguments(decoder),
+        *_feed_forward_arguments(decoder),
         ("seq-length", str(length)),
         ("max-position-embeddings", str(max(length, model.max_context or 0))),
         ("vocab-size", str(model.vocab)),
         ("normalization", "LayerNorm" if len(norm.parameters) > 1 else "RMSNorm"),
         ("norm-epsilon", f"{settings.eps:g}"),
-        *_positions(decoder),
+        *_position_arguments(decoder),
     ]
     if gated and act == "silu":
         flags.append(("swiglu", ""))
@@ -118,16 +118,19 @@ def model_flags(model: Model, *, length: int) -> Flags:
     return flags
 
 
-def _gated(decoder: Decoder) -> tuple[bool, str]:
-    """Whether the feed-forward is gated, and the name of its activation function."""
+def _gate_and_activation(decoder: Decoder) -> tuple[bool, str]:
+    """(True if the feed-forward is gated, name of its activation function)."""
     act = decoder.first_operator("act") or decoder.first_operator("experts.act")
     assert act is not None
     return act.gated, decoder.model.settings.activation or ("silu" if act.gated else "gelu_tanh")
 
 
-def _attention(decoder: Decoder) -> Flags:
-    """Arguments of the attention layers."""
-    shape, flags = decoder.core, [("num-attention-heads", str(decoder.core.heads))]
+def _attention_arguments(decoder: Decoder) -> Flags:
+    """Megatron-LM's arguments of the attention layers, as (name, value)."""
+    shape, flags = (
+        decoder.attention_shape,
+        [("num-attention-heads", str(decoder.attention_shape.heads))],
+    )
     down = decoder.first_operator("kv_down")
     if down is not None:
         latent, turned = down.writes[0].size, down.writes[1].size
@@ -155,8 +158,8 @@ def _attention(decoder: Decoder) -> Flags:
     return flags
 
 
-def _feed_forward(decoder: Decoder) -> Flags:
-    """Arguments of the dense feed-forward, or of the experts and their router."""
+def _feed_forward_arguments(decoder: Decoder) -> Flags:
+    """Megatron-LM's arguments of the dense feed-forward, or of experts and router."""
     dense, up, route = (
         decoder.first_operator("up"),
         decoder.first_operator("experts.up"),
@@ -184,7 +187,7 @@ def _feed_forward(decoder: Decoder) -> Flags:
         ("moe-grouped-gemm", ""),
     ]
     if not all(sparse):
-        flags.append(("moe-layer-freq", _pattern(sparse)))
+        flags.append(("moe-layer-freq", _expert_layer_pattern(sparse)))
     if not settings.shares_add_up and not corrected:
         flags.append(("moe-router-pre-softmax", ""))
     if settings.share_factor != 1.0:
@@ -203,8 +206,8 @@ def _feed_forward(decoder: Decoder) -> Flags:
     return flags
 
 
-def _pattern(sparse: Sequence[bool]) -> str:
-    """Layers with experts as the Python expression that Megatron expects: ``[0]*3+[1]*58``."""
+def _expert_layer_pattern(sparse: Sequence[bool]) -> str:
+    """Layers with experts as Megatron's Python expression, such as ``[0]*3+[1]*58``."""
     runs: list[list[int]] = []
     for is_sparse in sparse:
         if runs and runs[-1][0] == is_sparse:
@@ -214,8 +217,8 @@ def _pattern(sparse: Sequence[bool]) -> str:
     return "+".join(f"[{kind}]*{count}" for kind, count in runs)
 
 
-def _positions(decoder: Decoder) -> Flags:
-    """Arguments of the position embedding."""
+def _position_arguments(decoder: Decoder) -> Flags:
+    """Megatron-LM's arguments of the position embedding, as (name, value)."""
     settings, model = decoder.model.settings, decoder.model
     tables = [
         p

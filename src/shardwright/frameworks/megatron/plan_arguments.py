@@ -7,7 +7,11 @@ from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
-from shardwright.frameworks.export.runtime_option_flags import flag_pairs, flags_set, values_set
+from shardwright.frameworks.export.runtime_option_flags import (
+    flag_pairs,
+    option_flags_of_plan,
+    option_values,
+)
 from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
     universal_shortfalls,
@@ -82,7 +86,7 @@ def _grid_shortfalls(export: PlanToExport, *, chunks: bool) -> Iterator[Shortfal
 
 
 def rank_mapping(grid: Grid) -> str | None:
-    """Flag for the grid's order of ranks; empty for Megatron's default, None if unsupported."""
+    """Flag for the grid's order of ranks: empty = Megatron's default, None = unsupported order."""
     return next(
         (flag for order, flag in zip(ORDERS, ("", MAPPED), strict=True) if same_ranks(grid, order)),
         None,
@@ -90,7 +94,7 @@ def rank_mapping(grid: Grid) -> str | None:
 
 
 def written_arguments(values: Mapping[str, Any]) -> Flags:
-    """Arguments for values by field, in the order of the settings table."""
+    """(argument, text) for values by field of the settings table, in the table's order."""
     return [
         (name, f"{value:g}" if isinstance(value, float) else str(value))
         for name, value in written_settings(SETTINGS, values)
@@ -98,7 +102,7 @@ def written_arguments(values: Mapping[str, Any]) -> Flags:
 
 
 def grid_flags(export: PlanToExport, *frameworks: str) -> Flags:
-    """Arguments of a plan's strategy; selective recompute modules only for `frameworks`."""
+    """Arguments of a plan's strategy; recompute modules only if priced for `frameworks`."""
     grid, model = export.grid, export.problem.model
     sparse = grid.ep * grid.etp > 1 or any(
         name == "num-experts" for name, _ in model_flags(model, length=1)
@@ -111,16 +115,16 @@ def grid_flags(export: PlanToExport, *frameworks: str) -> Flags:
         "vpp": None,
         "order": ORDERS[rank_mapping(grid) == MAPPED],
         "host": None,
-        **(_contexts(grid) if grid.cp > 1 else {}),
-        **(_stages(export) if grid.pp > 1 else {}),
-        **_states(grid),
-        **_recomputed(grid, values_set(export, *frameworks)),
+        **(_context_exchange_values(grid) if grid.cp > 1 else {}),
+        **(_pipeline_values(export) if grid.pp > 1 else {}),
+        **_sharded_state_values(grid),
+        **_recompute_values(grid, option_values(export, *frameworks)),
     }
     return written_arguments(values)
 
 
-def _contexts(grid: Grid) -> dict[str, str]:
-    """Values of the context parallel exchange: p2p, all-gather, a2a or both."""
+def _context_exchange_values(grid: Grid) -> dict[str, str]:
+    """Value of field `exchange` of cp: p2p, allgather, a2a, or a2a+p2p with sizes."""
     if grid.ulysses == 1:
         return {"exchange": "allgather" if grid.gather else "p2p"}
     if grid.ring == 1:
@@ -128,8 +132,8 @@ def _contexts(grid: Grid) -> dict[str, str]:
     return {"exchange": "a2a+p2p", "exchange_sizes": f"{grid.ulysses} {grid.ring}"}
 
 
-def _stages(export: PlanToExport) -> dict[str, Any]:
-    """Value of vpp where all chunks have equal layers, or the layout of the layers."""
+def _pipeline_values(export: PlanToExport) -> dict[str, Any]:
+    """Value of field `vpp` if all chunks have equal layers, else `layout` of the layers."""
     grid, layers = export.grid, num_layers(export.problem.model)
     chunks = grid.pp * grid.vpp
     if layers % chunks == 0 and export.chunks == (layers // chunks,) * chunks:
@@ -139,8 +143,8 @@ def _stages(export: PlanToExport) -> dict[str, Any]:
     return {"layout": "|".join(stages)}
 
 
-def _states(grid: Grid) -> dict[str, Any]:
-    """Values of ZeRO, hybrid sharding and optimizer offload."""
+def _sharded_state_values(grid: Grid) -> dict[str, Any]:
+    """Values of the fields for ZeRO, hybrid sharding and optimizer offload."""
     replicas = grid.dp * grid.cp
     values: dict[str, Any] = {"is_sharded": grid.zero > 0}
     if grid.zero in SHARDED:
@@ -156,8 +160,8 @@ def _states(grid: Grid) -> dict[str, Any]:
     return values
 
 
-def _recomputed(grid: Grid, options: Mapping[str, str]) -> dict[str, Any]:
-    """Values of recomputation: granularity, method and modules."""
+def _recompute_values(grid: Grid, options: Mapping[str, str]) -> dict[str, Any]:
+    """Values of the fields for recompute granularity, method, layers and modules."""
     modules = [word for word, option in MODULES.items() if options.get(option) == "on"]
     if grid.recompute is Recompute.FULL:
         method = ("block", grid.recompute_layers) if grid.recompute_layers else ("uniform", 1)
@@ -167,8 +171,8 @@ def _recomputed(grid: Grid, options: Mapping[str, str]) -> dict[str, Any]:
     return {"granularity": "selective", "modules": " ".join(modules)} if modules else {}
 
 
-def option_flags(export: PlanToExport, *frameworks: str) -> Flags:
-    """Arguments of a plan's runtime options, without recompute modules, for `frameworks`.
+def option_arguments(export: PlanToExport, *frameworks: str) -> Flags:
+    """Arguments of runtime options, no recompute modules, if priced for `frameworks`.
 
     Each argument is listed once.
     """
@@ -176,7 +180,7 @@ def option_flags(export: PlanToExport, *frameworks: str) -> Flags:
     apart = [] if export.grid.tp > 1 and export.grid.sp else ["tp_overlap"]
     if not export.grid.zero or _overlaps_only_gathers(export, *frameworks):
         apart.append("param_overlap")
-    flags = flags_set(export, *frameworks, apart=(*apart, *MODULES.values()))
+    flags = option_flags_of_plan(export, *frameworks, apart=(*apart, *MODULES.values()))
     arguments_by_name = {
         name.replace("_", "-"): value for flag in flags for name, value in flag_pairs(flag)
     }
@@ -190,7 +194,7 @@ def _overlaps_only_gathers(export: PlanToExport, *frameworks: str) -> bool:
 
     Megatron-LM refuses one without the other.
     """
-    values = values_set(export, *frameworks)
+    values = option_values(export, *frameworks)
     return (
         bool(export.grid.zero)
         and values.get("param_overlap") == "on"
@@ -201,7 +205,7 @@ def _overlaps_only_gathers(export: PlanToExport, *frameworks: str) -> bool:
 def option_shortfalls(
     export: PlanToExport, *frameworks: str, names: Collection[str] = tuple(WITHOUT_ARGUMENT)
 ) -> Iterator[Shortfall]:
-    """A shortfall for each option of a plan that these releases have no argument for.
+    """Yield a shortfall for each option of a plan without an argument in these releases.
 
     Options that Megatron-LM refuses together are included.
     """
@@ -210,14 +214,14 @@ def option_shortfalls(
             what="param_overlap=on with grad_overlap=off",
             instead="parameters are gathered before compute, not beside it",
         )
-    for name, _ in option_flags(export, *frameworks):
+    for name, _ in option_arguments(export, *frameworks):
         if name in names:
             option, instead = WITHOUT_ARGUMENT[name]
             yield Shortfall(what=option, instead=instead)
 
 
 def arguments(export: PlanToExport, *frameworks: str) -> Flags:
-    """All arguments of a plan: model, strategy, number formats and options.
+    """All Megatron-LM arguments of a plan: model, strategy, number formats and options.
 
     Each argument is listed once; options are of `frameworks` only.
     """
@@ -230,10 +234,10 @@ def arguments(export: PlanToExport, *frameworks: str) -> Flags:
         "fp8_format": "hybrid" if job.compute is Dtype.FP8 else None,
     }
     model = model_flags(export.problem.model, length=job.sequence_length)
-    strategy, options = grid_flags(export, *frameworks), option_flags(export, *frameworks)
+    strategy, options = grid_flags(export, *frameworks), option_arguments(export, *frameworks)
     return list(dict([*model, *strategy, *written_arguments(numbers), *options]).items())
 
 
 def is_environment_variable(name: str) -> bool:
-    """True if the name is that of an environment variable and not of an argument."""
+    """True if an option's flag is an environment variable (upper case) and no argument."""
     return name[0].isupper()

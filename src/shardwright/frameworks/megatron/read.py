@@ -100,7 +100,7 @@ class Dialect:
 def read_arguments(
     dialect: Dialect, file_settings: FileSettings, *, model: Model, devices: int, runtime: str
 ) -> Launch:
-    """Convert a framework's settings to a launch, by way of Megatron-LM's arguments."""
+    """Convert settings to a launch by their Megatron-LM names, with a verdict on each setting."""
     words = {
         name: renamed
         for name, value in file_settings.arguments.items()
@@ -130,7 +130,9 @@ def read_arguments(
     base = load_runtime(runtime)
     facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
     grid = canonical(grid, facts=facts)
-    options = _options(base, arguments, mentioned=mentioned if dialect.own_defaults else None)
+    options = _changed_options(
+        base, arguments, mentioned=mentioned if dialect.own_defaults else None
+    )
     grid = replace(grid, options=effective_options(options, grid, model))
     flags = {**option_notes(base), **priced_notes(written, SETTINGS.refused)}
     of_model = _model_verdicts(arguments, written, model, length=length or 1)
@@ -146,7 +148,7 @@ def read_arguments(
         global_batch=batch,
         precision=number_format(arguments) or "fp32",
         dropout=has_dropout(arguments),
-        settings=tuple(_with_idle(settings, words, idle_arguments(written, grid))),
+        settings=tuple(_with_idle_verdicts(settings, words, idle_arguments(written, grid))),
         notes=file_settings.notes,
         refused=tuple(broken) if dialect.refuses else (),
     )
@@ -163,7 +165,7 @@ def dialect_reader(
     settings: SettingTable | None = None,
     own_name: Callable[[str], str] = str,
 ) -> LaunchReader:
-    """Reader of a framework whose settings are Megatron-LM's arguments under other names."""
+    """Reader of a framework whose settings are renamed to Megatron-LM's arguments (`dialect`)."""
     return LaunchReader(
         name=dialect.framework,
         runtime=runtime,
@@ -184,46 +186,52 @@ MEGATRON: Final = dialect_reader(
 
 def _verdicts(
     file_settings: FileSettings,
-    words: Mapping[str, tuple[tuple[str, str], ...]],
-    said: Arguments,
+    arguments_of_setting: Mapping[str, tuple[tuple[str, str], ...]],
+    written_arguments: Arguments,
     flags: Mapping[str, str],
     model: Iterable[LaunchSetting],
 ) -> Iterator[LaunchSetting]:
-    """Verdict on every setting of a launch, from the verdicts on its Megatron-LM arguments."""
+    """Yield each setting with the verdict on the Megatron-LM arguments that it stands for."""
     judge = partial(
         setting_verdicts,
         understood={**flags, **SETTINGS.understood},
         ignored=SETTINGS.ignored,
         unmodelled=SETTINGS.unmodelled,
     )
-    verdicts = {setting.name: setting for setting in judge(said, model=model)}
+    verdicts = {setting.name: setting for setting in judge(written_arguments, model=model)}
     used = set()
     for name, value in file_settings.arguments.items():
-        of = [verdicts[verdict] for verdict, _ in words.get(name, ()) if verdict in verdicts]
+        of = [
+            verdicts[verdict]
+            for verdict, _ in arguments_of_setting.get(name, ())
+            if verdict in verdicts
+        ]
         used |= {setting.name for setting in of}
         if of:
             yield replace(of[0], name=name, value=value)
-        elif words.get(name):
+        elif arguments_of_setting.get(name):
             # An argument that is off has its default, which has a verdict of its own.
-            (verdict,) = judge({words[name][0][0]: value})
+            (verdict,) = judge({arguments_of_setting[name][0][0]: value})
             yield replace(verdict, name=name, value=value)
         else:
             yield LaunchSetting(
                 name=name,
                 value=value,
-                verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN,
+                verdict=Verdict.IGNORED if name in arguments_of_setting else Verdict.UNKNOWN,
             )
     yield from (
-        verdict for name, verdict in verdicts.items() if name not in used and name not in said
+        verdict
+        for name, verdict in verdicts.items()
+        if name not in used and name not in written_arguments
     )
 
 
-def _with_idle(
+def _with_idle_verdicts(
     settings: Iterable[LaunchSetting],
     words: Mapping[str, tuple[tuple[str, str], ...]],
     idle: Mapping[str, str],
 ) -> Iterator[LaunchSetting]:
-    """Mark settings that have no effect in this launch as idle, with the reason."""
+    """Give settings whose Megatron-LM arguments have no effect the verdict IDLE with reason."""
     for setting in settings:
         why = [idle[name] for name, _ in words.get(setting.name, ()) if name in idle]
         off = setting.value.lower() in OFF
@@ -241,7 +249,7 @@ SIZES: Final = frozenset(SIZE_NAMES)
 """Arguments that describe the model; launches without them take the model from elsewhere."""
 
 
-def _options(
+def _changed_options(
     runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None
 ) -> Options:
     """Runtime options that the arguments set to other values than the runtime's own.
@@ -277,7 +285,7 @@ def _options(
 
 
 def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
-    """Grid of Megatron-LM's arguments."""
+    """Grid of Megatron-LM's arguments on a number of devices; dp is the quotient."""
     values = values_of(SETTINGS, arguments)
     tp, pp, cp = values["tp"], values["pp"], values["cp"]
     if min(tp, pp, cp) < 1 or devices % (tp * pp * cp):
@@ -312,7 +320,7 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
     full = granularity == "full"
     strategy = {
         **values,
-        **_contexts(values, cp),
+        **_context_fields(values, cp),
         "ep": values["ep"] if sparse else 1,
         "etp": (tp if values["etp"] is None else values["etp"]) if sparse else 1,
         "dp": dp,
@@ -323,13 +331,13 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
         "recompute_layers": values["method_layers"] if full and values["method"] == "block" else 0,
         "offload": values["offload_share"] if values["is_offloaded"] else 0,
         "schedule": "interleaved-1f1b" if vpp > 1 else "1f1b",
-        "layers": _listed(chunks, pp=pp, vpp=vpp, layers=layers),
+        "layers": _listed_chunks(chunks, pp=pp, vpp=vpp, layers=layers),
     }
     return Grid(**only_of_grid(strategy))
 
 
-def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple[int, ...]:
-    """Layers of every chunk where the launch lists them; empty without a pipeline."""
+def _listed_chunks(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple[int, ...]:
+    """Layers of every chunk if the launch lists them, checked; empty without a pipeline."""
     if not chunks or pp == 1:
         return ()
     if sum(chunks) != layers:
@@ -341,8 +349,8 @@ def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple
     return chunks
 
 
-def _contexts(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
-    """Grid fields ulysses and gather, by the exchange of the first layer."""
+def _context_fields(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
+    """Grid fields `ulysses` and `gather`, by the exchange of the first layer."""
     kind = (values["exchange"] or "p2p").split()[:1]
     parts = (values["exchange_sizes"] or "1").split()
     ulysses = cp if kind == ["a2a"] else 1
@@ -354,7 +362,7 @@ def _contexts(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
 def _model_verdicts(
     arguments: Arguments, written: Arguments, model: Model, *, length: int
 ) -> Iterator[LaunchSetting]:
-    """Compare the launch's model arguments with MODEL; nothing if the launch has none."""
+    """Yield verdicts of the launch's model arguments against MODEL's; none if it has no sizes."""
     if not written.keys() & SIZES:
         return
     if any(not shortfall.instead for shortfall in model_shortfalls(model)):

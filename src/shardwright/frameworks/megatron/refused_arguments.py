@@ -23,7 +23,7 @@ REFUSED_LAYERS = "launch.layers"
 def refused_arguments(
     arguments: Arguments, *, layers: int, older: bool = False
 ) -> Iterator[Violation]:
-    """Rules of Megatron-LM that a launch's arguments break, so that it would not start.
+    """Yield violations of rules at which Megatron-LM itself would refuse to start the launch.
 
     Args:
         arguments: arguments of the launch with defaults.
@@ -31,32 +31,32 @@ def refused_arguments(
         older: the launch is of a release before 3.0.
     """
     if "checkpoint-activations" in arguments and not older:
-        yield _broken(
+        yield _refused_rule(
             "recompute",
             "--checkpoint-activations in a release from 3.0 on",
             "--recompute-granularity full --recompute-method uniform",
         )
-    yield from _layers(arguments, layers)
+    yield from _layer_violations(arguments, layers)
     if "overlap-param-gather" in arguments and not arguments.keys() & {
         "use-distributed-optimizer",
         "use-megatron-fsdp",
         "use-custom-fsdp",
     }:
-        yield _broken(
+        yield _refused_rule(
             "overlap-param-gather",
             "--overlap-param-gather without --use-distributed-optimizer",
             "add --use-distributed-optimizer",
         )
     if "overlap-param-gather" in arguments and "overlap-grad-reduce" not in arguments:
-        yield _broken(
+        yield _refused_rule(
             "overlap-param-gather",
             "--overlap-param-gather without --overlap-grad-reduce",
             "add --overlap-grad-reduce",
         )
     if "bf16" in arguments and "fp16" in arguments:
-        yield _broken("number-format", "--bf16 and --fp16", "one of them")
+        yield _refused_rule("number-format", "--bf16 and --fp16", "one of them")
     if arguments.get("recompute-granularity") == "full" and "recompute-method" not in arguments:
-        yield _broken(
+        yield _refused_rule(
             "recompute",
             "--recompute-granularity full without --recompute-method",
             "add --recompute-method uniform, and how many layers",
@@ -66,22 +66,22 @@ def refused_arguments(
         and "sequence-parallel" not in arguments
         and count(arguments, "tensor-model-parallel-size", 1) > 1
     ):
-        yield _broken(
+        yield _refused_rule(
             "tp-comm-overlap",
             "--tp-comm-overlap without --sequence-parallel",
             "add --sequence-parallel",
         )
 
 
-def _broken(name: str, message: str, hint: str) -> Violation:
-    """Violation of a rule of Megatron-LM, with a message and a hint."""
+def _refused_rule(name: str, message: str, hint: str) -> Violation:
+    """Violation ``launch.NAME`` of a rule of Megatron-LM, with a message and a hint."""
     return Violation(
         rule=f"launch.{name}", message=f"{message}, which Megatron-LM refuses", hint=hint
     )
 
 
-def _layers(arguments: Arguments, layers: int) -> Iterator[Violation]:
-    """Violation if the layers do not divide over the pipeline's stages and chunks.
+def _layer_violations(arguments: Arguments, layers: int) -> Iterator[Violation]:
+    """Yield a violation if the layers do not divide over the pipeline's stages and chunks.
 
     A layout, or layers of the ends, change the number that has to divide.
     """
@@ -115,21 +115,23 @@ def _layers(arguments: Arguments, layers: int) -> Iterator[Violation]:
         else ""
     )
     if stages > 0 and left % stages:
-        yield _broken("layers", f"{left} layers{beside} do not divide by {stages} stages", hint)
+        yield _refused_rule(
+            "layers", f"{left} layers{beside} do not divide by {stages} stages", hint
+        )
     elif stages > 0 and each and (left // stages) % each:
-        yield _broken(
+        yield _refused_rule(
             "layers",
             f"{left // stages} layers a stage do not divide by {each} layers a chunk",
             hint,
         )
     elif stages > 0 and chunks > 1 and (left // stages) % chunks:
-        yield _broken(
+        yield _refused_rule(
             "layers", f"{left // stages} layers a stage do not divide by {chunks} chunks", hint
         )
 
 
 def idle_arguments(arguments: Arguments, grid: Grid) -> dict[str, str]:
-    """Arguments without effect in a launch, each with the reason.
+    """Argument -> reason, of written arguments that have no effect under the grid.
 
     Args:
         arguments: arguments as they were written.

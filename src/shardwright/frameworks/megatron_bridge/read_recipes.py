@@ -134,7 +134,7 @@ SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert a recipe's settings, over those of the recipe that it starts from, to a launch."""
+    """Convert a recipe's settings, added to those of its base recipe, to a launch."""
     settings = {name: value for name, value in file_settings.arguments.items() if name != RECIPE}
     refuse(settings, _REFUSED)
     recipe = file_settings.arguments.get(RECIPE, "")
@@ -142,7 +142,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     dim = base.pop("peft.dim", "")
     settings = {name: value for name, value in settings.items() if name not in _PARTS}
     arguments = {
-        name: _value(value)
+        name: _megatron_text(value)
         for name, value in {**base, **settings}.items()
         if not name.startswith(_REST)
     }
@@ -165,8 +165,8 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     )
 
 
-def _evidence(signature: Signature, document: Document) -> Claim:
-    """Claim a file that starts from one of Megatron-Bridge's recipes."""
+def _claim_recipe(signature: Signature, document: Document) -> Claim:
+    """Claim of a file that starts from one of Megatron-Bridge's recipes; else no claim."""
     function = document.settings.get(RECIPE, "").rpartition(".")[2]
     is_recipe = function.endswith(("_config", *_COMMON)) and document.kind in signature.kinds
     return Claim(own=(RECIPE,)) if is_recipe else NO_CLAIM
@@ -178,7 +178,7 @@ BRIDGE_RECIPE: Final = LaunchReader(
     includes=frozenset({"megatron-bridge", "nemo"}),
     signature=SIGNATURE,
     read=_read,
-    evidence=_evidence,
+    evidence=_claim_recipe,
 )
 _REST: Final = names(
     "tokenizer. validation. scheduler. logger. checkpoint. env-vars peft. dist."
@@ -203,8 +203,8 @@ _PARTS: Final = names("comm-overlap peft model tokenizer dataset ddp optimizer t
 """Sections that a file may replace as a whole."""
 
 
-def _value(value: str) -> str:
-    """A Python value in the form of Megatron-LM's arguments."""
+def _megatron_text(value: str) -> str:
+    """Value of a Python expression as Megatron-LM's arguments write it."""
     return {
         "torch.float32": "fp32",
         "torch.bfloat16": "bf16",
@@ -214,7 +214,7 @@ def _value(value: str) -> str:
 
 
 def _base_settings(recipe: str) -> Iterator[tuple[str, str]]:
-    """Settings of the recipe, or of the common part, from which a file starts.
+    """Yield (name, value) of the recipe, or of the common part, from which a file starts.
 
     Raises:
         DataError: the recipe is unknown.
@@ -240,7 +240,7 @@ def _base_settings(recipe: str) -> Iterator[tuple[str, str]]:
 
 
 def _verdicts(arguments: Arguments, launch: Launch, base: Arguments) -> Iterator[LaunchSetting]:
-    """Verdict on every setting of a file, from the launch of its arguments."""
+    """Yield a verdict on each setting: recipe, adapters, the launch's own verdict, or ignored."""
     inner = {setting.name: setting for setting in launch.settings if setting.name not in base}
     for name, value in arguments.items():
         if name == RECIPE:

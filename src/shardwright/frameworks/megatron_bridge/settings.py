@@ -104,19 +104,19 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
 def fields_of(argument: str, value: str) -> tuple[Field, ...]:
-    """Fields of Megatron-Bridge's configuration that an argument sets, with values as Python."""
+    """(field, Python value) of Megatron-Bridge's configuration that an argument sets."""
     if argument in FIELD_VALUES:
         return FIELD_VALUES[argument]
     if is_environment_variable(argument):
         return ((f"env_vars.{argument.replace('-', '_')}", f'"{value}"'),)
     names = RENAMED_FIELDS.get(argument, (f"model.{argument.replace('-', '_')}",))
-    return tuple((name, _python(argument, value)) for name in names)
+    return tuple((name, _python_value(argument, value)) for name in names)
 
 
-def _python(argument: str, value: str) -> str:
-    """Value of an argument as Python text."""
+def _python_value(argument: str, value: str) -> str:
+    """Value of a Megatron-LM argument as Python source text: list, tuple, dtype, bool, literal."""
     if argument in LISTS:
-        return f"[{', '.join(_literal(word) for word in value.replace(',', ' ').split())}]"
+        return f"[{', '.join(_python_literal(word) for word in value.replace(',', ' ').split())}]"
     if argument == "window-size":
         return f"({value.replace(',', ', ')})"
     if argument.endswith("-dtype"):
@@ -126,10 +126,10 @@ def _python(argument: str, value: str) -> str:
         if value in ("", "true", "True")
         else "False"
         if value == "false"
-        else _literal(value)
+        else _python_literal(value)
     )
 
 
-def _literal(word: str) -> str:
-    """Number, list or name as Python text."""
+def _python_literal(word: str) -> str:
+    """Number or list unchanged, other words in double quotes, as Python source text."""
     return word if _NUMBER.fullmatch(word) or word.startswith("[") else f'"{word}"'

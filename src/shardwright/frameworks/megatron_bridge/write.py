@@ -17,7 +17,7 @@ from shardwright.frameworks.export.exporter import (
     in_quotes,
     title,
 )
-from shardwright.frameworks.export.runtime_option_flags import flag_pairs, values_set
+from shardwright.frameworks.export.runtime_option_flags import flag_pairs, option_values
 from shardwright.frameworks.export.unsupported_plan_features import other_framework_shortfalls
 from shardwright.frameworks.megatron.plan_arguments import (
     ASYNC,
@@ -82,7 +82,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
     """Python module with the plan's settings."""
-    return (ExportFile(name=f"{MODULE}.py", text=_module(export)),)
+    return (ExportFile(name=f"{MODULE}.py", text=_module_text(export)),)
 
 
 MEGATRON_BRIDGE: Final = Exporter(
@@ -94,8 +94,8 @@ MEGATRON_BRIDGE: Final = Exporter(
 )
 
 
-def _settings(export: PlanToExport) -> dict[str, str]:
-    """Fields of the configuration that the plan sets, with values as Python."""
+def _config_fields(export: PlanToExport) -> dict[str, str]:
+    """Field -> Python value, of the configuration fields that the plan sets."""
     grid, runtime = export.grid, export.problem.runtime
     fields = dict(DEFAULT_FIELDS)
     for name, value in arguments(export, FRAMEWORK):
@@ -103,7 +103,7 @@ def _settings(export: PlanToExport) -> dict[str, str]:
     if grid.pp > 1 and grid.vpp > 1:
         fields["model.virtual_pipeline_model_parallel_size"] = str(grid.vpp)
     if runtime.framework == FRAMEWORK:
-        fields |= dict(_switched_off(export))
+        fields |= dict(_fields_switched_off(export))
         # Megatron-Bridge derives fields that are not set by rules of its own.
         options = runtime_with_options(runtime, grid.options)
         fields |= {
@@ -122,9 +122,9 @@ def _settings(export: PlanToExport) -> dict[str, str]:
 _OPPOSITE: Final = {"True": "False", "False": "True"}
 
 
-def _switched_off(export: PlanToExport) -> Iterator[Field]:
-    """Fields of options that are on by default and off in the plan."""
-    runtime, values = export.problem.runtime, values_set(export, FRAMEWORK)
+def _fields_switched_off(export: PlanToExport) -> Iterator[Field]:
+    """Yield (field, Python value) of options that are on by default and off in the plan."""
+    runtime, values = export.problem.runtime, option_values(export, FRAMEWORK)
     for offer in runtime.offers:
         own = (offer.option, offer.value) in runtime.own
         if not own or values.get(offer.option, offer.value) == offer.value:
@@ -145,9 +145,9 @@ def _precision(export: PlanToExport) -> str:
     return "fp16_mixed" if "fp16" in megatron else "bf16_mixed"
 
 
-def _module(export: PlanToExport) -> str:
-    """Text of the Python module."""
-    settings = _settings(export)
+def _module_text(export: PlanToExport) -> str:
+    """Text of the Python module that defines the plan's configuration."""
+    settings = _config_fields(export)
     made = f"Made by Shardwright for Megatron-Bridge {SETTINGS.version}."
     rows: list[Field] = sorted(settings.items(), key=lambda row: row[0].partition(".")[0])
     text = " ".join(settings.values())

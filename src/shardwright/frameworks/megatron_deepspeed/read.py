@@ -57,7 +57,7 @@ _MEGATRON_DEEPSPEED: Final = Signature(
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename an argument or a DeepSpeed setting to Megatron-LM's arguments."""
+    """Megatron-LM's (argument, value) pairs of an argument or DeepSpeed setting; may be ()."""
     if name in ("zero-stage", "zero-optimization.stage"):
         return (("zero-stage", value),)
     if name == "ds-sequence-parallel-size":
@@ -76,7 +76,7 @@ def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | N
 
 
 def with_bf16_optimizer(arguments: Arguments) -> Arguments:
-    """Set ZeRO stage 1 for bf16 without ZeRO, whose optimizer shards its states.
+    """Set ZeRO stage 1 for bf16 without ZeRO, because DeepSpeed's bf16 optimizer shards states.
 
     Source: DeepSpeed, runtime/bf16_optimizer.py.
     """
@@ -86,7 +86,7 @@ def with_bf16_optimizer(arguments: Arguments) -> Arguments:
 
 
 def _claim_with_megatron(signature: Signature, document: Document) -> Claim:
-    """Claim a command that has arguments of both DeepSpeed and Megatron-LM.
+    """Claim of a command with arguments of both DeepSpeed and Megatron-LM; else no claim.
 
     DeepSpeed's arguments alone are those of any program that DeepSpeed starts.
     """

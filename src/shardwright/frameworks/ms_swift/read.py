@@ -13,10 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_detection import (
-    FileKind,
-    Signature,
-)
+from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch import (
     FileSettings,
@@ -59,7 +56,7 @@ _UNPADDED: Final = "batches without padding, of which the command does not say h
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite ms-swift's settings as the Trainer's, fill in defaults, and return notes."""
+    """Complete ms-swift's settings in place: number formats, FSDP 2 and Ulysses; return notes."""
     notes = (
         []
         if "weights" in settings
@@ -220,7 +217,7 @@ _CORE_REST: Final = name_set(
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of ``megatron sft`` to Megatron-LM's arguments."""
+    """Megatron-LM's (argument, value) pairs of a ``megatron sft`` setting; may be ()."""
     if name == "max-length":
         return (("seq-length", value),)
     if name == "virtual-pipeline-model-parallel-size":

@@ -6,15 +6,11 @@ from typing import Final
 
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.launch.build_launch import launch_of, replicas
-from shardwright.frameworks.launch.framework_detection import (
-    FileKind,
-    NamedFile,
-    Signature,
-)
+from shardwright.frameworks.launch.framework_detection import FileKind, NamedFile, Signature
 from shardwright.frameworks.launch.model_size_check import TRANSFORMERS, compared_sizes
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.nanotron.settings import SETTINGS
-from shardwright.frameworks.nanotron.write import own_stages
+from shardwright.frameworks.nanotron.write import stage_layers_by_cost
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
@@ -34,7 +30,7 @@ _SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert nanotron's settings to a launch."""
+    """Convert nanotron's settings to a launch: strategy, batch, and a verdict on each setting."""
     arguments = file_settings.arguments
     refuse(arguments, SETTINGS.refused)
     values = values_of(SETTINGS, arguments)
@@ -44,7 +40,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         **values,
         "dp": dp,
         "schedule": values["schedule"] if pp > 1 else "1f1b",
-        "layers": _stages(model, pp),
+        "layers": _stage_layers(model, pp),
     }
     named = arguments.get("parallelism.dp", str(dp))
     return launch_of(
@@ -83,9 +79,9 @@ NANOTRON: Final = LaunchReader(
 )
 
 
-def _stages(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron divides a model that it supports; empty for other models."""
+def _stage_layers(model: Model, pp: int) -> tuple[int, ...]:
+    """Layers of each stage by nanotron's cost rule; empty without pp or for other models."""
     try:
-        return own_stages(model, pp) if pp > 1 else ()
+        return stage_layers_by_cost(model, pp) if pp > 1 else ()
     except (ShardwrightError, AssertionError):
         return ()

@@ -24,8 +24,8 @@ from shardwright.frameworks.export.exporter import (
     Shortfall,
     title,
 )
-from shardwright.frameworks.export.nested_settings import nested_sections, settings_of
-from shardwright.frameworks.export.runtime_option_flags import flags_set
+from shardwright.frameworks.export.nested_settings import nested_sections, settings_of_flag
+from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
@@ -69,7 +69,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
     """nanotron's YAML and the start script of a plan."""
-    text = yaml_text(nested_sections(_settings(export)), comments=_comments(export))
+    text = yaml_text(nested_sections(_written_settings(export)), comments=_comments(export))
     return ExportFile(name=FILE, text=text), _script(export)
 
 
@@ -97,7 +97,7 @@ def _model_shortfalls(model: Model) -> Iterator[Shortfall]:
         return
     yield from unsupported_attention_shortfalls(decoder)
     yield from unsupported_factor_shortfalls(decoder)
-    shape, settings = decoder.core, model.settings
+    shape, settings = decoder.attention_shape, model.settings
     if shape.window:
         yield Shortfall(what=f"windows of {shape.window} positions", hint="attention over all")
     if shape.head_dim * shape.heads != model.hidden:
@@ -161,8 +161,8 @@ def _grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
 
 
 def _stage_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Shortfalls of a plan's tensor parallelism and stages beside nanotron's own division."""
-    grid, shape = export.grid, decoder_of(export.problem.model).core
+    """Yield shortfalls of tp above key heads, and of stages unlike nanotron's own division."""
+    grid, shape = export.grid, decoder_of(export.problem.model).attention_shape
     if grid.tp > shape.kv_heads:
         yield Shortfall(
             what=f"tp {grid.tp} with {shape.kv_heads} heads of keys",
@@ -170,33 +170,36 @@ def _stage_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
         )
     if grid.pp == 1 or export.table is not None or grid.vpp > 1:
         return
-    own_layers = own_stages(export.problem.model, grid.pp)
+    own_layers = stage_layers_by_cost(export.problem.model, grid.pp)
     if min(own_layers[:-1]) == 0:
         yield Shortfall(
-            what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own_layers)}",
+            what=(
+                f"pp {grid.pp}: it would leave a rank without layers,"
+                f" {_comma_separated(own_layers)}"
+            ),
             hint="a smaller pp",
         )
     elif own_layers != export.chunks:
         yield Shortfall(
-            what=f"stages of {_listed(export.chunks)} layers",
-            instead=f"stages by its own costs, {_listed(own_layers)}",
+            what=f"stages of {_comma_separated(export.chunks)} layers",
+            instead=f"stages by its own costs, {_comma_separated(own_layers)}",
         )
 
 
-def _listed(numbers: tuple[int, ...]) -> str:
+def _comma_separated(numbers: tuple[int, ...]) -> str:
     """Numbers as text, separated by commas."""
     return ", ".join(map(str, numbers))
 
 
-def own_stages(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron's own cost rule divides a model.
+def stage_layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
+    """Layers of each stage as nanotron divides them: equal shares of GEMM elements.
 
     A stage ends with the layer at which the sum of costs exceeds the stage's share. The cost of a
     layer is the number of elements of its GEMM weights, that of the head vocabulary x width, that
     of the embedding 0.
     """
     decoder = decoder_of(model)
-    shape, up = decoder.core, decoder.first_operator("up")
+    shape, up = decoder.attention_shape, decoder.first_operator("up")
     assert up is not None, "models without a feed-forward are refused"
     layer = 4 * shape.heads * shape.head_dim * model.hidden + 3 * up.writes[0].size * model.hidden
     costs = [0, *[layer] * len(decoder.layers), 0, model.vocab * model.hidden, 0]
@@ -209,25 +212,25 @@ def own_stages(model: Model, pp: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _settings(export: PlanToExport) -> Iterator[Pair]:
-    """Settings of a plan, by dotted name."""
-    written = tuple(written_settings(SETTINGS, _values(export)))
+def _written_settings(export: PlanToExport) -> Iterator[Pair]:
+    """Yield (dotted name, value) of a plan's settings in nanotron's YAML."""
+    written = tuple(written_settings(SETTINGS, _field_values(export)))
     yield "general.project", "shardwright"
     yield "general.run", "%date_%jobid"
     yield from in_section(written, "parallelism")
-    for flag in flags_set(export, "nanotron"):
-        yield from ((f"parallelism.{name}", value) for name, value in settings_of(flag))
-    for name, value in _model(export):
+    for flag in option_flags_of_plan(export, "nanotron"):
+        yield from ((f"parallelism.{name}", value) for name, value in settings_of_flag(flag))
+    for name, value in _model_settings(export):
         yield f"model.model_config.{name}", value
     yield "model.init_method.std", 0.02
     yield from in_section(written, "model")
     yield from in_section(written, "tokens")
     yield "tokens.train_steps", None
     yield from in_section(written, "optimizer")
-    yield from _optimizer(export)
+    yield from _optimizer_settings(export)
 
 
-def _values(export: PlanToExport) -> dict[str, Any]:
+def _field_values(export: PlanToExport) -> dict[str, Any]:
     """Value of each field of the settings table, from the plan."""
     grid, job = export.grid, export.problem.job
     return {
@@ -242,15 +245,19 @@ def _values(export: PlanToExport) -> dict[str, Any]:
     }
 
 
-def _model(export: PlanToExport) -> Iterator[Pair]:
-    """Settings of the model configuration."""
+def _model_settings(export: PlanToExport) -> Iterator[Pair]:
+    """Yield (name, value) of nanotron's model configuration, from the plan's model."""
     model = export.problem.model
     decoder, settings, length = (
         decoder_of(model),
         model.settings,
         export.problem.job.sequence_length,
     )
-    shape, up, qkv = decoder.core, decoder.first_operator("up"), decoder.first_operator("qkv")
+    shape, up, qkv = (
+        decoder.attention_shape,
+        decoder.first_operator("up"),
+        decoder.first_operator("qkv"),
+    )
     assert up is not None, "models without a feed-forward are refused"
     assert qkv is not None, "models without plain attention are refused"
     head = model.blocks[model.runs[-1].block]
@@ -271,8 +278,8 @@ def _model(export: PlanToExport) -> Iterator[Pair]:
     yield "vocab_size", model.vocab
 
 
-def _optimizer(export: PlanToExport) -> Iterator[Pair]:
-    """Settings of the optimizer; values that no plan has are null."""
+def _optimizer_settings(export: PlanToExport) -> Iterator[Pair]:
+    """Yield settings of the optimizer; values that no plan has are null."""
     runtime = export.problem.runtime
     yield "optimizer.accumulate_grad_in_fp32", runtime.gradient_dtype is Dtype.FP32
     yield "optimizer.clip_grad", None

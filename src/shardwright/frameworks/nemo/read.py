@@ -64,7 +64,7 @@ _NEMO_REST: Final = name_set(
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of NeMo's YAML or recipes to Megatron-LM's arguments."""
+    """Megatron-LM's (argument, value) pairs of a setting of NeMo's YAML; may be ()."""
     short = without_section(name, _NEMO_SECTIONS)
     if not name.startswith(_NEMO_SECTIONS):
         return ()

@@ -17,10 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.framework_detection import (
-    FileKind,
-    Signature,
-)
+from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.launch.training_launch import (
     FileSettings,
     Launch,
@@ -121,7 +118,7 @@ _ON: Final = ("1", "True", "true")
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename an override of Primus's Megatron back end to Megatron-LM's arguments."""
+    """Megatron-LM's (argument, value) pairs of an override of Primus's Megatron back end."""
     if name in _SWITCHES:
         switch, at = _SWITCHES[name]
         return ((switch, str(value.lower() == at).lower()),)
@@ -147,7 +144,7 @@ SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert Primus's settings to a launch of its back end."""
+    """Convert Primus's settings to a launch by the reader of the back end (default Megatron)."""
     section = next(
         (
             section
@@ -225,14 +222,14 @@ def _is_primus_setting(name: str) -> bool:
 
 
 def _variables(arguments: Arguments, section: str) -> Iterator[re.Match[str]]:
-    """Environment variables with defaults in the training's settings."""
+    """Yield matches of variables with a default, ``${NAME:default}``, in the section's settings."""
     for name, value in arguments.items():
         if name.startswith(section):
             yield from _VARIABLE.finditer(value)
 
 
 def _verdicts(arguments: Arguments, launch: Launch, section: str) -> Iterator[LaunchSetting]:
-    """Verdict on every setting of a file, from the back end's reader."""
+    """Yield a verdict on every setting: Primus's own by its tables, others as the back end's."""
     inner = {setting.name: setting for setting in launch.settings}
     own = {f"{section}overrides.{name}": reason for name, reason in _IGNORED.items()} | dict(
         _IGNORED

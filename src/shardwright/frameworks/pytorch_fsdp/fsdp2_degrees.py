@@ -29,6 +29,6 @@ def sharding_ranks(grid: Grid) -> int:
 
 
 def fsdp2_degrees(grid: Grid) -> tuple[int, int]:
-    """(replicas, ranks of a sharding group without those of cp) of FSDP2's mesh."""
+    """(replicas, ranks of a sharding group without those of cp) of FSDP2's device mesh."""
     shard = max(sharding_ranks(grid) // grid.cp, 1)
     return grid.dp // shard, shard

@@ -25,14 +25,14 @@ def prefixed(start: str, text: str) -> str:
 
 
 def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:
-    """Invert reason -> names separated by spaces into name -> reason."""
+    """Invert reason -> names (separated by spaces) into name -> reason."""
     return MappingProxyType(
         {name: reason for reason, text in reasons.items() for name in names(text)}
     )
 
 
 def entry_of(name: str, table: Mapping[str, Entry]) -> Entry | None:
-    """Entry of a name in a table, or of the first matching key ``prefix*``; None if absent."""
+    """Entry of a name in a table, else of the first key ``prefix*`` that fits; None if absent."""
     if name in table:
         return table[name]
     starts = (key for key in table if key.endswith("*") and name.startswith(key[:-1]))

@@ -78,12 +78,12 @@ class SettingTable:
 
 
 def degree(name: str, axis: str) -> KnownSetting:
-    """Setting of a degree of the grid, which is always written and is 1 where files lack it."""
+    """Setting of a grid axis's degree: always written, and 1 where files lack it."""
     return KnownSetting(name, axis, axis, absent=1, when=WhenWritten.ALWAYS)
 
 
 def of_section(section: str, *rows: KnownSetting) -> tuple[KnownSetting, ...]:
-    """Rows with a common prefix put before their names."""
+    """Rows of a table with `section` put before each setting's name."""
     return tuple(replace(row, name=section + row.name) for row in rows)
 
 
@@ -94,15 +94,15 @@ def setting_table(
     unmodelled: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[str, Refusal] = MappingProxyType({}),
 ) -> SettingTable:
-    """Build a framework's table from its rows and from names without rows.
+    """Setting table from rows, plus names without rows: ignored, unmodelled or refused.
 
     Args:
         ignored: reason why settings have no effect -> their names, separated by spaces.
         unmodelled: effect of settings that is not counted -> their names.
     """
 
-    def of(verdict: Verdict, reasons: Mapping[str, str]) -> Mapping[str, str]:
-        """Name -> reason, of the rows with a verdict and of names without rows."""
+    def reasons_of(verdict: Verdict, reasons: Mapping[str, str]) -> Mapping[str, str]:
+        """Name -> reason, of the rows with a verdict and of the names in `reasons`."""
         reasons_of_rows = {
             row.key: row.means for row in rows if row.verdict is verdict and row.means
         }
@@ -111,15 +111,15 @@ def setting_table(
     return SettingTable(
         version=version,
         rows=rows,
-        understood=of(Verdict.UNDERSTOOD, {}),
-        ignored=of(Verdict.IGNORED, ignored),
-        unmodelled=of(Verdict.UNKNOWN, unmodelled),
+        understood=reasons_of(Verdict.UNDERSTOOD, {}),
+        ignored=reasons_of(Verdict.IGNORED, ignored),
+        unmodelled=reasons_of(Verdict.UNKNOWN, unmodelled),
         refused=refused,
     )
 
 
 def values_of(table: SettingTable, arguments: Arguments) -> dict[str, Any]:
-    """Value of each field of a table from a launch's settings, or the field's default.
+    """Field -> value, read from a launch's settings by the table's forms, or the field's default.
 
     Raises:
         DataError: a value does not have the form of its setting.
@@ -134,7 +134,7 @@ def values_of(table: SettingTable, arguments: Arguments) -> dict[str, Any]:
 
 
 def written_settings(table: SettingTable, values: Mapping[str, Any]) -> Iterator[Pair]:
-    """(name, value) of each setting to write, in the order of the table.
+    """Yield (name, text) of the values to write, in the table's order; None is not written.
 
     A field without a value, or with None, is not written.
     """
@@ -147,7 +147,7 @@ def written_settings(table: SettingTable, values: Mapping[str, Any]) -> Iterator
 
 
 def in_section(settings: Iterable[Pair], section: str) -> Iterator[Pair]:
-    """Settings of one section."""
+    """Yield the settings whose dotted names are in a section."""
     return (pair for pair in settings if pair[0].startswith(f"{section}."))
 
 
@@ -155,17 +155,17 @@ _AXES: Final = tuple(field.name for field in fields(Grid))
 
 
 def grid_values(grid: Grid) -> dict[str, Any]:
-    """Fields of a grid by name."""
+    """Field name -> value of a grid."""
     return {name: getattr(grid, name) for name in _AXES}
 
 
 def only_of_grid(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the values whose fields are fields of `Grid`."""
+    """Values whose names are fields of `Grid`."""
     return {name: values[name] for name in _AXES if values.get(name) is not None}
 
 
 def half_settings(table: SettingTable | None, precision: str) -> tuple[tuple[str, str], ...]:
-    """Setting that makes a framework compute in ``bf16`` or ``fp16``, as (name, value).
+    """(name, value) that turns on ``bf16`` or ``fp16``, alone in a tuple; else empty.
 
     Empty where the table has none.
     """

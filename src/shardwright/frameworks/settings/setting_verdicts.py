@@ -51,7 +51,7 @@ def setting_verdicts(
     ignored: Mapping[str, str],
     unmodelled: Mapping[str, str] | None = None,
 ) -> Iterator[LaunchSetting]:
-    """Verdict on every setting of a launch, in the order of the files.
+    """Yield each setting with its verdict: understood, MODEL's, ignored, unmodelled or unknown.
 
     Args:
         understood: name -> meaning.
@@ -79,12 +79,15 @@ def setting_verdicts(
         else:
             names = (*understood, *of_model, *(name for name in ignored if not name.endswith("*")))
             yield LaunchSetting(
-                name=name, value=value, verdict=Verdict.UNKNOWN, means=_near(name, names)
+                name=name,
+                value=value,
+                verdict=Verdict.UNKNOWN,
+                means=_similar_names_hint(name, names),
             )
     yield from (one for name, one in of_model.items() if name not in arguments)
 
 
-def _near(name: str, names: Iterable[str]) -> str:
+def _similar_names_hint(name: str, names: Iterable[str]) -> str:
     """Hint with known names similar to an unknown one; empty if none is similar."""
     hint = nearest(name, names)
     return hint if hint.startswith("did") else ""

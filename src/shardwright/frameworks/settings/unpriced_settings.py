@@ -16,12 +16,12 @@ Refusal = tuple[str, frozenset[str]]
 
 
 def refused(what: str, *harmless: str) -> Refusal:
-    """Refusal of a setting at all values but off values and `harmless` ones (in lower case)."""
+    """(effect that is not priced, harmless values): off values and `harmless`, lower case."""
     return what, OFF | frozenset(harmless)
 
 
 def refusals(names: Mapping[str, str]) -> dict[str, Refusal]:
-    """Refusals of settings at all values but off values.
+    """Setting -> refusal at all values but off values, from effect -> names of settings.
 
     Args:
         names: effect that is not priced -> names of the settings, separated by spaces.
@@ -67,5 +67,5 @@ def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
 
 
 def priced_notes(arguments: Arguments, table: Mapping[str, Refusal]) -> dict[str, str]:
-    """Note "as it is priced" for each setting in `table`, whose value `refuse` accepted."""
+    """Setting -> note "as it is priced", for accepted settings of the table of refusals."""
     return {name: "as it is priced" for name in arguments if name in table}

@@ -27,7 +27,7 @@ class ValueForm:
 
 
 def require_value(name: str, value: str) -> str:
-    """Check that a value does not depend on a script's variable without a value.
+    """Return a value; DataError if it depends on a script's variable without a value.
 
     Raises:
         DataError: a variable of the script has no value.
@@ -75,7 +75,7 @@ def _percent(name: str, value: str) -> int:
 
 
 def choice(values: Mapping[str, Any], *, otherwise: Any = None) -> ValueForm:
-    """Form of words that stand for values; an unknown word is read as `otherwise`.
+    """Form of words for values: read by `values`, unknown words as `otherwise`; written back.
 
     A word may have a class and a point before it.
 
@@ -93,7 +93,7 @@ def choice(values: Mapping[str, Any], *, otherwise: Any = None) -> ValueForm:
 
 
 def switch(off: Any = False, on: Any = True) -> ValueForm:
-    """Form of a switch that stands for one of two values."""
+    """Form of a switch: ``true`` is read as `on`, other texts as `off`; written as a bool."""
     return ValueForm(
         read=lambda _, text: on if text.strip().lower() == "true" else off,
         write=lambda value: bool(value == on),

@@ -47,7 +47,7 @@ def arithmetic(text: str, variables: Variables) -> int | None:
     if not plain or len(plain) > _MAX_TEXT:
         return None
     try:
-        return _count(ast.parse(plain, mode="eval").body, variables, 0)
+        return _whole_number_of(ast.parse(plain, mode="eval").body, variables, 0)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
@@ -58,14 +58,14 @@ def _divided(dividend: int, divisor: int) -> int:
     return quotient if (dividend < 0) == (divisor < 0) else -quotient
 
 
-def _count(node: ast.expr, variables: Variables, depth: int) -> int:
-    """Whole number of a parsed expression; ValueError for other expressions."""
+def _whole_number_of(node: ast.expr, variables: Variables, depth: int) -> int:
+    """Whole number number_of a parsed arithmetic expression; ValueError for other expressions."""
     if depth > 50:
         raise ValueError(depth)
 
-    def of(part: ast.expr) -> int:
-        """Whole number of a part of the expression."""
-        return _count(part, variables, depth + 1)
+    def number_of(part: ast.expr) -> int:
+        """Whole number number_of a part number_of the expression."""
+        return _whole_number_of(part, variables, depth + 1)
 
     if isinstance(node, ast.Constant) and type(node.value) is int:
         number = node.value
@@ -75,13 +75,15 @@ def _count(node: ast.expr, variables: Variables, depth: int) -> int:
             value if isinstance(value, str) and value.isascii() and len(value) < 20 else "none"
         )
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        number = -of(node.operand)
+        number = -number_of(node.operand)
     elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        number = _OPERATORS[type(node.op)](of(node.left), of(node.right))
+        number = _OPERATORS[type(node.op)](number_of(node.left), number_of(node.right))
     elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
-        number = int(_COMPARED[type(node.ops[0])](of(node.left), of(node.comparators[0])))
+        number = int(
+            _COMPARED[type(node.ops[0])](number_of(node.left), number_of(node.comparators[0]))
+        )
     elif isinstance(node, ast.BoolOp):
-        parts = [of(part) != 0 for part in node.values]
+        parts = [number_of(part) != 0 for part in node.values]
         number = int(all(parts) if isinstance(node.op, ast.And) else any(parts))
     else:
         raise ValueError(type(node))

@@ -30,7 +30,7 @@ _MAX_WORDS: Final = 200
 
 
 def holds(text: str, variables: Variables) -> bool | None:
-    """Evaluate a condition such as ``[ "$TP" -gt 1 ]``; None if it cannot be decided.
+    """Evaluate a condition such as ``[ "$TP" -gt 1 ] && [ "$PP" = 1 ]``; None if undecidable.
 
     Files, commands and variables without a value cannot be decided. ``[[ $A == b && -n $C ]]`` is a
     condition too.
@@ -38,11 +38,11 @@ def holds(text: str, variables: Variables) -> bool | None:
     words = list(words_of(text))
     if len(words) > _MAX_WORDS:
         return None
-    parts, marks = _split(words, ("&&", "||"))
-    result = _command(parts[0], variables)
+    parts, marks = _split_at_marks(words, ("&&", "||"))
+    result = _command_result(parts[0], variables)
     for mark, part in zip(marks, parts[1:], strict=True):
-        part_result = _command(part, variables)
-        result = _both(result, part_result) if mark == "&&" else _either(result, part_result)
+        part_result = _command_result(part, variables)
+        result = _and(result, part_result) if mark == "&&" else _or(result, part_result)
     return result
 
 
@@ -51,8 +51,8 @@ def matches(value: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(value[:500], pattern[:500])
 
 
-def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Split words at marks outside of ``[[ ... ]]`` into parts and the marks between them."""
+def _split_at_marks(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Split words at marks outside ``[[ ... ]]``: (parts, the marks between them)."""
     parts: list[list[str]] = [[]]
     marks: list[str] = []
     depth = 0
@@ -66,8 +66,8 @@ def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], li
     return parts, marks
 
 
-def _both(left: bool | None, right: bool | None) -> bool | None:
-    """Three-valued `and`: None is unknown."""
+def _and(left: bool | None, right: bool | None) -> bool | None:
+    """Three-valued `and` of two results, in which None is unknown."""
     return (
         False
         if left is False or right is False
@@ -77,21 +77,21 @@ def _both(left: bool | None, right: bool | None) -> bool | None:
     )
 
 
-def _either(left: bool | None, right: bool | None) -> bool | None:
-    """Three-valued `or`: None is unknown."""
+def _or(left: bool | None, right: bool | None) -> bool | None:
+    """Three-valued `or` of two results, in which None is unknown."""
     return (
         True if left is True or right is True else None if left is None or right is None else False
     )
 
 
-def _command(words: Sequence[str], variables: Variables) -> bool | None:
-    """Evaluate one command of a condition; None if it cannot be decided."""
+def _command_result(words: Sequence[str], variables: Variables) -> bool | None:
+    """Evaluate one command of a condition as true or false; None if it cannot be decided."""
     if words[:1] == ["!"]:
-        result = _command(words[1:], variables)
+        result = _command_result(words[1:], variables)
         return None if result is None else not result
     if len(words) == 1:
         if words[0].startswith("((") and words[0].endswith("))"):
-            number = arithmetic(_plain(words[0][2:-2], variables), variables)
+            number = arithmetic(_with_variables_expanded(words[0][2:-2], variables), variables)
             return None if number is None else number != 0
         return {"true": True, ":": True, "false": False}.get(words[0])
     if not words or words[0] not in _TESTS:
@@ -99,27 +99,27 @@ def _command(words: Sequence[str], variables: Variables) -> bool | None:
     inside = list(words[1:])
     if _TESTS[words[0]] and inside[-1:] == [_TESTS[words[0]]]:
         inside.pop()
-    return _tested(inside, variables, patterns=words[0] == "[[")
+    return _test_result(inside, variables, patterns=words[0] == "[[")
 
 
-def _plain(text: str, variables: Variables) -> str:
-    """Text with its variables expanded."""
+def _with_variables_expanded(text: str, variables: Variables) -> str:
+    """Text with its variables expanded, words joined by single spaces."""
     return " ".join(one_word(word, variables) for word in words_of(text))
 
 
-def _tested(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
-    """Evaluate the test inside the brackets; None if a part of it cannot be decided."""
+def _test_result(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
+    """Evaluate the test between brackets; None if a part that decides is unknown."""
     result: bool | None = False
-    for alternative in _split_at(words, _OR):
+    for alternative in _split_after_first_word(words, _OR):
         conjunction: bool | None = True
-        for part in _split_at(alternative, _AND):
-            conjunction = _both(conjunction, _atom(part, variables, patterns=patterns))
-        result = _either(result, conjunction)
+        for part in _split_after_first_word(alternative, _AND):
+            conjunction = _and(conjunction, _comparison_result(part, variables, patterns=patterns))
+        result = _or(result, conjunction)
     return result
 
 
-def _split_at(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
-    """Split words at marks, but not before the first word."""
+def _split_after_first_word(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
+    """Split words at marks, where a mark as the first word is an ordinary word."""
     parts: list[list[str]] = [[]]
     for number, word in enumerate(words):
         # A mark where a value stands, as in `-a = -a`, is one all the same: no script has that.
@@ -130,10 +130,12 @@ def _split_at(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
     return parts
 
 
-def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
+def _comparison_result(
+    words: Sequence[str], variables: Variables, *, patterns: bool
+) -> bool | None:
     """Evaluate one comparison or test of a value; None if it cannot be decided."""
     if words[:1] == ["!"]:
-        result = _atom(words[1:], variables, patterns=patterns)
+        result = _comparison_result(words[1:], variables, patterns=patterns)
         return None if result is None else not result
     if len(words) == 2 and words[0] == "-v":
         return bool(value_of(variables, words[1]))

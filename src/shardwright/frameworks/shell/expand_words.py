@@ -72,11 +72,11 @@ def expanded(
     """
     words: list[str] = []
     open_word, is_open = "", False
-    for piece, quote in _pieces(word):
+    for piece, quote in _quoted_pieces(word):
         if quote == "'":
             open_word, is_open = open_word + piece, True
             continue
-        values = list(_values(piece, variables, depth))
+        values = list(_parts_with_values(piece, variables, depth))
         if len(values) == 1 and isinstance(values[0], tuple) and split:
             # "${ARRAY[@]}" is as many words as it has members.
             members = (
@@ -109,7 +109,7 @@ def expanded(
 
 
 def _require_length(texts: Sequence[str]) -> None:
-    """Check that texts together have at most `MAX_VALUE` characters."""
+    """Raise DataError if texts together have more than `MAX_VALUE` characters."""
     if sum(map(len, texts)) > MAX_VALUE:
         raise DataError(
             f"a word of the script holds more than {MAX_VALUE:,} characters",
@@ -118,14 +118,14 @@ def _require_length(texts: Sequence[str]) -> None:
 
 
 def one_word(word: str, variables: Variables) -> str:
-    """Expand the variables in a word, as one text with its spaces (assignments, conditions)."""
+    """Expand the variables in a word into one text, spaces kept, as in assignments."""
     return " ".join(expanded(word, variables, split=False))
 
 
 def _split_open_word(
     text: str, open_word: str, is_open: bool, words: list[str]
 ) -> tuple[str, bool]:
-    """Split an unquoted text at spaces: append complete words to `words`.
+    """Append complete words to `words`; return (the word still open, True if there is one).
 
     The result is the word that is still open, and whether there is one.
     """
@@ -144,8 +144,8 @@ def _split_open_word(
     return open_word, is_open
 
 
-def _pieces(word: str) -> Iterator[tuple[str, str]]:
-    """(text, quotation mark around it) of each piece of a word, in order.
+def _quoted_pieces(word: str) -> Iterator[tuple[str, str]]:
+    """Yield (text, quotation mark around the text or empty) of each piece of a word, in order.
 
     An escaped letter counts as quoted by single quotation marks.
 
@@ -177,8 +177,8 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
         yield current, quote
 
 
-def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
-    """Parts of a text: literal parts, and values of variables and of arithmetic.
+def _parts_with_values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
+    """Yield the literal parts of a text and the values of its variables and arithmetic.
 
     An array is one part.
     """
@@ -200,7 +200,7 @@ def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
 
 
 def _dollar_expansion(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
-    """End and value of the expansion that starts at a ``$``.
+    """(index behind, value) of the expansion that starts at the ``$`` at index `n`.
 
     An end equal to the start means that there is no expansion.
     """
@@ -251,7 +251,7 @@ def _arithmetic_text(inside: str, original: str, variables: Variables, depth: in
         return original
     plain = "".join(
         value if isinstance(value, str) else " ".join(value)
-        for value in _values(inside, variables, depth + 1)
+        for value in _parts_with_values(inside, variables, depth + 1)
     )
     number = arithmetic(plain, variables)
     return original if number is None else str(number)

@@ -67,14 +67,14 @@ class ScriptState:
 
 
 def tell(state: ScriptState, line: int, text: str, why: str, body: Sequence[Node] = ()) -> None:
-    """Note a statement that is not followed, with the variables that it would set."""
+    """Note a statement that is not followed, why, and the variables that its body sets."""
     names = sorted(set(assigned_names(body)))
     sets = f"; it sets {', '.join(names)[:100]}" if names else ""
     state.left_out.append(f"line {line}: {' '.join(text.split())[:60]}: {why}{sets}")
 
 
 def assigned_names(nodes: Sequence[Node]) -> list[str]:
-    """Names of the variables that nodes assign."""
+    """Names of the variables that nodes assign, also inside their blocks."""
     names: list[str] = []
     for node in nodes:
         if isinstance(node, Simple):

@@ -34,7 +34,7 @@ ExpandWord = Callable[[str], str]
 
 
 def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value | None:
-    """Value of a parameter expansion, given the text between the braces; None = not known.
+    """Value of the parameter expansion ``${body}``; None = not known.
 
     ``:=`` assigns the value to the variable. An unset variable is empty where the script asks
     whether it is set.
@@ -52,7 +52,7 @@ def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value |
             if isinstance(target, str) and not rest and index is None
             else None
         )
-    value = _indexed(name, index, variables, filled)
+    value = _value_at_index(name, index, variables, filled)
     if mark == "#":
         return _length(value, index) if not rest else None
     instead = _INSTEAD.fullmatch(rest) if rest else None
@@ -61,13 +61,13 @@ def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value |
     if value is None:
         # A name in braces is the same as without; what is cut from it is not known either.
         return unknown_name(variables, name) if not rest and index is None else None
-    return value if not rest else _changed(value, rest, variables, filled)
+    return value if not rest else _substring_or_replaced(value, rest, variables, filled)
 
 
-def _indexed(
+def _value_at_index(
     name: str, index: str | None, variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Value of a variable, or items of an array."""
+    """Value of a variable, or with `index` of its array's item (``@``: all); None = not known."""
     if index is None:
         return scalar_of(variables, name)
     if index in ("@", "*"):
@@ -101,8 +101,6 @@ def _with_default(
     """Expansion with ``-``, ``=``, ``+`` or ``?``: default, assignment, alternative or error.
 
     With a colon, an empty value counts as unset.
-
-    With a colon, an empty value counts as unset.
     """
     colon, mark, word = match.groups()
     is_set = value is not None and not (colon and not value)
@@ -118,10 +116,12 @@ def _with_default(
     return default
 
 
-def _changed(value: Value, rest: str, variables: Variables, filled: ExpandWord) -> Value | None:
-    """Substring of a value, or the value with a pattern cut or replaced; None if unknown."""
+def _substring_or_replaced(
+    value: Value, rest: str, variables: Variables, filled: ExpandWord
+) -> Value | None:
+    """Value after ``:begin:length``, ``#``, ``%``, ``/`` or case marks; None if unknown."""
     if isinstance(value, tuple):
-        made = [_changed(item, rest, variables, filled) for item in value[:1000]]
+        made = [_substring_or_replaced(item, rest, variables, filled) for item in value[:1000]]
         texts = tuple(text for text in made if isinstance(text, str))
         return texts if len(texts) == len(made) else None
     if len(value) > _MAX_MATCHED:
@@ -140,7 +140,7 @@ def _changed(value: Value, rest: str, variables: Variables, filled: ExpandWord) 
         return value[begin:end]
     cut = _CUT.fullmatch(rest)
     if cut is not None:
-        return _cut(value, cut[1], filled(cut[2]))
+        return _without_pattern(value, cut[1], filled(cut[2]))
     replaced = _REPLACED.fullmatch(rest)
     if replaced is not None and not set("*?[") & set(replaced[2]):
         return value.replace(
@@ -149,7 +149,7 @@ def _changed(value: Value, rest: str, variables: Variables, filled: ExpandWord) 
     return None
 
 
-def _cut(value: str, mark: str, pattern: str) -> str:
+def _without_pattern(value: str, mark: str, pattern: str) -> str:
     """Value without the prefix (``#``) or suffix (``%``) that a pattern matches.
 
     A single mark cuts the shortest match, a double mark the longest.

@@ -86,16 +86,16 @@ class _Reader:
 
     def peek(self) -> str:
         """First word of the next statement."""
-        return _head(self.rest[-1].text) if self.rest else ""
+        return _first_word(self.rest[-1].text) if self.rest else ""
 
-    def next(self) -> Statement:
-        """Take the next statement."""
+    def take_statement(self) -> Statement:
+        """Take and return the next statement."""
         return self.rest.pop()
 
     def take_word(self) -> Statement:
-        """Take the first word of the next statement; the rest stays as the next statement."""
+        """Return the next statement, taking only its first word; the rest stays as a statement."""
         statement = self.rest.pop()
-        word = _head(statement.text)
+        word = _first_word(statement.text)
         behind = statement.text[len(word) :].lstrip()
         if behind:
             self.rest.append(
@@ -118,22 +118,22 @@ def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
     reader = _Reader(rest=list(reversed(statements)))
     nodes = _block(reader, frozenset(), 0)
     if reader.rest:
-        statement = reader.next()
+        statement = reader.take_statement()
         raise DataError(
-            f"line {statement.line} of the script: `{_head(statement.text)}` belongs to no `if`,"
-            " loop or case",
+            f"line {statement.line} of the script: `{_first_word(statement.text)}` belongs to no"
+            " `if`, loop or case",
             hint="the whole script",
         )
     return nodes
 
 
-def _head(text: str) -> str:
+def _first_word(text: str) -> str:
     """First word of a text."""
     return text.split(None, 1)[0] if text.split(None, 1) else ""
 
 
 def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...]:
-    """Parse nodes up to one of the words that end the block, which is not taken."""
+    """Parse nodes up to a word in `ends` or another word that ends blocks, which is not taken."""
     if depth > MAX_NESTED:
         raise DataError(
             f"a script nested deeper than {MAX_NESTED}",
@@ -146,70 +146,70 @@ def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...
             break
         if ";;" in ends and reader.rest[-1].joint == ";;":
             break
-        nodes.append(_node(reader, depth))
+        nodes.append(_parse_node(reader, depth))
     return tuple(nodes)
 
 
-def _node(reader: _Reader, depth: int) -> Node:
-    """Parse the next node."""
+def _parse_node(reader: _Reader, depth: int) -> Node:
+    """Parse the next node: a command, condition, loop, case, function or group."""
     statement = reader.rest[-1]
     head = reader.peek()
     function = _FUNCTION.fullmatch(statement.text)
     if head == "if":
-        return _if(reader, depth)
+        return _parse_if(reader, depth)
     if head in ("while", "until"):
-        return _while(reader, depth)
+        return _parse_while(reader, depth)
     if head in ("for", "select"):
-        return _for(reader, depth)
+        return _parse_for(reader, depth)
     if head == "case":
-        return _case(reader, depth)
+        return _parse_case(reader, depth)
     if function is not None:
-        return _function(reader, function, depth)
+        return _parse_function(reader, function, depth)
     if head == "{":
         reader.take_word()
         body = _block(reader, frozenset({"}"}), depth + 1)
-        _close(reader, "}", statement.line, "{")
+        _take_end_word(reader, "}", statement.line, "{")
         return Group(body=body, line=statement.line, joint=statement.joint)
-    return Simple(statement=reader.next())
+    return Simple(statement=reader.take_statement())
 
 
-def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
-    """Take the word that ends a node, and drop the rest of its statement."""
+def _take_end_word(reader: _Reader, word: str, line: int, opened: str) -> None:
+    """Take the statement that starts with a node's end word; DataError if another comes."""
     if reader.peek() != word:
         raise DataError(
             f"line {line}: `{opened}` of the script does not end", hint="the whole script"
         )
-    reader.next()
+    reader.take_statement()
 
 
-def _if(reader: _Reader, depth: int) -> If:
-    """Parse an `if` with its parts."""
-    statement = reader.next()
+def _parse_if(reader: _Reader, depth: int) -> If:
+    """Parse an `if` with its `elif` and `else` parts."""
+    statement = reader.take_statement()
     parts: list[tuple[str | None, tuple[Node, ...]]] = []
     condition: str | None = statement.text[len("if") :].strip()
     while True:
         condition = (
-            _through(reader, condition, "then", statement.line, "if")
+            _take_condition(reader, condition, "then", statement.line, "if")
             if condition is not None
             else None
         )
         parts.append((condition, _block(reader, frozenset({"elif", "else", "fi"}), depth + 1)))
         head = reader.peek()
         if head == "elif" and condition is not None:
-            condition = reader.next().text[len("elif") :].strip()
+            condition = reader.take_statement().text[len("elif") :].strip()
         elif head == "else" and condition is not None:
             reader.take_word()
             condition = None
         else:
             break
-    _close(reader, "fi", statement.line, "if")
+    _take_end_word(reader, "fi", statement.line, "if")
     return If(parts=tuple(parts), line=statement.line, joint=statement.joint)
 
 
-def _through(reader: _Reader, condition: str, word: str, line: int, opened: str) -> str:
-    """Read a condition up to the word behind it; of several commands the last decides."""
+def _take_condition(reader: _Reader, condition: str, word: str, line: int, opened: str) -> str:
+    """Take a condition's commands up to and with `word`; return the last, which decides."""
     while reader.rest and reader.peek() != word:
-        condition = reader.next().text
+        condition = reader.take_statement().text
     if not reader.rest:
         raise DataError(
             f"line {line}: an `{opened}` of the script does not end", hint="the whole script"
@@ -218,24 +218,26 @@ def _through(reader: _Reader, condition: str, word: str, line: int, opened: str)
     return condition
 
 
-def _while(reader: _Reader, depth: int) -> Loop:
+def _parse_while(reader: _Reader, depth: int) -> Loop:
     """Parse a `while` or `until` loop."""
-    statement = reader.next()
-    head = _head(statement.text)
-    condition = _through(reader, statement.text[len(head) :].strip(), "do", statement.line, head)
+    statement = reader.take_statement()
+    head = _first_word(statement.text)
+    condition = _take_condition(
+        reader, statement.text[len(head) :].strip(), "do", statement.line, head
+    )
     body = _block(reader, frozenset({"done"}), depth + 1)
-    _close(reader, "done", statement.line, head)
+    _take_end_word(reader, "done", statement.line, head)
     return Loop(name="", text=condition, body=body, line=statement.line, until=head == "until")
 
 
-def _for(reader: _Reader, depth: int) -> Loop:
+def _parse_for(reader: _Reader, depth: int) -> Loop:
     """Parse a `for` or `select` loop."""
-    statement = reader.next()
+    statement = reader.take_statement()
     head, _, rest = statement.text.partition(" ")
     name, _, words = rest.strip().partition(" ")
-    _through(reader, "", "do", statement.line, head)
+    _take_condition(reader, "", "do", statement.line, head)
     body = _block(reader, frozenset({"done"}), depth + 1)
-    _close(reader, "done", statement.line, head)
+    _take_end_word(reader, "done", statement.line, head)
     words = words.strip()
     return Loop(
         name=name,
@@ -245,9 +247,9 @@ def _for(reader: _Reader, depth: int) -> Loop:
     )
 
 
-def _case(reader: _Reader, depth: int) -> Case:
-    """Parse a `case` with its parts."""
-    statement = reader.next()
+def _parse_case(reader: _Reader, depth: int) -> Case:
+    """Parse a `case` with its patterns and bodies."""
+    statement = reader.take_statement()
     words = list(words_of(statement.text))
     if len(words) < 3 or words[2] != "in":
         raise DataError(
@@ -262,7 +264,7 @@ def _case(reader: _Reader, depth: int) -> Case:
         body = _block(reader, frozenset({"esac", ";;"}), depth + 1)
         if patterns:
             parts.append((patterns, body))
-    _close(reader, "esac", statement.line, "case")
+    _take_end_word(reader, "esac", statement.line, "case")
     return Case(word=words[1], parts=tuple(parts), line=statement.line)
 
 
@@ -270,7 +272,7 @@ def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
     """Read the patterns of a case up to ``)``; the text behind it is the next statement."""
     patterns: list[str] = []
     while reader.rest:
-        statement = reader.next()
+        statement = reader.take_statement()
         text, closed, behind = statement.text.partition(")")
         if text.strip():
             patterns += [pattern.strip() for pattern in text.strip().removeprefix("(").split("|")]
@@ -295,9 +297,9 @@ def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
     raise DataError(f"line {line}: `case` of the script does not end", hint="the whole script")
 
 
-def _function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
-    """Parse a function definition."""
-    statement = reader.next()
+def _parse_function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
+    """Parse a function definition with its body."""
+    statement = reader.take_statement()
     name, behind = match[1] or match[3], (match[2] if match[1] else match[4]) or ""
     if behind.strip():
         reader.rest.append(Statement(text=behind.strip(), line=statement.line, here=statement.here))
@@ -308,5 +310,5 @@ def _function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
         )
     reader.take_word()
     body = _block(reader, frozenset({"}"}), depth + 1)
-    _close(reader, "}", statement.line, name[:40])
+    _take_end_word(reader, "}", statement.line, name[:40])
     return Function(name=name, body=body, line=statement.line)

@@ -13,8 +13,18 @@ from shardwright.frameworks.shell.conditions import holds
 from shardwright.frameworks.shell.expand_words import expanded, one_word, words_of
 from shardwright.frameworks.shell.interpreter_state import ASSIGNED, ScriptState, tell
 from shardwright.frameworks.shell.parse_control_flow import structure_of
-from shardwright.frameworks.shell.split_statements import Statement, statements_of, without_here
-from shardwright.frameworks.shell.variables import Variables, assign, called_with, shift, value_of
+from shardwright.frameworks.shell.split_statements import (
+    Statement,
+    statements_of,
+    without_here_document_mark,
+)
+from shardwright.frameworks.shell.variables import (
+    Variables,
+    assign,
+    positionals_of_call,
+    shift,
+    value_of,
+)
 
 MAX_STATEMENTS: Final = 20_000
 _MAX_CALLS: Final = 8
@@ -41,7 +51,7 @@ def run_text(state: ScriptState, text: str) -> None:
 
 
 def run_command(state: ScriptState, statement: Statement) -> None:
-    """Run one statement: an assignment, a command, or a test whose result decides the next."""
+    """Run a statement: assignment, subshell, builtin, command, or test (its result is kept)."""
     counted = _COUNTED.fullmatch(statement.text)
     if counted is not None:
         _run_arithmetic(state, counted[1], counted[2], counted[3])
@@ -51,7 +61,7 @@ def run_command(state: ScriptState, statement: Statement) -> None:
         and statement.text.endswith(")")
         and not statement.text.startswith("((")
     ):
-        _in_subshell(state, statement.text[1:-1])
+        _run_in_subshell(state, statement.text[1:-1])
         return
     words = list(words_of(statement.text))
     head = words[0] if words else ""
@@ -69,17 +79,17 @@ def run_command(state: ScriptState, statement: Statement) -> None:
     if is_exported or (words and all(assigned)):
         for match in assigned:
             if match is not None:
-                _assign(state.variables, match)
+                _run_assignment(state.variables, match)
         return
     while words and (prefix := ASSIGNED.fullmatch(words[0])) and not prefix[2]:
         state.prefixed[prefix[1]] = one_word(prefix[4], state.variables)
         words.pop(0)
-    if not _is_builtin(state, statement, words):
-        _command(state, statement, words)
+    if not _run_builtin(state, statement, words):
+        _record_command(state, statement, words)
 
 
-def _is_builtin(state: ScriptState, statement: Statement, words: list[str]) -> bool:
-    """Run a shell builtin; False if the command is none."""
+def _run_builtin(state: ScriptState, statement: Statement, words: list[str]) -> bool:
+    """Run a shell builtin (export, shift, set, ...); False if the command is none."""
     head = words[0] if words else ""
     if head == ":":
         for word in words[1:]:
@@ -99,7 +109,7 @@ def _is_builtin(state: ScriptState, statement: Statement, words: list[str]) -> b
                 for word in words[words.index("--") + 1 :]
                 for piece in expanded(word, state.variables)
             ]
-            state.variables.positional = called_with(tuple(words_after))
+            state.variables.positional = positionals_of_call(tuple(words_after))
     elif head == "unset":
         for word in words[1:]:
             state.variables.values.pop(word, None)
@@ -115,7 +125,7 @@ def _is_builtin(state: ScriptState, statement: Statement, words: list[str]) -> b
 
 
 def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None:
-    """Run ``((NAME += EXPRESSION))``."""
+    """Run an arithmetic statement ``((NAME += EXPRESSION))``: set the variable."""
     before = value_of(state.variables, name)
     text = "1" if mark in ("++", "--") else one_word(text, state.variables)
     expression = (
@@ -130,10 +140,12 @@ def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None
         assign(state.variables, name, str(number))
 
 
-def _command(state: ScriptState, statement: Statement, words: list[str]) -> None:
-    """Run an external command: record its words, and files that it writes."""
+def _record_command(state: ScriptState, statement: Statement, words: list[str]) -> None:
+    """Record an external command's words (with variables expanded) and files that it writes."""
     expanded_words = [
-        piece for word in words for piece in expanded(without_here(word), state.variables)
+        piece
+        for word in words
+        for piece in expanded(without_here_document_mark(word), state.variables)
     ]
     head = PurePosixPath(expanded_words[0]).name if expanded_words else ""
     target = (
@@ -166,7 +178,7 @@ def _command(state: ScriptState, statement: Statement, words: list[str]) -> None
             state.piped = body
         return
     if head in ("echo", "printf") and target is not None:
-        _echo(state, expanded_words, target)
+        _record_echoed_file(state, expanded_words, target)
         return
     if target is not None and head:
         state.written[target[2]] = head
@@ -194,8 +206,8 @@ def _command(state: ScriptState, statement: Statement, words: list[str]) -> None
         state.commands.append(tuple(expanded_words))
 
 
-def _echo(state: ScriptState, words: Sequence[str], target: re.Match[str]) -> None:
-    """Record the file that `echo` or `printf` writes."""
+def _record_echoed_file(state: ScriptState, words: Sequence[str], target: re.Match[str]) -> None:
+    """Record the file that `echo` or `printf` writes by redirection."""
     end = next((n for n, word in enumerate(words) if word.startswith((">", "1>"))), len(words))
     text = " ".join(word for word in words[1:end] if word not in ("-e", "-n", "-E")) + "\n"
     state.files[target[2]] = (state.files.get(target[2], "") if target[1] == ">>" else "") + text
@@ -212,7 +224,7 @@ def _run_called_script(state: ScriptState, statement: Statement, command: Sequen
         )
         return True
     if command[0] in state.functions:
-        _call(
+        _run_with_positionals(
             state,
             tuple(command[1:]),
             lambda: state.run(state, state.functions[command[0]].body),
@@ -220,7 +232,7 @@ def _run_called_script(state: ScriptState, statement: Statement, command: Sequen
         )
         return True
     if command[0] == "eval":
-        _call(state, None, lambda: run_text(state, " ".join(command[1:])), ends="")
+        _run_with_positionals(state, None, lambda: run_text(state, " ".join(command[1:])), ends="")
         return True
     script = next((n for n, word in enumerate(command) if n and not word.startswith("-")), 0)
     if not script or "-c" in command[1:script] or "-lc" in command[1:script]:
@@ -232,19 +244,19 @@ def _run_called_script(state: ScriptState, statement: Statement, command: Sequen
         return command[0] in ("source", ".")
     words = tuple(command[script + 1 :])
     if command[0] in ("source", "."):
-        _call(state, words or None, lambda: run_text(state, text), ends="return")
+        _run_with_positionals(state, words or None, lambda: run_text(state, text), ends="return")
     else:
-        _in_subshell(state, text, words)
+        _run_in_subshell(state, text, words)
     return True
 
 
-def _call(
+def _run_with_positionals(
     state: ScriptState, words: tuple[str, ...] | None, run: Callable[[], None], *, ends: str
 ) -> None:
-    """Run a function with new positional parameters; None = with the current ones."""
+    """Call `run` with new positional parameters (None = current); `ends` stops at its end."""
     before = state.variables.positional
     if words is not None:
-        state.variables.positional = called_with(words)
+        state.variables.positional = positionals_of_call(words)
     state.depth += 1
     run()
     state.depth -= 1
@@ -254,19 +266,19 @@ def _call(
         state.leaving = ""
 
 
-def _in_subshell(state: ScriptState, text: str, words: tuple[str, ...] | None = None) -> None:
-    """Run a text whose assignments do not outlast it."""
+def _run_in_subshell(state: ScriptState, text: str, words: tuple[str, ...] | None = None) -> None:
+    """Run a text, whose assignments are undone afterwards."""
     values = dict(state.variables.values)
     if state.depth < _MAX_CALLS:
-        _call(state, words, lambda: run_text(state, text), ends="exit")
+        _run_with_positionals(state, words, lambda: run_text(state, text), ends="exit")
     state.variables.values = values
 
 
 def _run_bash_text(state: ScriptState, before: Sequence[str], text: str) -> bool:
-    """Run the text of ``bash -c`` behind a prefix command; False if the text cannot be read."""
+    """Run the text of ``bash -c`` behind prefix words; False if the text cannot be parsed."""
     number = len(state.commands)
     try:
-        _in_subshell(state, text)
+        _run_in_subshell(state, text)
     except DataError:
         del state.commands[number:]
         return False
@@ -283,8 +295,8 @@ def _expanded_here_document(text: str, variables: Variables) -> str:
     )
 
 
-def _assign(variables: Variables, match: re.Match[str]) -> None:
-    """Run an assignment to a variable, an array or an element."""
+def _run_assignment(variables: Variables, match: re.Match[str]) -> None:
+    """Run an assignment to a variable, an array or an array's element."""
     name, index, more, text = match.groups()
     if index is not None:
         assign(variables, f"{name}[{one_word(index, variables)}]", one_word(text, variables))

@@ -59,7 +59,7 @@ def read_script(text: str, *, given: Mapping[str, str], sources: Sources | None 
     if len(text) > MAX_SCRIPT:
         raise DataError(f"a script of {len(text):,} characters", hint=f"at most {MAX_SCRIPT:,}")
     state = ScriptState(
-        variables=variables_of(given), sources=sources or (lambda _: None), run=_run
+        variables=variables_of(given), sources=sources or (lambda _: None), run=_run_nodes
     )
     for long, short, value in _DIRECTIVE.findall(text):
         for name in _OF_SLURM[long or short]:
@@ -83,8 +83,8 @@ def read_script(text: str, *, given: Mapping[str, str], sources: Sources | None 
     )
 
 
-def _run(state: ScriptState, nodes: Sequence[Node]) -> None:
-    """Run nodes in order until a statement leaves the block."""
+def _run_nodes(state: ScriptState, nodes: Sequence[Node]) -> None:
+    """Run nodes in order until a statement leaves the block (break, return, exit)."""
     for node in nodes:
         if state.leaving:
             return
@@ -95,23 +95,23 @@ def _run(state: ScriptState, nodes: Sequence[Node]) -> None:
                 hint="the script that starts the training alone",
             )
         if isinstance(node, Simple):
-            if _goes_on(state, node.statement.joint, node.statement.text, node.statement.line):
+            if _is_reached(state, node.statement.joint, node.statement.text, node.statement.line):
                 run_command(state, node.statement)
         elif isinstance(node, If):
-            if _goes_on(state, node.joint, "if", node.line):
-                _if(state, node)
+            if _is_reached(state, node.joint, "if", node.line):
+                _run_if(state, node)
         elif isinstance(node, Loop):
-            _loop(state, node)
+            _run_loop(state, node)
         elif isinstance(node, Case):
-            _case(state, node)
+            _run_case(state, node)
         elif isinstance(node, Function):
             state.functions[node.name] = node
-        elif _goes_on(state, node.joint, "{ ... }", node.line):
-            _run(state, node.body)
+        elif _is_reached(state, node.joint, "{ ... }", node.line):
+            _run_nodes(state, node.body)
 
 
-def _goes_on(state: ScriptState, joint: str, text: str, line: int) -> bool:
-    """True if the statement after ``&&`` or ``||`` is reached."""
+def _is_reached(state: ScriptState, joint: str, text: str, line: int) -> bool:
+    """True if the last result lets the statement behind `joint` (``&&``, ``||``, other) run."""
     if joint not in ("&&", "||"):
         return True
     if state.held is None:
@@ -120,7 +120,7 @@ def _goes_on(state: ScriptState, joint: str, text: str, line: int) -> bool:
     return state.held == (joint == "&&")
 
 
-def _if(state: ScriptState, node: If) -> None:
+def _run_if(state: ScriptState, node: If) -> None:
     """Run the first part of an `if` whose condition holds; note an undecidable condition."""
     for condition, body in node.parts:
         condition_holds = True if condition is None else holds(condition, state.variables)
@@ -135,13 +135,13 @@ def _if(state: ScriptState, node: If) -> None:
             )
             return
         if condition_holds:
-            _run(state, body)
+            _run_nodes(state, body)
             break
-    _leave_empty(state, [child for _, part_body in node.parts for child in part_body])
+    _set_unset_variables_empty(state, [child for _, part_body in node.parts for child in part_body])
 
 
-def _leave_empty(state: ScriptState, nodes: Sequence[Node]) -> None:
-    """Set variables that only unreached parts of the script assign to the empty value.
+def _set_unset_variables_empty(state: ScriptState, nodes: Sequence[Node]) -> None:
+    """Set variables to the empty text that only unreached nodes assign and have no value.
 
     They are the script's own variables, so the environment does not set them.
     """
@@ -150,8 +150,8 @@ def _leave_empty(state: ScriptState, nodes: Sequence[Node]) -> None:
             assign(state.variables, name, "")
 
 
-def _loop(state: ScriptState, node: Loop) -> None:
-    """Run a loop, as far as its words or its condition are known."""
+def _run_loop(state: ScriptState, node: Loop) -> None:
+    """Run a loop over known words or with a decidable condition; note other loops."""
     if node.name:
         if node.name.startswith("(("):
             tell(
@@ -174,12 +174,12 @@ def _loop(state: ScriptState, node: Loop) -> None:
             return
         for word in words[:_MAX_TURNS]:
             assign(state.variables, node.name, word)
-            if not _turn(state, node.body):
+            if not _run_body_once(state, node.body):
                 break
         return
     if node.text in ("true", ":"):
         tell(state, node.line, f"while {node.text}", "a loop without an end is followed once")
-        _turn(state, node.body)
+        _run_body_once(state, node.body)
         return
     for turn in range(_MAX_TURNS + 1):
         condition_holds = holds(node.text, state.variables)
@@ -191,13 +191,13 @@ def _loop(state: ScriptState, node: Loop) -> None:
             )
             tell(state, node.line, f"while {node.text}", f"{why}, it was not followed", node.body)
             return
-        if condition_holds == node.until or not _turn(state, node.body):
+        if condition_holds == node.until or not _run_body_once(state, node.body):
             return
 
 
-def _turn(state: ScriptState, body: Sequence[Node]) -> bool:
-    """Run a loop's body once; True if the loop continues."""
-    _run(state, body)
+def _run_body_once(state: ScriptState, body: Sequence[Node]) -> bool:
+    """Run a loop's body once; True if the loop continues (no break, return or exit)."""
+    _run_nodes(state, body)
     left, state.leaving = (
         state.leaving,
         "" if state.leaving in ("break", "continue") else state.leaving,
@@ -205,7 +205,7 @@ def _turn(state: ScriptState, body: Sequence[Node]) -> bool:
     return left in ("", "continue")
 
 
-def _case(state: ScriptState, node: Case) -> None:
+def _run_case(state: ScriptState, node: Case) -> None:
     """Run the first part of a `case` whose pattern matches; note an unknown word."""
     word = one_word(node.word, state.variables)
     if "$" in word or "`" in word:
@@ -220,6 +220,6 @@ def _case(state: ScriptState, node: Case) -> None:
         return
     for patterns, body in node.parts:
         if any(matches(word, one_word(pattern, state.variables)) for pattern in patterns):
-            _run(state, body)
+            _run_nodes(state, body)
             break
-    _leave_empty(state, [child for _, body in node.parts for child in body])
+    _set_unset_variables_empty(state, [child for _, body in node.parts for child in body])

@@ -42,7 +42,7 @@ def statements_of(text: str) -> Iterator[Statement]:
     at = 0
     while at < len(lines):
         begun = at + 1
-        pieces, at = _logical(lines, at)
+        pieces, at = _statements_of_lines(lines, at)
         for piece, joint in pieces:
             here = _HERE.search(piece)
             body = None
@@ -66,13 +66,13 @@ def statements_of(text: str) -> Iterator[Statement]:
                 )
 
 
-def without_here(text: str) -> str:
-    """Statement's text without the mark of a here-document."""
+def without_here_document_mark(text: str) -> str:
+    """Statement's text without the mark of a here-document (``<<EOF``)."""
     return _HERE.sub("", text)
 
 
-def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
-    """Statements of the lines from `at` on, up to the first line that ends all of them.
+def _statements_of_lines(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
+    """(statements, each with the mark before it; next line's index), from line `at` on.
 
     Each has the mark before it. The second result is the next line's index.
     """
@@ -102,7 +102,7 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
                 depth += letter == "(" or line[n - 1 : n] == "$"
             elif letter in ")}":
                 depth -= depth > 0 and (letter == ")" or "${" in "".join(current[-200:]))
-            elif not depth and letter in ";|&" and not _is_within(current, line, n):
+            elif not depth and letter in ";|&" and not _is_inside_statement(current, line, n):
                 mark = line[n : n + 2] if line[n : n + 2] in (";;", "&&", "||") else letter
                 pieces.append(("".join(current), joint))
                 current, joint = [], mark if mark in (";;", "&&", "||", "|") else ""
@@ -129,8 +129,8 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
     return [*pieces, ("".join(current), joint)], at
 
 
-def _is_within(now: list[str], line: str, n: int) -> bool:
-    """True if a separator does not end a statement: in a redirection or a condition."""
+def _is_inside_statement(now: list[str], line: str, n: int) -> bool:
+    """True if the separator at index `n` is part of a redirection or a condition."""
     letter = line[n]
     if letter == "&" and (line[n - 1 : n] == ">" or line[n + 1 : n + 2] == ">"):
         return True

@@ -68,20 +68,20 @@ class Started:
 
 
 def started(command: Sequence[str]) -> Started:
-    """Find the program, launchers and arguments in a command's words.
+    """Program, launchers before it and arguments of a command's words.
 
     Words that are commands themselves, as for ``bash -c``, are split.
     """
     words = [
         piece
         for word in command
-        for piece in (_inner_words(word) if _is_command(word) else (word,))
+        for piece in (_inner_words(word) if _is_quoted_command(word) else (word,))
     ]
-    at = _program(words)
+    at = _program_index(words)
     before = words[: at if at >= 0 else len(words)]
     launchers = _launchers(before)
     if at < 0:
-        return Started(program="", launchers=launchers, words=_arguments(words))
+        return Started(program="", launchers=launchers, words=_program_arguments(words))
     program, end = words[at], at + 1
     if (
         not program.endswith(".py")
@@ -90,11 +90,11 @@ def started(command: Sequence[str]) -> Started:
         and not words[end].startswith("-")
     ):
         program, end = f"{PurePosixPath(program).name} {words[end]}", end + 1
-    return Started(program=program, launchers=launchers, words=_arguments(words[end:]))
+    return Started(program=program, launchers=launchers, words=_program_arguments(words[end:]))
 
 
-def _program(words: Sequence[str]) -> int:
-    """Index of the program among a command's words; -1 if there is none.
+def _program_index(words: Sequence[str]) -> int:
+    """Index of the first Python file or module, else of the first word, no launcher; or -1.
 
     It is the first Python file or module that is no launcher, else the first word that is no
     launcher.
@@ -126,7 +126,7 @@ def _launchers(words: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((name, tuple(rest)) for name, rest in launchers)
 
 
-def _arguments(words: Sequence[str]) -> tuple[str, ...]:
+def _program_arguments(words: Sequence[str]) -> tuple[str, ...]:
     """Program's arguments, without redirections and ``$@``."""
     # The arguments of the script itself are unknown.
     return tuple(
@@ -134,8 +134,8 @@ def _arguments(words: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _is_command(word: str) -> bool:
-    """True if a word is a whole command with its own words, and not the output of one."""
+def _is_quoted_command(word: str) -> bool:
+    """True if one word is a whole command with options and spaces, and not ``$(...)``."""
     return (
         " --" in f" {word}"
         and " " in word.strip()
@@ -144,7 +144,7 @@ def _is_command(word: str) -> bool:
 
 
 def _inner_words(word: str) -> Sequence[str]:
-    """Words of a command inside a word, as for ``bash -c``."""
+    """Words of the command inside a word, as for ``bash -c``."""
     try:
         return [piece for part in words_of(word) for piece in expanded(part, _NOTHING)]
     except DataError:

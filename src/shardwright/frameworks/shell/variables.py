@@ -50,7 +50,7 @@ def is_number(text: str) -> bool:
 
 
 def variables_of(given: Mapping[str, str]) -> Variables:
-    """Variables before a script runs; a name that is a number is a positional parameter."""
+    """Variables before a script runs; names that are numbers are positional parameters."""
     numbers = {
         int(name): value for name, value in given.items() if is_number(name) and len(name) < 4
     }
@@ -72,7 +72,7 @@ def value_of(variables: Variables, name: str) -> Value | None:
     if is_number(name):
         return _positional(variables.positional, int(name)) if len(name) < 4 else None
     if name in ("@", "*"):
-        return _all(variables.positional)
+        return _remaining_positionals(variables.positional)
     if name == "#":
         count = variables.positional.count
         return None if count is None else str(max(count - variables.positional.shifted, 0))
@@ -100,7 +100,7 @@ def unknown_name(variables: Variables, name: str) -> str:
 
 
 def assign(variables: Variables, name: str, value: Value) -> None:
-    """Set a variable, unless it is fixed.
+    """Set a variable, unless the user has fixed its value.
 
     Raises:
         DataError: the value is too long.
@@ -115,12 +115,12 @@ def assign(variables: Variables, name: str, value: Value) -> None:
 
 
 def shift(variables: Variables, number: int) -> None:
-    """Remove the first `number` positional parameters."""
+    """Remove the first `number` positional parameters, as ``shift`` does."""
     old = variables.positional
     variables.positional = replace(old, shifted=min(old.shifted + number, 1000))
 
 
-def called_with(words: tuple[str, ...]) -> Positional:
+def positionals_of_call(words: tuple[str, ...]) -> Positional:
     """Positional parameters of a call with these words."""
     return Positional(values=dict(enumerate(words, start=1)), count=len(words))
 
@@ -135,14 +135,14 @@ def _positional(positional: Positional, number: int) -> str | None:
     return positional.values.get(at)
 
 
-def _all(positional: Positional) -> tuple[str, ...] | None:
-    """All positional parameters after shifts; None = not known."""
+def _remaining_positionals(positional: Positional) -> tuple[str, ...] | None:
+    """All positional parameters after shifts; None where their number is not known."""
     if positional.count is None:
         return None
-    return tuple(_known(positional))
+    return tuple(_known_positionals(positional))
 
 
-def _known(positional: Positional) -> Iterator[str]:
-    """Yield the positional parameters that remain after shifts."""
+def _known_positionals(positional: Positional) -> Iterator[str]:
+    """Yield the positional parameters that remain after shifts; unknown ones as empty."""
     for number in range(positional.shifted + 1, (positional.count or 0) + 1):
         yield positional.values.get(number, "")

@@ -105,8 +105,10 @@ _SIGNATURE: Final = Signature(
 
 
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
-    """Convert torchtitan's settings to a launch."""
-    file_settings = replace(file_settings, arguments=dict(_canonical(file_settings.arguments)))
+    """Convert torchtitan's settings to a launch: strategy, batch, and a verdict on each setting."""
+    file_settings = replace(
+        file_settings, arguments=dict(_canonical_settings(file_settings.arguments))
+    )
     settings = file_settings.arguments
     refuse(settings, SETTINGS.refused)
     values = values_of(SETTINGS, settings)
@@ -131,7 +133,9 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     grid = Grid(**only_of_grid(strategy))
     samples = local * dp if values["global_batch"] is None else values["global_batch"]
     if pp > 1:
-        grid = _pipelined(values, grid, model=model, table=settings.get(ORDER, ""), batch=samples)
+        grid = _grid_with_pipeline(
+            values, grid, model=model, table=settings.get(ORDER, ""), batch=samples
+        )
     return launch_of(
         file_settings,
         grid,
@@ -140,10 +144,10 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         model=model,
         seq_len=values["seq_len"],
         global_batch=samples,
-        precision=_precision(values),
+        precision=_precision_recipe(values),
         table=SETTINGS,
         of_model=tuple(compared_name(settings, ("model.name", "model.flavor"), FLAVORS, model)),
-        arguments=_options(settings),
+        arguments=_option_settings(settings),
         notes=_loss_notes(settings),
     )
 
@@ -158,8 +162,8 @@ TORCHTITAN: Final = LaunchReader(
 )
 
 
-def _canonical(arguments: Arguments) -> Iterator[tuple[str, str]]:
-    """Settings under their canonical names, with tokens converted to samples."""
+def _canonical_settings(arguments: Arguments) -> Iterator[tuple[str, str]]:
+    """Yield settings under canonical names, and token counts also as samples."""
     settings = {canonical_name(name): value for name, value in arguments.items()}
     length = count(settings, "training.seq-len", 1) or 1
     for name, value in settings.items():
@@ -179,8 +183,8 @@ def canonical_name(name: str) -> str:
     return _SECTIONS.get(before, "") + name.removeprefix(before)
 
 
-def _precision(values: Mapping[str, Any]) -> str:
-    """Precision of the launch, from its converters and weight dtype.
+def _precision_recipe(values: Mapping[str, Any]) -> str:
+    """Precision recipe of the launch, from its converters and weight dtype.
 
     Raises:
         DataError: a converter is not priced, such as LoRA or a 4-bit format.
@@ -200,8 +204,8 @@ def _precision(values: Mapping[str, Any]) -> str:
     return "fp8" if words else "bf16"
 
 
-def _options(settings: Arguments) -> Mapping[str, str]:
-    """Settings under the names of flags that set runtime options."""
+def _option_settings(settings: Arguments) -> Mapping[str, str]:
+    """Settings under the names of runtime options' flags, quantization and loss included."""
     settings = {
         name: value
         for name, value in settings.items()
@@ -235,7 +239,7 @@ def _loss_notes(settings: Arguments) -> tuple[str, ...]:
     return (f"not counted: the loss in {chunks[:12]} parts, which takes less memory",)
 
 
-def _pipelined(
+def _grid_with_pipeline(
     values: Mapping[str, Any], grid: Grid, *, model: Model, table: str, batch: int
 ) -> Grid:
     """Grid with its pipeline schedule and the layers of each chunk, by torchtitan's rule.
@@ -274,7 +278,7 @@ def _pipelined(
 
 
 def _grid_of_order_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
-    """Grid under the schedule whose order table equals the given rows.
+    """Grid under the named schedule whose order table equals these rows; DataError if none.
 
     Raises:
         DataError: no named schedule has this table.

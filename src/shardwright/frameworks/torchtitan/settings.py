@@ -67,7 +67,7 @@ _MODULES: Final = ValueForm(read=TEXT.read, write=list)
 
 
 def _recompute(name: str, value: str) -> Recompute:
-    """Recompute mode in the text of an activation checkpointing setting."""
+    """Recompute mode that an activation checkpointing text names: full, selective, else none."""
     kinds = (Recompute.FULL, Recompute.SELECTIVE)
     return next((kind for kind in kinds if kind.value in value.lower()), Recompute.NONE)
 

@@ -63,8 +63,12 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 def _files(export: PlanToExport) -> tuple[ExportFile, ...]:
     """Python module with the configuration, order table where needed, and start script."""
-    order = (ExportFile(name=ORDER, text=schedule_csv(export.plan)),) if _has_table(export) else ()
-    return (ExportFile(name=f"{MODULE}.py", text=_module(export)), *order, _script(export))
+    order = (
+        (ExportFile(name=ORDER, text=schedule_csv(export.plan)),)
+        if _is_written_as_order_table(export)
+        else ()
+    )
+    return (ExportFile(name=f"{MODULE}.py", text=_module_text(export)), *order, _script(export))
 
 
 TORCHTITAN: Final = Exporter(
@@ -142,15 +146,15 @@ def _option_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
     yield from other_framework_shortfalls(export, "torchtitan")
 
 
-def _has_table(export: PlanToExport) -> bool:
-    """True if the pipeline order is written as a table."""
+def _is_written_as_order_table(export: PlanToExport) -> bool:
+    """True if the pipeline order is written as a table: torchtitan has no such schedule."""
     return export.grid.pp > 1 and (
         export.table is not None or export.grid.schedule not in SCHEDULES
     )
 
 
-def _is_v(export: PlanToExport) -> bool:
-    """True if the stages lie on the ranks in a V."""
+def _has_v_placement(export: PlanToExport) -> bool:
+    """True if the stages lie on the ranks in a V: first and last stage on rank 0."""
     bases = [stage.base for stage in export.plan.lanes[0].stages]
     return len(bases) == 2 * export.grid.pp and bases == [
         *bases[: export.grid.pp],
@@ -158,8 +162,8 @@ def _is_v(export: PlanToExport) -> bool:
     ]
 
 
-def _stages(export: PlanToExport) -> list[list[str]]:
-    """Names of torchtitan's modules in each chunk."""
+def _modules_of_chunks(export: PlanToExport) -> list[list[str]]:
+    """Names of torchtitan's modules (``layers.0``) in each pipeline chunk, in order."""
     chunks, at = [], 0
     for layers in export.chunks:
         chunks.append([f"layers.{i}" for i in range(at, at + layers)])
@@ -169,7 +173,7 @@ def _stages(export: PlanToExport) -> list[list[str]]:
     return chunks
 
 
-def _values(export: PlanToExport) -> dict[str, Any]:
+def _field_values(export: PlanToExport) -> dict[str, Any]:
     """Value of each field of the settings table, from the plan."""
     grid, batch = export.grid, export.problem.job.global_batch
     replicate, shards = fsdp2_degrees(grid)
@@ -192,20 +196,24 @@ def _values(export: PlanToExport) -> dict[str, Any]:
     named = SCHEDULES.get("gpipe" if is_one_microbatch else grid.schedule)
     return values | {
         "pp": grid.pp,
-        "order_name": (AS_A_V if _is_v(export) else LOOP) if _has_table(export) else named,
+        "order_name": (AS_A_V if _has_v_placement(export) else LOOP)
+        if _is_written_as_order_table(export)
+        else named,
         "pipeline_samples": grid.microbatch,
-        "modules": _stages(export),
+        "modules": _modules_of_chunks(export),
     }
 
 
-def _fields(export: PlanToExport, section: str) -> list[str]:
-    """Lines of Python that set the fields of a section."""
-    pairs = in_section(written_settings(SETTINGS, _values(export)), section)
-    return [f"            {name.rpartition('.')[2]}={_text(value)}," for name, value in pairs]
+def _section_lines(export: PlanToExport, section: str) -> list[str]:
+    """Lines of Python that set the fields of a section of the settings."""
+    pairs = in_section(written_settings(SETTINGS, _field_values(export)), section)
+    return [
+        f"            {name.rpartition('.')[2]}={_python_text(value)}," for name, value in pairs
+    ]
 
 
-def _module(export: PlanToExport) -> str:
-    """Text of the configuration's Python module."""
+def _module_text(export: PlanToExport) -> str:
+    """Text of the Python module that defines the plan's configuration."""
     grid = export.grid
     registry_entry = flavor(export.problem.model)
     assert registry_entry is not None, "a model without a flavor is refused"
@@ -218,8 +226,8 @@ def _module(export: PlanToExport) -> str:
     loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))"
     if runtime_with_options(runtime, grid.options).linear_loss is LinearLoss.PARTS:
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
-    fields = _fields(export, "parallelism")
-    if _has_table(export):
+    fields = _section_lines(export, "parallelism")
+    if _is_written_as_order_table(export):
         fields.append(
             f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),"
         )
@@ -237,7 +245,7 @@ def _module(export: PlanToExport) -> str:
         ),
         '"""',
         "",
-        *(["from pathlib import Path", ""] if _has_table(export) else []),
+        *(["from pathlib import Path", ""] if _is_written_as_order_table(export) else []),
         "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss  # noqa: F401",
         "from torchtitan.components.optimizer import default_adamw",
         "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
@@ -253,14 +261,14 @@ def _module(export: PlanToExport) -> str:
         "",
         f"def {FUNCTION}() -> Trainer.Config:",
         f'    """{in_quotes(one_line(export.name))}."""',
-        f"    model = model_registry({_text(name)})",
+        f"    model = model_registry({_python_text(name)})",
         "    return Trainer.Config(",
         "        model_spec=model,",
         f"        loss={loss},",
         "        optimizer=default_adamw(),",
         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
         "        training=TrainingConfig(",
-        *_fields(export, "training"),
+        *_section_lines(export, "training"),
         *(["            disable_cuda_graphs=True,"] if grid.pp > 1 or grid.ep > 1 else []),
         "        ),",
         "        parallelism=ParallelismConfig(",
@@ -290,6 +298,6 @@ def _script(export: PlanToExport) -> ExportFile:
     )
 
 
-def _text(value: object) -> str:
-    """Value as Python text, with double quotes."""
+def _python_text(value: object) -> str:
+    """Value as Python source text, strings in double quotes."""
     return repr(value).replace("'", '"')

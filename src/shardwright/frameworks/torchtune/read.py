@@ -40,7 +40,7 @@ DOCS: Final = "https://docs.pytorch.org/torchtune/stable/deep_dives/configs.html
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite torchtune's settings as the Trainer's, from the components that a file names.
+    """Complete torchtune's settings in place, by the components that a file names; return notes.
 
     Raises:
         DataError: a component is not priced, or the named configuration is not among the files.

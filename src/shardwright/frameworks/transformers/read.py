@@ -30,7 +30,7 @@ DOCS: Final = "https://huggingface.co/docs/transformers/main_classes/trainer"
 
 
 def normalize_dtypes(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite dtype names and compile settings to the planner's, in place."""
+    """Rewrite in place the weights' dtype to bf16, fp16 or fp32, and torch-compile to a bool."""
     named = {
         "bfloat16": "bf16",
         "torch.bfloat16": "bf16",
@@ -46,8 +46,8 @@ def normalize_dtypes(settings: dict[str, str], devices: int) -> tuple[str, ...]:
     return ()
 
 
-def peft_targets(settings: dict[str, str]) -> tuple[str, ...]:
-    """Set the targets of LoRA adapters to PEFT's default where none are set; return a note.
+def set_default_peft_targets(settings: dict[str, str]) -> tuple[str, ...]:
+    """Set LoRA targets to q_proj and v_proj, PEFT's default, if unset; return a note.
 
     The default is that of Llama, Mistral and Qwen (PEFT 0.17, utils/constants.py).
     """
@@ -61,7 +61,7 @@ def peft_targets(settings: dict[str, str]) -> tuple[str, ...]:
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite the Trainer's settings to canonical names and values in place, and return notes.
+    """Rewrite dtypes, and set LoRA's default targets, in place; return notes; rank is required.
 
     Raises:
         DataError: the launch trains LoRA adapters without a rank.
@@ -73,7 +73,7 @@ def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
         )
     if not is_on(settings, "lora") and "lora" in settings:
         settings.pop("lora-rank", None)
-    return (*normalize_dtypes(settings, devices), *peft_targets(settings))
+    return (*normalize_dtypes(settings, devices), *set_default_peft_targets(settings))
 
 
 TRANSFORMERS: Final = trainer_reader(

@@ -53,7 +53,7 @@ from shardwright.frameworks.transformers.trainer_strategy import (
     OF_TRANSFORMERS,
     is_on,
     precision_recipe,
-    runtime_settings,
+    runtime_arguments_of,
     strategy_settings,
     trainer_strategy,
 )
@@ -72,7 +72,7 @@ REPLICAS_ALONE: Final = (*AXES, ("tp", ("1",)), ("cp", ("1",)))
 
 
 def files_of(*settings: str, own: Mapping[str, Arguments] | None = None) -> tuple[NamedFile, ...]:
-    """Settings of launches on Trainer that name further files.
+    """Settings of a launch on Trainer that name further files, DeepSpeed's first.
 
     Args:
         settings: settings that name a file of the framework; empty = the program's first argument.
@@ -87,8 +87,8 @@ def files_of(*settings: str, own: Mapping[str, Arguments] | None = None) -> tupl
     )
 
 
-def _nothing(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Leave the settings as they are; no notes."""
+def _no_completion(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Leave the settings as they are; return no notes."""
     return ()
 
 
@@ -122,7 +122,7 @@ class TrainerNames:
     understood: Mapping[str, str] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
     unmodelled: Mapping[str, str] = field(default_factory=dict)
-    settled: Settled = _nothing
+    settled: Settled = _no_completion
     programs: Mapping[str, str] = field(default_factory=dict)
     deepspeed_files: Mapping[str, Arguments] = field(default_factory=dict)
     own_names: Mapping[str, str] = field(default_factory=dict)
@@ -145,7 +145,7 @@ def trainer_reader(
     """
 
     def evidence(signature: Signature, document: Document) -> Claim:
-        """Claim on a file, with the settings that identify a YAML file."""
+        """Claim on a file; of a YAML file, settings in `in_yaml` are shared evidence, too."""
         claim = claim_of(signature, document)
         if document.kind is not FileKind.YAML:
             return claim
@@ -165,7 +165,7 @@ def trainer_reader(
 def read_trainer(
     names: TrainerNames, file_settings: FileSettings, *, model: Model, devices: int, runtime: str
 ) -> Launch:
-    """Convert the settings of a framework on Trainer to a launch."""
+    """Convert a framework's settings, renamed to Trainer's, to a launch with verdicts."""
     renamed_flags = with_launch_flags(file_settings.arguments)
     named = {_stripped(name): name for name in renamed_flags}
     file_settings = replace(
@@ -181,7 +181,7 @@ def read_trainer(
     }
     unset = {name: value for name, value in names.defaults.items() if name not in settings}
     settings = {**names.defaults, **settings}
-    notes = (*names.settled(settings, devices), *_named_deepspeed(settings, names))
+    notes = (*names.settled(settings, devices), *_add_named_deepspeed_file(settings, names))
     placed = trainer_strategy(
         settings,
         splits_stream=names.splits_stream,
@@ -199,15 +199,15 @@ def read_trainer(
         seq_len=count(settings, "seq-len"),
         global_batch=placed.batch,
         precision=precision_recipe(settings, placed, adapters=bool(adapters.train)),
-        table=_table(names, file_settings.arguments),
-        arguments=runtime_settings(settings, placed),
+        table=_setting_table(names, file_settings.arguments),
+        arguments=runtime_arguments_of(settings, placed),
     )
     all_notes = (
         *default_notes(unset, names.source),
         *notes,
         *placed.notes,
         *adapters.notes,
-        *_lengths(settings),
+        *_unpacked_length_notes(settings),
         *liger_notes(file_settings.arguments),
     )
     return replace(
@@ -223,8 +223,8 @@ def read_trainer(
 
 
 def judged_settings(names: TrainerNames, file_settings: FileSettings) -> dict[str, LaunchSetting]:
-    """Verdicts on settings under a framework's names; those not understood are left out."""
-    table = _table(names, file_settings.arguments)
+    """Setting -> verdict, of settings on Trainer that are understood or not counted."""
+    table = _setting_table(names, file_settings.arguments)
     verdicts = setting_verdicts(
         file_settings.arguments,
         understood=table.understood,
@@ -238,8 +238,8 @@ def judged_settings(names: TrainerNames, file_settings: FileSettings) -> dict[st
     }
 
 
-def _table(names: TrainerNames, arguments: Arguments) -> SettingTable:
-    """Table of the settings that a framework on Trainer has in a launch."""
+def _setting_table(names: TrainerNames, arguments: Arguments) -> SettingTable:
+    """Setting table (verdicts and reasons) of a framework on Trainer for one launch."""
     return SettingTable(
         version="",
         rows=(),
@@ -251,7 +251,7 @@ def _table(names: TrainerNames, arguments: Arguments) -> SettingTable:
 
 
 def _meanings(names: TrainerNames, arguments: Arguments) -> dict[str, str]:
-    """Meaning of each setting, under the framework's names."""
+    """Setting under the framework's name -> meaning, for understood, priced and off settings."""
     renamed = {**CANONICAL, **names.renamed}
     means = {name: UNDERSTOOD[of] for name, of in renamed.items() if of in UNDERSTOOD}
     idle = {
@@ -264,7 +264,7 @@ def _meanings(names: TrainerNames, arguments: Arguments) -> dict[str, str]:
 
 
 def _unmodelled(names: TrainerNames, arguments: Arguments) -> dict[str, str]:
-    """Settings with an effect that is not counted and that are not off -> effect."""
+    """Setting -> effect that is not counted, for settings that are not off."""
     table = {**UNMODELLED, **names.unmodelled}
     reasons = {name: entry_of(name, table) for name in arguments}
     return {
@@ -277,12 +277,12 @@ CLASSES: Final = ("trainingarguments.", "seq2seqtrainingarguments.", "sftconfig.
 
 
 def _stripped(name: str) -> str:
-    """Name without the prefix of an arguments class."""
+    """Setting's name without the prefix of an arguments class."""
     return name.removeprefix(next((start for start in CLASSES if name.startswith(start)), ""))
 
 
 def _is_open(name: str, value: str) -> bool:
-    """True if a DeepSpeed file leaves the setting to the program ("auto")."""
+    """True if the program decides a DeepSpeed setting: "auto" of a dotted or batch-size name."""
     return value == "auto" and ("." in name or name.endswith(("batch-size", "steps", "per-gpu")))
 
 
@@ -297,8 +297,8 @@ def _refuse_program(program: str, names: TrainerNames) -> None:
             )
 
 
-def _named_deepspeed(settings: dict[str, str], names: TrainerNames) -> tuple[str, ...]:
-    """Add the settings of the framework's own DeepSpeed file that a launch names; a note.
+def _add_named_deepspeed_file(settings: dict[str, str], names: TrainerNames) -> tuple[str, ...]:
+    """Add settings of the framework's own DeepSpeed file that a launch names; return a note.
 
     Raises:
         DataError: the file is none of the framework's own, and not among the given files.
@@ -323,8 +323,8 @@ def _named_deepspeed(settings: dict[str, str], names: TrainerNames) -> tuple[str
     )
 
 
-def _lengths(settings: Arguments) -> tuple[str, ...]:
-    """A note that unpacked samples are counted at full length."""
+def _unpacked_length_notes(settings: Arguments) -> tuple[str, ...]:
+    """Note that unpacked samples are counted at full length; empty if packed."""
     if "seq-len" not in settings or is_on(settings, "packing"):
         return ()
     return (
@@ -335,14 +335,14 @@ def _lengths(settings: Arguments) -> tuple[str, ...]:
 def trainer_settings(
     names: TrainerNames, grid: Grid, *, runtime: str, global_batch: int
 ) -> Arguments:
-    """A grid as settings of a framework on Trainer, under the framework's names."""
+    """Settings that express a grid for a framework on Trainer, under the framework's names."""
     return dict(
         strategy_settings(grid, runtime=runtime, global_batch=global_batch, names=_own_names(names))
     )
 
 
 def _own_names(names: TrainerNames) -> dict[str, str]:
-    """Canonical name -> the framework's name, which is the first that is read as it."""
+    """Canonical name -> the framework's own name for it."""
     first = {canonical: name for name, canonical in reversed(list(names.renamed.items()))}
     return {**first, **names.own_names}
 
@@ -350,7 +350,7 @@ def _own_names(names: TrainerNames) -> dict[str, str]:
 def settings_if_supported(
     names: TrainerNames, grid: Grid, *, runtime: str, global_batch: int
 ) -> Arguments:
-    """Settings of a grid as `trainer_settings`; empty for other runtimes than Trainer's."""
+    """Settings of a grid by `trainer_settings`; empty for runtimes other than Trainer's."""
     if runtime.partition(" ")[0] not in (FSDP, OF_TRANSFORMERS):
         return {}
     return trainer_settings(names, grid, runtime=runtime, global_batch=global_batch)

@@ -13,7 +13,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.deepspeed.read import DEEPSPEED
 from shardwright.frameworks.launch.build_launch import replicas
-from shardwright.frameworks.launch.fused_losses import linear_loss
+from shardwright.frameworks.launch.fused_losses import linear_loss_argument
 from shardwright.frameworks.launch.training_launch import FileSettings
 from shardwright.frameworks.pytorch_fsdp.sharding_strategies import STRATEGIES, sharding
 from shardwright.frameworks.settings.name_lists import names
@@ -59,7 +59,7 @@ def is_on(settings: Arguments, name: str) -> bool:
 def trainer_strategy(
     settings: Arguments, *, splits_stream: bool, model: Model, devices: int, node_devices: int
 ) -> TrainerStrategy:
-    """Convert Trainer's settings to a strategy on a number of devices.
+    """Strategy (grid, batch, runtime) of Trainer's settings on a number of devices.
 
     Args:
         splits_stream: tensor parallelism splits the activations between GEMMs along the sequence.
@@ -90,14 +90,14 @@ def trainer_strategy(
     batch = samples or micro * steps * dp
     kind = settings.get("distributed-type", "").upper()
     if kind == "DEEPSPEED" or any(name.startswith("zero-optimization.") for name in settings):
-        return _under_deepspeed(settings, grid, batch, model=model)
+        return _deepspeed_strategy(settings, grid, batch, model=model)
     strategies = settings.get("fsdp", "").lower().split()
     if (
         kind == "FSDP"
         or (strategies and strategies != ["no_shard"])
         or any(name.startswith("fsdp.") for name in settings)
     ):
-        return _under_fsdp(settings, grid, batch, strategies, node_devices=node_devices)
+        return _fsdp_strategy(settings, grid, batch, strategies, node_devices=node_devices)
     if tp > 1 or cp > 1:
         raise DataError(
             f"tensor parallelism {tp} x context parallelism {cp} without FSDP is not priced here",
@@ -107,10 +107,10 @@ def trainer_strategy(
     return TrainerStrategy(grid=grid, batch=batch, runtime=OF_TRANSFORMERS, notes=notes)
 
 
-def _under_deepspeed(
+def _deepspeed_strategy(
     settings: Arguments, grid: Grid, batch: int, *, model: Model
 ) -> TrainerStrategy:
-    """Strategy of a launch with DeepSpeed's settings."""
+    """Strategy of a launch on Trainer with DeepSpeed's settings."""
     if grid.cp > grid.ulysses:
         raise DataError(
             "context parallelism in rings under DeepSpeed is not priced here",
@@ -142,7 +142,7 @@ def _under_deepspeed(
     )
 
 
-def _under_fsdp(
+def _fsdp_strategy(
     settings: Arguments, grid: Grid, batch: int, fsdp_words: list[str], *, node_devices: int
 ) -> TrainerStrategy:
     """Strategy of a launch with FSDP; priced as DeepSpeed's ZeRO with offload or Ulysses."""
@@ -193,7 +193,7 @@ def _under_fsdp(
 
 
 def precision_recipe(settings: Arguments, strategy: TrainerStrategy, *, adapters: bool) -> str:
-    """Precision recipe of a launch on Trainer, such as bf16, bf16-pure or fp8.
+    """Precision recipe of a launch on Trainer: bf16, fp16, fp8, bf16-pure, tf32 or fp32.
 
     Mixed precision keeps an fp32 copy under FSDP and DeepSpeed; elsewhere the trained weights have
     the dtype in which they were loaded.
@@ -225,8 +225,8 @@ _ADAM: Final = names(
 )
 
 
-def runtime_settings(settings: Arguments, strategy: TrainerStrategy) -> Arguments:
-    """Settings as arguments that set the runtime's options.
+def runtime_arguments_of(settings: Arguments, strategy: TrainerStrategy) -> Arguments:
+    """Arguments that set the runtime's options: loss, compilation, optimizer's states.
 
     Raises:
         DataError: the optimizer's states are not priced.
@@ -237,7 +237,7 @@ def runtime_settings(settings: Arguments, strategy: TrainerStrategy) -> Argument
             f"optimizer {name[:40]}: its states are not priced here",
             hint="AdamW with states of 32 or 8 bits",
         )
-    runtime_arguments = {**strategy.arguments, **linear_loss(settings)}
+    runtime_arguments = {**strategy.arguments, **linear_loss_argument(settings)}
     if strategy.runtime == FSDP:
         runtime_arguments |= {"compile.enable": "true"} if is_on(settings, "torch-compile") else {}
         pure = (
@@ -259,7 +259,7 @@ def runtime_settings(settings: Arguments, strategy: TrainerStrategy) -> Argument
 def strategy_settings(
     grid: Grid, *, runtime: str, global_batch: int, names: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """A grid as Trainer's settings, under a framework's own names where it has them."""
+    """Yield Trainer's (name, text) settings of a grid, under `names` of a framework."""
     options = dict(grid.options)
     by_fsdp = runtime == FSDP
     settings = {

@@ -13,7 +13,7 @@ from typing import Final
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refused
-from shardwright.frameworks.transformers.read import normalize_dtypes, peft_targets
+from shardwright.frameworks.transformers.read import normalize_dtypes, set_default_peft_targets
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,
     files_of,
@@ -26,8 +26,8 @@ _OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo
 _UNPADDED: Final = "batches without padding, of which the file does not say how full they are"
 
 
-def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite TRL's settings to canonical names and defaults in place, and return notes."""
+def _complete(settings: dict[str, str], devices: int) -> tuple[str, ...]:
+    """Complete TRL's settings in place: bf16 unless fp16, LoRA rank and targets; return notes."""
     normalize_dtypes(settings, devices)
     # bf16 is on where fp16 is not (base_config.py, __post_init__).
     if "bf16" not in settings and not is_on(settings, "fp16"):
@@ -36,7 +36,7 @@ def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
         settings["lora-rank"] = "16"
     if not is_on(settings, "lora"):
         settings.pop("lora-rank", None)
-    return peft_targets(settings)
+    return set_default_peft_targets(settings)
 
 
 TRL: Final = trainer_reader(
@@ -89,7 +89,7 @@ TRL: Final = trainer_reader(
                 "what is logged": "log-completions",
             }
         ),
-        settled=_normalize,
+        settled=_complete,
     ),
     signature=Signature(
         kinds=frozenset({FileKind.COMMAND, FileKind.YAML, FileKind.PYTHON}),

@@ -67,7 +67,7 @@ def find_accelerator(name: str) -> Accelerator | None:
 
 
 def driver_words(name: str) -> list[str]:
-    """Words of a driver's device name that distinguish devices.
+    """Lower-case words of a driver's device name, without vendors and kinds of memory.
 
     Vendors, kinds of memory and the form OAM are left out, and sockets lose their generation.
     """

@@ -66,7 +66,7 @@ def fitted_gemm(
     sustained: float,
     p90: float,
 ) -> GemmRates:
-    """GEMM rates of a dtype from a roofline fit.
+    """GEMM rates of a dtype: (compute, memory) efficiencies and overhead of a roofline fit.
 
     Args:
         efficiency: (ec, em), the achieved shares of peak FLOP/s and bytes/s.
@@ -87,7 +87,7 @@ def fitted_gemm(
 
 
 def assumed_gemm(dtype: Dtype, *, compute: float, sustained: float) -> GemmRates:
-    """Default GEMM rates for a dtype without tables: `compute` of peak FLOP/s.
+    """Default GEMM rates of a dtype without tables: `compute` of peak FLOP/s, a wide error.
 
     0.75 of memory bandwidth, 5 us, q = 2.
     """
@@ -103,10 +103,10 @@ def assumed_gemm(dtype: Dtype, *, compute: float, sustained: float) -> GemmRates
     )
 
 
-def sibling_gemm(
+def gemm_rates_of_similar_device(
     rates: GemmRates, *, name: str, sustained: float | None = None, error: float = 0.25
 ) -> GemmRates:
-    """Copy the fitted GEMM rates of device `name` for a similar device without tables."""
+    """Copy GEMM rates fitted for `name` as assumed rates of a similar device: larger error."""
     origin = Origin(
         evidence=Evidence.ASSUMED, reference=f"assumed: efficiencies as fitted for {name}"
     )
@@ -123,7 +123,7 @@ def _attention_rates(
     reference: str,
     reach: float = 1.0,
 ) -> AttentionRates:
-    """Attention rates of a kernel generation from shares of peak at `_LENGTHS`."""
+    """Attention rates of a kernel generation from fractions of peak FLOP/s at `_LENGTHS` tokens."""
     return AttentionRates(
         generation=generation,
         forward=tuple(zip(_LENGTHS, fractions, strict=True)),

@@ -65,10 +65,10 @@ class NodeRow:
     is_tcp_only: bool = False
 
 
-def _measured(
+def _measured_scale_up(
     *, gb_per_s: float, bus_gb_per_s: float, hop_us: float, name: str, reduces: bool = False
 ) -> ScaleUp:
-    """Scale-up link with measured bus bandwidth and hop latency."""
+    """Scale-up link; efficiency = measured bus bandwidth over the data sheet's bandwidth."""
     return ScaleUp(
         gb_per_s=gb_per_s,
         efficiency=round(bus_gb_per_s / gb_per_s, 3),
@@ -79,10 +79,10 @@ def _measured(
     )
 
 
-def _assumed(
+def _assumed_scale_up(
     *, gb_per_s: float, efficiency: float, hop_us: float, reference: str, reduces: bool = False
 ) -> ScaleUp:
-    """Scale-up link with an assumed efficiency and hop latency."""
+    """Scale-up link with a stated (not measured) share of its bandwidth and hop latency."""
     return ScaleUp(
         gb_per_s=gb_per_s,
         efficiency=efficiency,
@@ -93,61 +93,61 @@ def _assumed(
     )
 
 
-_A100: Final = _measured(
+_A100: Final = _measured_scale_up(
     gb_per_s=300, bus_gb_per_s=213, hop_us=1.70, name="A100 (205 and 213, all_reduce 222 GB/s)"
 )
-_H100: Final = _measured(
+_H100: Final = _measured_scale_up(
     gb_per_s=450, bus_gb_per_s=336, hop_us=1.29, name="H100 (336 and 336 GB/s)", reduces=True
 )
-_B200: Final = _measured(
+_B200: Final = _measured_scale_up(
     gb_per_s=900, bus_gb_per_s=616, hop_us=1.96, name="B200 (618 and 614 GB/s)", reduces=True
 )
-_B300: Final = _measured(
+_B300: Final = _measured_scale_up(
     gb_per_s=900, bus_gb_per_s=617, hop_us=1.95, name="B300 (621 and 614 GB/s)", reduces=True
 )
-_NVL72: Final = _assumed(
+_NVL72: Final = _assumed_scale_up(
     gb_per_s=900,
     efficiency=0.68,
     hop_us=1.96,
     reference="as B200; 4 devices of a GB200 reach 556 GB/s (0.62), the other 68 were not measured",
     reduces=True,
 )
-_CUT_A800: Final = _assumed(
+_CUT_A800: Final = _assumed_scale_up(
     gb_per_s=200, efficiency=0.71, hop_us=1.70, reference="efficiency as measured on A100"
 )
-_CUT_H800: Final = _assumed(
+_CUT_H800: Final = _assumed_scale_up(
     gb_per_s=200,
     efficiency=0.75,
     hop_us=1.29,
     reference="efficiency as measured on H100",
     reduces=True,
 )
-_H20: Final = _assumed(
+_H20: Final = _assumed_scale_up(
     gb_per_s=450, efficiency=0.747, hop_us=1.29, reference="as H100", reduces=True
 )
-_H200: Final = _measured(
+_H200: Final = _measured_scale_up(
     gb_per_s=450, bus_gb_per_s=337, hop_us=1.30, name="H200 (337 and 337 GB/s)", reduces=True
 )
-_NVLINK_2: Final = _assumed(
+_NVLINK_2: Final = _assumed_scale_up(
     gb_per_s=150,
     efficiency=0.75,
     hop_us=1.7,
     reference="hybrid cube mesh of NVLink 2, efficiency as NVLink 3",
 )
-_L40S: Final = _measured(
+_L40S: Final = _measured_scale_up(
     gb_per_s=32,
     bus_gb_per_s=2,
     hop_us=1.61,
     name="L40S over PCIe (20, 6 and 2 GB/s with 2, 4 and 8 devices)",
 )
-_RTX_PRO: Final = _measured(
+_RTX_PRO: Final = _measured_scale_up(
     gb_per_s=64, bus_gb_per_s=24, hop_us=1.92, name="RTX PRO 6000 over PCIe (24 GB/s)"
 )
 
 
 def pcie_link(*, gb_per_s: float) -> ScaleUp:
-    """Scale-up link of devices that share PCIe, `gb_per_s` 10^9 bytes/s a slot one way."""
-    return _assumed(
+    """Scale-up link over PCIe: 0.3 of a slot's `gb_per_s` (10^9 bytes/s one way), 1.9 us a hop."""
+    return _assumed_scale_up(
         gb_per_s=gb_per_s,
         efficiency=0.3,
         hop_us=1.9,
@@ -160,7 +160,7 @@ def pcie_link(*, gb_per_s: float) -> ScaleUp:
 
 # Cloud nodes give a T4 half of its slot (8 lanes of PCIe 3, 7.9 GB/s; H2D copies of 6 GB/s, from
 # memory) and no peer access.
-_T4: Final = _assumed(
+_T4: Final = _assumed_scale_up(
     gb_per_s=8,
     efficiency=0.38,
     hop_us=1.9,
@@ -172,8 +172,8 @@ _T4: Final = _assumed(
 
 
 def _torus(*, gb_per_s: float, name: str) -> ScaleUp:
-    """Scale-up link of a torus of all axes together, with assumed efficiency and latency."""
-    return _assumed(
+    """Scale-up link of a TPU torus, all axes as one link: 0.8 of its bandwidth, 1 us a hop."""
+    return _assumed_scale_up(
         gb_per_s=gb_per_s,
         efficiency=0.8,
         hop_us=1.0,
@@ -183,31 +183,31 @@ def _torus(*, gb_per_s: float, name: str) -> ScaleUp:
 
 _PCIE_4: Final = pcie_link(gb_per_s=32)
 _PCIE_5: Final = pcie_link(gb_per_s=64)
-_H100_NVL: Final = _assumed(
+_H100_NVL: Final = _assumed_scale_up(
     gb_per_s=300,
     efficiency=0.71,
     hop_us=1.7,
     reference="NVLink bridge of a pair, efficiency as A100",
 )
-_GH200_96GB: Final = _assumed(
+_GH200_96GB: Final = _assumed_scale_up(
     gb_per_s=150,
     efficiency=0.71,
     hop_us=1.7,
     reference="NVLink 4 between the 4 superchips of a node",
 )
-_MI250X: Final = _assumed(
+_MI250X: Final = _assumed_scale_up(
     gb_per_s=100, efficiency=0.7, hop_us=2.0, reference="Infinity Fabric 3, 100 GB/s a die"
 )
-_MI300X: Final = _assumed(
+_MI300X: Final = _assumed_scale_up(
     gb_per_s=448, efficiency=0.7, hop_us=2.0, reference="7 links of Infinity Fabric a device"
 )
-_MI355X: Final = _assumed(
+_MI355X: Final = _assumed_scale_up(
     gb_per_s=538, efficiency=0.7, hop_us=2.0, reference="7 links of Infinity Fabric 4 a device"
 )
-_GAUDI_2: Final = _assumed(
+_GAUDI_2: Final = _assumed_scale_up(
     gb_per_s=262.5, efficiency=0.8, hop_us=4.0, reference="21 ports of 100 Gb/s RoCE"
 )
-_GAUDI_3: Final = _assumed(
+_GAUDI_3: Final = _assumed_scale_up(
     gb_per_s=525, efficiency=0.8, hop_us=4.0, reference="21 ports of 200 Gb/s RoCE"
 )
 _TPU_V3: Final = _torus(gb_per_s=140, name="ICI, 2D torus")
@@ -215,10 +215,10 @@ _TPU_V4: Final = _torus(gb_per_s=150, name="ICI, 3D torus")
 _TPU_V5E: Final = _torus(gb_per_s=200, name="ICI, 2D torus")
 _TPU_V5P: Final = _torus(gb_per_s=600, name="ICI, 3D torus")
 _TPU_V6E: Final = _torus(gb_per_s=400, name="ICI, 2D torus")
-_ASCEND_910B: Final = _assumed(
+_ASCEND_910B: Final = _assumed_scale_up(
     gb_per_s=196, efficiency=0.75, hop_us=2.0, reference="HCCS full mesh"
 )
-_ASCEND_910C: Final = _assumed(
+_ASCEND_910C: Final = _assumed_scale_up(
     gb_per_s=392, efficiency=0.7, hop_us=2.0, reference="UB switches of a 384-device pod"
 )
 _TRAINIUM_1: Final = _torus(gb_per_s=192, name="NeuronLink 2, 2D torus")

@@ -87,7 +87,7 @@ def is_beside_host(kind: NodeKind) -> bool:
 
 
 def _link_of_row(up: ScaleUp) -> Link:
-    """Link from a row's scale-up link, in SI units."""
+    """Link in SI units from a row's scale-up link (10^9 bytes/s, microseconds)."""
     return Link(
         latency_s=round(up.hop_us * 1e-6, 12),
         bandwidth=up.gb_per_s * GIGA,

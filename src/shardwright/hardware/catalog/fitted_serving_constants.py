@@ -42,7 +42,7 @@ class ServingConstants:
     prompts: float = 1.2574
 
     def in_place(self, kernels: str, accelerator: str) -> float:
-        """Ratio of kernel seconds in a running engine over those alone; 1 where nothing is fitted.
+        """Kernel seconds in a running engine over seconds of the kernel alone; 1 if not fitted.
 
         Args:
             kernels: products, experts, answers, sums or prompts.
@@ -62,10 +62,10 @@ _ALONE: Final = (
 _CALLS: Final = "order of magnitude of calls of Python and CUDA"
 
 
-def _seconds(
+def _declared_seconds(
     name: str, owner: str, prior: float, meaning: str, source: str = _CALLS, *, spread: float = 0.5
 ) -> DeclaredConstant:
-    """Declare a constant in seconds."""
+    """Declare a fitted constant in seconds, from a quarter to four times its prior."""
     return DeclaredConstant(
         name=name,
         owner=owner,
@@ -78,10 +78,10 @@ def _seconds(
     )
 
 
-def _factor(
+def _declared_kernel_slowdown(
     name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.05
 ) -> DeclaredConstant:
-    """Declare a constant that is a ratio of kernel seconds in an engine over those alone."""
+    """Declare a constant, 0.7 to 1.6: kernel seconds in an engine over seconds alone."""
     return DeclaredConstant(
         name=name,
         owner=owner,
@@ -95,7 +95,7 @@ def _factor(
 
 
 DECLARED_SERVING: Final = (
-    _seconds(
+    _declared_seconds(
         "replayed_launch_s",
         "captured graphs",
         2e-6,
@@ -103,80 +103,80 @@ DECLARED_SERVING: Final = (
         "the smallest kernels in the tables of casts take two microseconds in the median"
         " (docs/serving-kernels.md)",
     ),
-    _seconds(
+    _declared_seconds(
         "host_launch_s",
         "host: one thread of Python",
         SHIPPED.host_launch,
         "the host for each kernel that it launches from Python, one after another",
         "fitted to training runs for the same work (`Constants.host_launch`)",
     ),
-    _seconds(
+    _declared_seconds(
         "compiled_launch_s",
         "host: compiled code",
         10e-6,
         "the host for each kernel that compiled code launches",
     ),
-    _seconds(
+    _declared_seconds(
         "host_piece_s",
         "host: one thread of Python",
         80e-6,
         "the host for each piece of compiled code, or of a captured graph, and the attention core"
         " after it",
     ),
-    _seconds(
+    _declared_seconds(
         "host_iteration_s",
         "host: one thread of Python",
         1.5e-3,
         "the host for an iteration: scheduling, inputs, delivery of tokens",
     ),
-    _seconds(
+    _declared_seconds(
         "host_sequence_s",
         "host: one thread of Python",
         20e-6,
         "the host for each request of the iteration: some twenty calls",
     ),
-    _seconds(
+    _declared_seconds(
         "request_s",
         "host: processes beside the engine's",
         10e-3,
         "a request from its client to the queue and of its first token back: HTTP, tokenising, and"
         " a process in between",
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "products_hopper",
         "accelerator: H100 and its siblings",
         "seconds of dense GEMMs in a running engine",
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "products_blackwell",
         "accelerator: B200 and its siblings",
         "seconds of dense GEMMs in a running engine",
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "experts_hopper",
         "accelerator: H100 and its siblings",
         "seconds of routed experts in a running engine",
         spread=0.08,
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "experts_blackwell",
         "accelerator: B200 and its siblings",
         "seconds of routed experts in a running engine",
         spread=0.08,
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "answers_hopper",
         "accelerator: H100 and its siblings",
         "seconds of decode attention in a running engine",
         spread=0.06,
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "answers_blackwell",
         "accelerator: B200 and its siblings",
         "seconds of decode attention in a running engine",
         spread=0.06,
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "sums",
         "fabric: inside a node",
         "seconds of the engines' own all-reduces in a running engine",
@@ -186,7 +186,7 @@ DECLARED_SERVING: Final = (
         ),
         spread=0.1,
     ),
-    _factor(
+    _declared_kernel_slowdown(
         "prompts",
         "kernels: attention of prompts",
         "seconds of prefill attention in a running engine",

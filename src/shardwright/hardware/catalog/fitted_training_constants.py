@@ -72,8 +72,10 @@ _POWER: Final = (
 _CLOCK: Final = "seconds of GEMMs in long runs over seconds in short measurements"
 
 
-def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> DeclaredConstant:
-    """Declare a constant for the sustained clock of an accelerator family."""
+def _declared_clock_ratio(
+    name: str, owner: str, prior: float, source: str = _POWER
+) -> DeclaredConstant:
+    """Declare an accelerator family's sustained clock (a ratio from 1.0 to 1.8) as a constant."""
     return DeclaredConstant(
         name=name,
         owner=owner,
@@ -87,22 +89,24 @@ def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> Declare
 
 
 DECLARED: Final = (
-    _clock("clock_ampere", "accelerator: A100 and its siblings, 16 bits", 1.05),
-    _clock("clock_hopper", "accelerator: H100 and its siblings, 16 bits", 1.2),
-    _clock(
+    _declared_clock_ratio("clock_ampere", "accelerator: A100 and its siblings, 16 bits", 1.05),
+    _declared_clock_ratio("clock_hopper", "accelerator: H100 and its siblings, 16 bits", 1.2),
+    _declared_clock_ratio(
         "clock_hopper_fp8",
         "accelerator: H100 and its siblings, 8 bits",
         1.1,
         f"{_POWER}; the table's 8-bit kernels include casts",
     ),
-    _clock(
+    _declared_clock_ratio(
         "clock_blackwell",
         "accelerator: B200 and its siblings, 16 bits",
         1.5,
         f"{_POWER}; consecutive GEMMs on 8 B200: 0.49 of peak forward, 0.455 for weight gradients"
         " (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json) against 0.714 in the table",
     ),
-    _clock("clock_blackwell_fp8", "accelerator: B200 and its siblings, 8 and 4 bits", 1.15),
+    _declared_clock_ratio(
+        "clock_blackwell_fp8", "accelerator: B200 and its siblings, 8 and 4 bits", 1.15
+    ),
     DeclaredConstant(
         name="passes_fused",
         owner="kernels: fused or compiled element-wise",
@@ -230,7 +234,7 @@ _FAMILIES: Final = {
 
 
 def slowdown_beside(constants: Constants, *, factor: float) -> float:
-    """Factor >= 1 on the seconds of kernels beside a collective, under `constants`.
+    """Factor >= 1: catalog `factor` x overlap slowdown of `constants` over the shipped one.
 
     `factor` is that of the device's catalog entry, which has the shipped constant in it.
     """
@@ -258,6 +262,6 @@ def clock_name(accelerator: str, *, dtype: Dtype) -> str:
 
 
 def clock_ratio(constants: Constants, *, accelerator: str, dtype: Dtype) -> float:
-    """Ratio of the sustained clock under `constants` to the catalog's (shipped) one."""
+    """Sustained clock of an accelerator under `constants` over the shipped one; 1 if not fitted."""
     name = clock_name(accelerator, dtype=dtype)
     return float(getattr(constants, name) / getattr(SHIPPED, name)) if name else 1.0

@@ -85,7 +85,7 @@ class GemmGrid:
     exponent: float
 
     def corrects(self, rates: GemmRates) -> bool:
-        """True if `rates` are the roofline that the ratios refer to.
+        """True if `rates` have the efficiencies and exponent that the grid's ratios refer to.
 
         Other rates (a profile, a user's file) are not corrected.
         """
@@ -178,7 +178,7 @@ class KernelTables:
         return next((g for g in self.grouped if g.dtype is wanted), None)
 
     def attention_table(self, *, head_dim: int, value_dim: int) -> AttentionTable | None:
-        """Attention table of a head shape; of equal dims, the nearest measured head dim."""
+        """Attention table of these dims, else of the equal dims nearest their mean, else None."""
         exact = next(
             (a for a in self.attention if (a.head_dim, a.value_dim) == (head_dim, value_dim)), None
         )
@@ -192,7 +192,7 @@ class KernelTables:
 
 
 def gemm_correction(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Measured over roofline seconds at each (m, n, k): trilinear interpolation in log2.
+    """GEMM seconds measured over roofline at each (m, n, k): trilinear in log2 of the sizes.
 
     Beyond the grid's edge the value of the edge holds.
     """
@@ -230,7 +230,7 @@ def _trilinear(
 
 @inner
 def _spot(axis: FloatArray, value: float) -> tuple[int, float]:
-    """Lower grid point of one value on a log2 axis, and its position between two points, 0 to 1."""
+    """(index of the grid point below `value` on a log2 axis, position to the next, 0 to 1)."""
     log = np.log2(max(value, 1.0))
     low = 0
     while low < axis.size - 2 and axis[low + 1] <= log:
@@ -254,7 +254,7 @@ def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) 
 def attention_fraction(
     table: AttentionTable, *, length: FloatArray, heads: FloatArray
 ) -> FloatArray:
-    """Fraction of peak at each length and number of heads x sequences: bilinear in log2.
+    """Fraction of peak FLOP/s at each length and heads x sequences: bilinear in log2 of both.
 
     Beyond the grid's edge the value of the edge holds.
     """
@@ -262,7 +262,7 @@ def attention_fraction(
 
 
 def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatArray) -> FloatArray:
-    """Measured over roofline seconds of an expert's GEMMs: bilinear interpolation in log2.
+    """Expert GEMM seconds, measured over roofline, at each (tokens, width): bilinear in log2.
 
     Beyond the grid's edge the value of the edge holds.
     """
@@ -275,7 +275,7 @@ def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatA
 def curve_seconds(
     curve: CollectiveCurve, *, volume: FloatArray, bandwidth: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
-    """Seconds of a measured collective for `volume` bytes, rescaled to another link.
+    """Seconds of a measured collective for `volume` bytes on a link of other rate and latency.
 
     Seconds never fall with volume.
 
@@ -323,14 +323,14 @@ def _along(
 
 
 def load_lookups() -> None:
-    """Load (or compile) the lookup kernels by one call on tables of two points."""
+    """Load (or compile) the compiled lookups of tables and curves by one call each."""
     axis, one = _floats(np.zeros(2)), np.ones(1)
     _trilinear(axis, axis, axis, _floats(np.zeros((2, 2, 2))), one, one, one, np.empty(1))
     _along(axis, axis, 1.0, 1.0, one, one, one, np.empty(1))
 
 
 def _grid_position(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Lower grid point of each value on a log2 axis, and its position between the two points."""
+    """(index of the grid point below each value on a log2 axis, position to the next, 0 to 1)."""
     log = np.log2(np.maximum(value, 1.0))
     low = np.minimum(np.maximum(np.searchsorted(axis, log, side="right") - 1, 0), len(axis) - 2)
     share = (log - axis[low]) / (axis[low + 1] - axis[low])
@@ -350,14 +350,14 @@ def _bilinear(
 
 @lru_cache(maxsize=64)
 def kernel_tables(accelerator: str) -> KernelTables | None:
-    """Kernel tables of an accelerator, its own or those of the same die; None without any."""
+    """Measured kernel tables of an accelerator, or of another with its die; None without any."""
     name = SAME_DIE.get(accelerator, accelerator)
     return _load_tables(name) if name in TABLES else None
 
 
 @lru_cache(maxsize=64)
 def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
-    """Measured collective curves for an island of a node kind; empty where there are none.
+    """Collective curves measured in an island with this efficiency and reduction; else empty.
 
     They hold for the catalog's link and for any link that has its latency and bandwidth rescaled. A
     link of another efficiency, without latency, or of a switch that reduces where the catalog's
@@ -389,12 +389,14 @@ def _load_tables(name: str) -> KernelTables:
         by_kind[kind].setdefault(entry, {})[field] = array
     return KernelTables(
         accelerator=name,
-        gemm=tuple(_gemm(entry, fields) for entry, fields in by_kind["gemm"].items()),
+        gemm=tuple(_stored_gemm_grid(entry, fields) for entry, fields in by_kind["gemm"].items()),
         attention=tuple(
-            _attention(entry, fields) for entry, fields in by_kind["attention"].items()
+            _stored_attention_table(entry, fields) for entry, fields in by_kind["attention"].items()
         ),
-        grouped=tuple(_grouped(entry, fields) for entry, fields in by_kind["grouped"].items()),
-        curves=tuple(_curve(entry, fields) for entry, fields in by_kind["curve"].items()),
+        grouped=tuple(
+            _stored_grouped_table(entry, fields) for entry, fields in by_kind["grouped"].items()
+        ),
+        curves=tuple(_stored_curve(entry, fields) for entry, fields in by_kind["curve"].items()),
     )
 
 
@@ -410,8 +412,8 @@ def _log2(array: npt.NDArray[np.generic]) -> FloatArray:
     return _floats(np.log2(_floats(array)))
 
 
-def _gemm(entry: str, fields: Arrays) -> GemmGrid:
-    """GEMM grid from an entry's arrays."""
+def _stored_gemm_grid(entry: str, fields: Arrays) -> GemmGrid:
+    """GEMM grid from the arrays of a stored entry, whose name is the dtype."""
     shape = tuple(len(fields[axis]) for axis in ("m", "n", "k"))
     bits = np.unpackbits(np.asarray(fields["measured"], dtype=np.uint8))[
         : shape[0] * shape[1] * shape[2]
@@ -430,8 +432,8 @@ def _gemm(entry: str, fields: Arrays) -> GemmGrid:
     )
 
 
-def _attention(entry: str, fields: Arrays) -> AttentionTable:
-    """Attention table from an entry's arrays."""
+def _stored_attention_table(entry: str, fields: Arrays) -> AttentionTable:
+    """Attention table from the arrays of an entry, named ``generation head_dim value_dim``."""
     generation, head_dim, value_dim = entry.split(" ")
     return AttentionTable(
         generation=generation,
@@ -443,8 +445,8 @@ def _attention(entry: str, fields: Arrays) -> AttentionTable:
     )
 
 
-def _grouped(entry: str, fields: Arrays) -> GroupedTable:
-    """Table of experts' GEMMs from an entry's arrays."""
+def _stored_grouped_table(entry: str, fields: Arrays) -> GroupedTable:
+    """Table of experts' GEMMs from the arrays of a stored entry, whose name is the dtype."""
     return GroupedTable(
         dtype=Dtype(entry),
         tokens=_log2(fields["tokens"]),
@@ -453,8 +455,8 @@ def _grouped(entry: str, fields: Arrays) -> GroupedTable:
     )
 
 
-def _curve(entry: str, fields: Arrays) -> CollectiveCurve:
-    """Collective curve from an entry's arrays."""
+def _stored_curve(entry: str, fields: Arrays) -> CollectiveCurve:
+    """Collective curve from the arrays of a stored entry, named ``collective devices``."""
     collective, devices = entry.split(" ")
     link = _floats(fields["link"])
     return CollectiveCurve(

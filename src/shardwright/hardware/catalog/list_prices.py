@@ -273,7 +273,7 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
 
 
 def list_price(kind: NodeKind) -> ListPrice | None:
-    """List price of a device-hour of a node: the instance's, else the accelerator's lowest.
+    """List price of a device-hour: the cloud instance's own, else the accelerator's lowest price.
 
     None where no price is known.
     """
@@ -329,7 +329,7 @@ def _with_list_price(group: NodeGroup) -> NodeGroup:
 
 
 def catalog_price_name(name: str) -> str:
-    """Catalog name of the accelerator or instance that a ``--price`` names.
+    """Catalog name of the accelerator or instance that a ``--price`` option names.
 
     Raises:
         UsageError: there is none.
@@ -344,7 +344,7 @@ def catalog_price_name(name: str) -> str:
 
 
 def cluster_prices(cluster: Cluster, given: Mapping[str, float]) -> tuple[ListPrice, ...]:
-    """Price of every kind of node of a cluster; () where one has none.
+    """Price of each node group: given, else the cluster's, else list price; () if any lacks one.
 
     Args:
         given: dollars a device-hour by `catalog_price_name`, or under the empty name for all nodes.

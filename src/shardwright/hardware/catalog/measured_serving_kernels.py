@@ -54,7 +54,7 @@ class OctaveGrid:
     octaves: FloatArray
 
     def ratio(self, *sizes: FloatArray) -> FloatArray:
-        """Interpolated ratio of measured over formula seconds at each tuple of sizes.
+        """Measured over formula seconds at each tuple of sizes, linear between logarithms.
 
         Linear in the logarithms of all sizes, and constant beyond the edges.
 
@@ -151,7 +151,7 @@ class ExpertTable:
 
     @property
     def library(self) -> str:
-        """Name of the engine."""
+        """Name of the engine: the part of the kernel's name before the slash."""
         return self.kernel.partition("/")[0]
 
 
@@ -176,7 +176,7 @@ class ServingTables:
     curves: tuple[CollectiveCurve, ...]
 
     def decode(self, *, shape: tuple[int, int], cached: int, library: str) -> DecodeTable | None:
-        """Decode attention table for a head shape and cache format, of the library if it has one.
+        """Decode attention table of (head, value) dims and `cached` bits an element, by library.
 
         Where both head dims are equal, the nearest measured dim counts.
         """
@@ -196,7 +196,7 @@ class ServingTables:
         )
 
     def product(self, *, weights: str, multiplied: Dtype, library: str) -> ProductTable | None:
-        """GEMM table in those number formats, of the library if it has one; None without any.
+        """GEMM table of a weight format and a GEMM format, of `library` if it has one; else None.
 
         fp16 runs on the units of bf16; quantisation groups of any size are one kernel's.
         """
@@ -206,7 +206,7 @@ class ServingTables:
         )
 
     def expert(self, *, weights: str, multiplied: Dtype, library: str) -> ExpertTable | None:
-        """Experts' table in those formats: of the kernel (``vllm/triton``), else of its library."""
+        """Expert GEMM table of two formats: of the kernel ``vllm/triton``, else of its library."""
         wanted = (_measured_format(weights), Dtype(_measured_format(multiplied)))
         fitting = [e for e in self.experts if (e.weights, e.multiplied) == wanted]
         exact = next((e for e in fitting if e.kernel == library), None)
@@ -214,7 +214,7 @@ class ServingTables:
 
 
 def _table_of_library(tables: Iterable[_T], library: str) -> _T | None:
-    """First table of the library, else of the others in the order of `LIBRARIES`; None if empty."""
+    """First table of `library`, else of the others in the order of `LIBRARIES`; None if none."""
     order = (library, *LIBRARIES)
     return min(tables, key=lambda table: order.index(table.library), default=None)
 
@@ -233,7 +233,7 @@ def serving_tables(accelerator: str) -> ServingTables | None:
 
 @lru_cache(maxsize=64)
 def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...]:
-    """Measured collective curves of an engine's own kernels in an island; empty without any.
+    """Collective curves measured with an engine's own kernels in such an island; else empty.
 
     They hold for links as `kernel_tables.collective_curves` does.
     """
@@ -267,10 +267,12 @@ def _load_tables(name: str) -> ServingTables:
         decodes=tuple(
             table
             for kind in ("decode", "latent")
-            for table in map(_decode, *_entries(kinds, kind, _DECODE_AXES))
+            for table in map(_stored_decode_table, *_entries(kinds, kind, _DECODE_AXES))
         ),
-        products=tuple(map(_product, *_entries(kinds, "product", ("m", "n", "k")))),
-        experts=tuple(map(_expert, *_entries(kinds, "expert", ("tokens", "width", "experts")))),
+        products=tuple(map(_stored_gemm_table, *_entries(kinds, "product", ("m", "n", "k")))),
+        experts=tuple(
+            map(_stored_expert_table, *_entries(kinds, "expert", ("tokens", "width", "experts")))
+        ),
         curves=_curves(kinds["curve"]) if "curve" in kinds else (),
     )
 
@@ -282,7 +284,7 @@ Entry = tuple[list[npt.NDArray[np.generic]], npt.NDArray[np.generic], FloatArray
 def _entries(
     kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]
 ) -> tuple[list[list[str]], list[Entry]]:
-    """(words of the names, (axes, steps, roofline)) of the tables of one kind."""
+    """(words of each table's name, (axes, ratios, fitted form) of each table) of one kind."""
     if kind not in kinds:
         return [], []
     fields = kinds[kind]
@@ -309,15 +311,15 @@ def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
 def octave_grid(
     axes: Iterable[npt.NDArray[np.generic]], steps: npt.NDArray[np.generic]
 ) -> OctaveGrid:
-    """Grid from its stored form: points of the axes, and twelfths of an octave (`STEPS`)."""
+    """Grid of ratios from its stored form: axis points, and ratios in 1/`STEPS` of an octave."""
     return OctaveGrid(
         axes=tuple(_floats(np.log2(_floats(axis))) for axis in axes),
         octaves=_floats(_floats(steps) / STEPS),
     )
 
 
-def _decode(name: list[str], entry: Entry) -> DecodeTable:
-    """Decode table from a stored entry."""
+def _stored_decode_table(name: list[str], entry: Entry) -> DecodeTable:
+    """Decode table of a stored entry, named ``library cached_bits head_dim value_dim``."""
     axes, steps, _ = entry
     return DecodeTable(
         library=name[0],
@@ -329,34 +331,34 @@ def _decode(name: list[str], entry: Entry) -> DecodeTable:
     )
 
 
-def _form(form: FloatArray) -> FittedForm:
-    """Fitted roofline from its four numbers."""
+def _fitted_form(form: FloatArray) -> FittedForm:
+    """Fitted roofline from (launches, compute efficiency, memory efficiency, exponent)."""
     launches, compute, memory, exponent = form.tolist()
     return FittedForm(
         launches=launches, compute_efficiency=compute, memory_efficiency=memory, exponent=exponent
     )
 
 
-def _product(name: list[str], entry: Entry) -> ProductTable:
-    """GEMM table from a stored entry."""
+def _stored_gemm_table(name: list[str], entry: Entry) -> ProductTable:
+    """GEMM table of a stored entry; `name` holds library and number formats."""
     axes, steps, form = entry
     return ProductTable(
         library=name[0],
         weights=name[1],
         multiplied=Dtype(name[2]),
-        form=_form(form),
+        form=_fitted_form(form),
         grid=octave_grid(axes, steps),
     )
 
 
-def _expert(name: list[str], entry: Entry) -> ExpertTable:
-    """Experts' table from a stored entry."""
+def _stored_expert_table(name: list[str], entry: Entry) -> ExpertTable:
+    """Experts' table of a stored entry; `name` holds kernel and number formats."""
     axes, steps, form = entry
     return ExpertTable(
         kernel=name[0],
         weights=name[1],
         multiplied=Dtype(name[2]),
-        form=_form(form),
+        form=_fitted_form(form),
         grid=octave_grid(axes, steps),
     )
 

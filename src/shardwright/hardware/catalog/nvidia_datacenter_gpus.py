@@ -25,8 +25,8 @@ from shardwright.hardware.catalog.achieved_gemm_attention_rates import (
     ampere_attention,
     blackwell_attention,
     fitted_gemm,
+    gemm_rates_of_similar_device,
     hopper_attention,
-    sibling_gemm,
 )
 
 _TABLES: Final = "aiconfigurator-core 0.12.0 system file"
@@ -76,7 +76,7 @@ _H200_GEMM: Final = (
     *_fitted_16_bit_gemm(
         efficiency=(0.804, 0.835), overhead_us=3.8, exponent=3.2, sustained=SUSTAINED_H100, p90=0.17
     ),
-    sibling_gemm(_HOPPER_FP8, name="h100-sxm", error=0.19),
+    gemm_rates_of_similar_device(_HOPPER_FP8, name="h100-sxm", error=0.19),
 )
 # The fit took 8 TB/s as the peak; the efficiency here is against the 7.7 TB/s of the sheet.
 _B200_GEMM: Final = (
@@ -113,7 +113,7 @@ traffic (5 to 6 pJ a bit); from memory.
 """
 
 
-def _sibling_rates(
+def _rates_at_power_and_peak(
     rates: tuple[GemmRates, ...],
     *,
     name: str,
@@ -121,14 +121,16 @@ def _sibling_rates(
     peak: float = 1.0,
     error: float = 0.25,
 ) -> tuple[GemmRates, ...]:
-    """GEMM rates of a similar device with `power` x the power limit and `peak` x the FLOP/s.
+    """GEMM rates of a similar device: clock scaled for `power` x power limit and `peak` x FLOP/s.
 
     sustained x ((1 - s) peak / (power - s))^(1/3): the part of the limit beside the fixed share s
     supplies units whose power grows with the cube of their clock.
     """
     slower = ((1.0 - _FIXED_POWER) * peak / (power - _FIXED_POWER)) ** (1 / 3)
     return tuple(
-        sibling_gemm(g, name=name, sustained=max(g.sustained * slower, 1.0), error=error)
+        gemm_rates_of_similar_device(
+            g, name=name, sustained=max(g.sustained * slower, 1.0), error=error
+        )
         for g in rates
     )
 
@@ -157,28 +159,28 @@ AMPERE: Final = (
         memory_gib=39.39,
         memory_gb_per_s=1555,
         reference=_SHEET,
-        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", error=0.15),
+        gemm=_rates_at_power_and_peak(A100_GEMM, name="a100-sxm-80gb", error=0.15),
     ),
     _a100(
         "a100-pcie-80gb a100-pcie a100-80gb-pcie",
         memory_gib=79.15,
         memory_gb_per_s=1935,
         reference=f"{_TABLES} a100_pcie",
-        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", power=300 / 400),
+        gemm=_rates_at_power_and_peak(A100_GEMM, name="a100-sxm-80gb", power=300 / 400),
     ),
     _a100(
         "a100-pcie-40gb a100-40gb-pcie",
         memory_gib=39.39,
         memory_gb_per_s=1555,
         reference=_SHEET,
-        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", power=250 / 400),
+        gemm=_rates_at_power_and_peak(A100_GEMM, name="a100-sxm-80gb", power=250 / 400),
     ),
     _a100(
         "a800-sxm-80gb a800 a800-80gb a800-sxm",
         memory_gib=79.15,
         memory_gb_per_s=2039,
         reference=f"{_SHEET}: an A100 with 200 GB/s of NVLink a direction",
-        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", error=0.15),
+        gemm=_rates_at_power_and_peak(A100_GEMM, name="a100-sxm-80gb", error=0.15),
     ),
     _ampere(
         "a30",
@@ -186,7 +188,7 @@ AMPERE: Final = (
         memory_gb_per_s=933,
         peaks=dense_tflops(bf16=165, fp16=165, tf32=82, fp32=10.3),
         reference=f"{_TABLES} a30",
-        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb"),
+        gemm=_rates_at_power_and_peak(A100_GEMM, name="a100-sxm-80gb"),
     ),
 )
 
@@ -210,14 +212,16 @@ HOPPER: Final = (
             "H100 with 96 GB of HBM2e and a 500 W limit, as in torchtitan's benchmarks; bandwidth"
             " and 95.04 GiB from memory"
         ),
-        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", power=500 / 700),
+        gemm=_rates_at_power_and_peak(H100_GEMM, name="h100-sxm", power=500 / 700),
     ),
     _hopper(
         "h100-pcie h100-pcie-80gb h100-80gb-pcie",
         memory_gib=79.11,
         memory_gb_per_s=2000,
         reference=f"{_TABLES} h100_pcie",
-        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", power=350 / 700, peak=756.5 / 989),
+        gemm=_rates_at_power_and_peak(
+            H100_GEMM, name="h100-sxm", power=350 / 700, peak=756.5 / 989
+        ),
         peaks=dense_tflops(bf16=756.5, fp16=756.5, fp8=1513, tf32=378, fp32=51),
     ),
     _hopper(
@@ -225,7 +229,7 @@ HOPPER: Final = (
         memory_gib=93.0,
         memory_gb_per_s=3938,
         reference=f"{_SHEET}; 93.00 GiB allocatable as PyTorch reports (ali-vilab/VACE#56)",
-        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", power=400 / 700, peak=835 / 989),
+        gemm=_rates_at_power_and_peak(H100_GEMM, name="h100-sxm", power=400 / 700, peak=835 / 989),
         peaks=dense_tflops(bf16=835, fp16=835, fp8=1671, tf32=417.5, fp32=60),
     ),
     _h100(
@@ -240,14 +244,16 @@ HOPPER: Final = (
         memory_gib=79.11,
         memory_gb_per_s=3350,
         reference=f"{_SHEET}: an H100 with 200 GB/s of NVLink a direction",
-        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", error=0.15),
+        gemm=_rates_at_power_and_peak(H100_GEMM, name="h100-sxm", error=0.15),
     ),
     _hopper(
         "h20 h20-96gb",
         memory_gib=95.0,
         memory_gb_per_s=4000,
         reference=_SHEET,
-        gemm=tuple(sibling_gemm(g, name="h100-sxm", sustained=1.0) for g in H100_GEMM),
+        gemm=tuple(
+            gemm_rates_of_similar_device(g, name="h100-sxm", sustained=1.0) for g in H100_GEMM
+        ),
         peaks=dense_tflops(bf16=148, fp16=148, fp8=296, tf32=74, fp32=44),
     ),
     _h100(
@@ -255,7 +261,7 @@ HOPPER: Final = (
         memory_gib=94.5,
         memory_gb_per_s=4000,
         reference=f"{_SHEET}: H100 die beside a Grace CPU",
-        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", error=0.15),
+        gemm=_rates_at_power_and_peak(H100_GEMM, name="h100-sxm", error=0.15),
     ),
 )
 
@@ -276,7 +282,9 @@ BLACKWELL: Final = (
         memory_gb_per_s=8000,
         peaks=dense_tflops(bf16=2500, fp16=2500, fp8=5000, fp4=10000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb200; 189,471 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_sibling_rates(_B200_GEMM, name="b200-sxm", power=1200 / 1000, peak=2500 / 2250),
+        gemm=_rates_at_power_and_peak(
+            _B200_GEMM, name="b200-sxm", power=1200 / 1000, peak=2500 / 2250
+        ),
     ),
     _blackwell(
         "b300-sxm b300 b300-sxm-288gb b300-288gb",
@@ -284,7 +292,7 @@ BLACKWELL: Final = (
         memory_gb_per_s=7750,
         peaks=dense_tflops(bf16=2250, fp16=2250, fp8=4500, fp4=14000, tf32=1125, fp32=75),
         reference=f"{_TABLES} b300_sxm; 275,040 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_sibling_rates(_B200_GEMM, name="b200-sxm", power=1100 / 1000),
+        gemm=_rates_at_power_and_peak(_B200_GEMM, name="b200-sxm", power=1100 / 1000),
     ),
     _blackwell(
         "gb300-nvl72 gb300",
@@ -292,7 +300,9 @@ BLACKWELL: Final = (
         memory_gb_per_s=8000,
         peaks=dense_tflops(bf16=2500, fp16=2500, fp8=5000, fp4=15000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb300; 284,208 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_sibling_rates(_B200_GEMM, name="b200-sxm", power=1400 / 1000, peak=2500 / 2250),
+        gemm=_rates_at_power_and_peak(
+            _B200_GEMM, name="b200-sxm", power=1400 / 1000, peak=2500 / 2250
+        ),
     ),
 )
 

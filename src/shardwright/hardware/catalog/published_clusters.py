@@ -42,7 +42,7 @@ ALL: Final = 0
 def _tier(
     name: str, *, devices: int, oversubscription: float = 1.0, rails: bool = False
 ) -> FabricTier:
-    """Switch tier without added latency."""
+    """Switch tier over `devices` devices, without added latency."""
     return FabricTier(
         name=name,
         num_devices=devices,

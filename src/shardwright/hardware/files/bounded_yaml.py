@@ -60,16 +60,19 @@ class _Constructor(Composer, SafeConstructor, Resolver):
         self._flat: set[yaml.MappingNode] = set()
 
     def check_event(self, *choices: type[yaml.Event]) -> bool:
+        """True if the next parser event exists and is of one of the `choices` (of any, if none)."""
         return bool(self._events) and (not choices or isinstance(self._events[0], choices))
 
     def peek_event(self) -> yaml.Event:
+        """Return the next parser event without taking it."""
         return self._events[0]
 
     def get_event(self) -> yaml.Event:
+        """Take the next parser event."""
         return self._events.popleft()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace the merge key of a mapping node by the keys of the mappings that it names.
+        """Replace a mapping's merge keys (``<<``) by the entries of the mappings that they name.
 
         The node's own keys come first, then those of the named mappings in their order. PyYAML's
         own method lets a merged mapping's merged keys come before its own ones.

@@ -68,7 +68,7 @@ def limited_events(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Eve
 def _completed_size(
     event: yaml.Event, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
 ) -> tuple[int, int]:
-    """Nodes and nesting levels of the value (scalar, alias or collection) that an event completes.
+    """(nodes, nesting levels) of the value that an event completes, aliases expanded.
 
     Where the value has an anchor, its size is stored in `sizes`.
     """
@@ -87,7 +87,7 @@ def _completed_size(
 def _anchored_size(
     anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
 ) -> tuple[int, int]:
-    """Nodes and nesting levels of the anchored value that an alias refers to."""
+    """(nodes, nesting levels) of the anchored value that an alias refers to."""
     anchor = anchor or ""
     shown = f"{what}: the YAML alias *{anchor[:40]}"
     if any(part.anchor == anchor for part in open_parts):
@@ -102,7 +102,7 @@ def _anchored_size(
 
 
 def _add_to_container(open_parts: list[_Part], nodes: int, levels: int, what: str) -> None:
-    """Add the nodes and levels of a completed value to the collection that contains it."""
+    """Add a completed value's nodes and levels to its collection; ClusterError above a limit."""
     _require_levels(len(open_parts) + levels, what)
     if not open_parts:
         return

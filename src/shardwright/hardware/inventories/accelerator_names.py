@@ -101,7 +101,7 @@ def nvlink_of(device: Accelerator) -> NvLink | None:
 
 
 def accelerators_by_name(word: str) -> tuple[Accelerator, ...]:
-    """Accelerators that a driver's, scheduler's or PCI name may mean, the likeliest first.
+    """Accelerators that a driver's, scheduler's or PCI name may mean, likeliest first, or empty.
 
     ``NVIDIA-H100-80GB-HBM3`` is one device, ``h100`` any of its forms; empty = unknown.
 
@@ -125,7 +125,7 @@ def accelerators_by_name(word: str) -> tuple[Accelerator, ...]:
 
 
 def nvlink_fact(facts: Mapping[FactKind, FoundFact]) -> FoundFact | None:
-    """Fact of a device's NVLinks, or XGMI links; None = the files do not state it."""
+    """Fact of a device's NVLinks, else of its XGMI links; None = stated in no file."""
     return facts.get(FactKind.LINKS) or facts.get(FactKind.XGMI)
 
 

@@ -49,7 +49,7 @@ class CatalogNode:
 
 
 def choose_catalog_node(facts: Facts, *, given: Mapping[str, str]) -> CatalogNode:
-    """Choose the catalog's node that matches the facts.
+    """Catalog node of the user's choice, else of the instance type, else of the product name.
 
     Args:
         given: accelerators or instances by a product's word, or by "" for nodes whose files do not
@@ -78,7 +78,7 @@ def choose_catalog_node(facts: Facts, *, given: Mapping[str, str]) -> CatalogNod
 
 
 def may_have_accelerator(name: str, facts: Facts) -> bool:
-    """True if nodes with these facts may have the accelerator or instance `name`.
+    """True if the facts name no accelerator, or may mean that of `name` (or its instance).
 
     Facts that leave the accelerator open allow every name.
     """
@@ -89,7 +89,7 @@ def may_have_accelerator(name: str, facts: Facts) -> bool:
 
 
 def _node_by_user(name: str, facts: Facts, *, by_word: bool) -> CatalogNode:
-    """Node of the accelerator or instance that the user states; ClusterError if files disagree."""
+    """Node of an accelerator or instance that the user names; ClusterError if facts disagree."""
     device, kind = find_accelerator(name), find_instance(name)
     if device is None and kind is None:
         hint = nearest(name[:60], (*accelerator_names(), *instance_names()))
@@ -104,7 +104,7 @@ def _node_by_user(name: str, facts: Facts, *, by_word: bool) -> CatalogNode:
     )
     called = accelerators_by_name(str(product.value)) if product is not None else ()
     if product is not None and called and not by_word:
-        _require_possible(base.accelerator, called, product, replace(said, where=GIVEN))
+        _require_among(base.accelerator, called, product, replace(said, where=GIVEN))
     sold = find_instance(str(instance.value)) if instance is not None else None
     if instance is not None and sold is not None and sold.accelerator != base.accelerator:
         raise contradiction_error(
@@ -135,7 +135,7 @@ def _node_by_instance(facts: Facts) -> CatalogNode | None:
         said = replace(
             instance, what=FactKind.PRODUCT, value=f"{kind.accelerator.name} of {kind.name}"
         )
-        _require_possible(kind.accelerator, called, product, said)
+        _require_among(kind.accelerator, called, product, said)
     return CatalogNode(base=kind, key="instance", name=kind.name)
 
 
@@ -177,10 +177,10 @@ def _node_by_product(facts: Facts) -> CatalogNode:
     )
 
 
-def _require_possible(
+def _require_among(
     device: Accelerator, called: tuple[Accelerator, ...], one: FoundFact, other: FoundFact
 ) -> None:
-    """Raise ClusterError unless `device` is one of the accelerators that a fact may mean."""
+    """Raise a contradiction of two facts unless `device` is among the accelerators `called`."""
     if device.name not in {known.name for known in called}:
         raise contradiction_error(one, other)
 
@@ -205,7 +205,7 @@ def _matching_memory(
 
 
 def _matching_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerator, ...]:
-    """Accelerators with as many NVLinks as were found; all where none matches.
+    """Accelerators with as many NVLinks as found (over PCIe, if islands without links), else all.
 
     Where no NVLinks were found, accelerators that reach each other over PCIe.
     """
@@ -256,7 +256,7 @@ def _require_matching_device(device: Accelerator, facts: Facts) -> None:
 
 
 def device_link_count(device: Accelerator, links: DeviceLinks) -> int:
-    """NVLinks of a device by the found links; 0 where they are none or more than it has.
+    """NVLinks of a device: total over all peers, else to one peer (a switch); 0 if impossible.
 
     The count is the total over all peers, or, where that is more than the device has, the links to
     one peer (a switch).

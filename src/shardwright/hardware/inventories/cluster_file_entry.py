@@ -57,7 +57,7 @@ class NodeEntry:
 
 
 def node_entry(nodes: NodeSet, *, given: Mapping[str, str]) -> NodeEntry:
-    """Make the entry of a cluster file for nodes of one kind.
+    """Entry of a cluster file for nodes of one kind: found facts, else the catalog node's values.
 
     Facts that were found are written; missing ones stay as in the catalog's default node.
 
@@ -117,7 +117,7 @@ RecordPart = tuple[dict[str, Any], list[Assumption]]
 
 
 def _scale_up_part(facts: Mapping[FactKind, FoundFact], base: NodeKind, devices: int) -> RecordPart:
-    """Keys of the entry for the scale-up islands and the link of a device inside them."""
+    """Keys for island size and scale-up link of a device, where they differ from the catalog's."""
     sizes, links, nodes = (
         facts.get(FactKind.ISLANDS),
         nvlink_fact(facts),
@@ -228,7 +228,7 @@ def _link_record(link: Link, fact: FoundFact | None) -> dict[str, Any]:
 
 
 def _catalog_reason(base: NodeKind, origin: Origin | None) -> str:
-    """Reason for an assumption that takes a number from the catalog."""
+    """Reason text of an assumption: as the named node in the catalog, with the number's source."""
     return f"as {base.name} in the catalog" + (
         f": {origin.reference.removeprefix('assumed: ')}" if origin is not None else ""
     )

@@ -159,7 +159,7 @@ def cluster_from_inventories(
     kinds = _with_measured_rates(
         document, kinds, [rate for one in inventories for rate in one.rates]
     )
-    reads = tuple(_kind_read(kind) for kind in kinds)
+    reads = tuple(_node_kind_report(kind) for kind in kinds)
     text = _cluster_file_text(
         document, inventories, reads, (*found, *tiers.found), (*assumed, *tiers.assumed)
     )
@@ -175,7 +175,7 @@ def cluster_from_inventories(
 def _unlisted_nodes(
     samples: Sequence[SeenNode], count: int
 ) -> tuple[tuple[SeenNode, ...], FoundFact | Assumption]:
-    """Nodes that no file lists, and the remark on their number.
+    """(`count` or guessed number of copies of the samples' node, remark on the number).
 
     The number is the user's, that of a dump, or one.
     """
@@ -205,7 +205,7 @@ def _unlisted_nodes(
 
 
 def _node_entries(sets: Sequence[NodeSet], given: Mapping[str, str]) -> list[NodeEntry]:
-    """Cluster file entry of each kind of nodes.
+    """Cluster file entry of each kind of nodes, with the accelerators that the user names.
 
     The name under "" in `given` is for the kinds that leave their accelerator open, where there are
     such.
@@ -216,7 +216,7 @@ def _node_entries(sets: Sequence[NodeSet], given: Mapping[str, str]) -> list[Nod
 
 
 def _placed_nodes(nodes: Sequence[SeenNode], kinds: Sequence[NodeEntry]) -> list[PlacedNode]:
-    """Each node with its kind, zone, scale-up domain and switches."""
+    """Kind number, zone, scale-up domain and switches above of each node, in order."""
     kind_of = {place: number for number, kind in enumerate(kinds) for place in kind.places}
     zones = {str(fact.value) for node in nodes if (fact := node.fact(FactKind.ZONE)) is not None}
     found = []
@@ -256,7 +256,7 @@ def _fabric_tiers(
 
 
 def _node_records(placed: Sequence[PlacedNode], kinds: Sequence[NodeEntry]) -> list[dict[str, Any]]:
-    """Cluster file entry of each run of nodes of one kind and zone."""
+    """Entry with count and zone of each run of neighbouring nodes of one kind and zone."""
     runs = (
         (*key, sum(1 for _ in some))
         for key, some in groupby(placed, key=lambda node: (node.kind, node.zone))
@@ -279,7 +279,7 @@ def _counted_record(record: Mapping[str, Any], count: int) -> dict[str, Any]:
 def _with_measured_rates(
     document: dict[str, Any], kinds: Sequence[NodeEntry], rates: Sequence[BusRate]
 ) -> list[NodeEntry]:
-    """Node kinds with measured bus bandwidths; the document's entries change in place.
+    """Add measured link efficiencies to the document's nodes in place; return the node kinds.
 
     ClusterError where there are several kinds.
     """
@@ -311,8 +311,8 @@ def _zone_link_record(one: ZoneLink) -> dict[str, Any]:
     }
 
 
-def _kind_read(kind: NodeEntry) -> KindRead:
-    """Name, count, facts and assumptions of a node entry."""
+def _node_kind_report(kind: NodeEntry) -> KindRead:
+    """Report on a node kind: name, number of nodes, found facts and assumptions."""
     name = f"{kind.devices} {kind.base.accelerator.name}"
     return KindRead(name=name, count=len(kind.places), found=kind.found, assumed=kind.assumed)
 

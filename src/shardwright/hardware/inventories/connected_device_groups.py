@@ -13,7 +13,7 @@ MOST_NAMED: Final = 4
 def connected_parts(
     num_devices: int, pairs: Iterable[tuple[int, int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Connected components of the devices under the links, the largest first.
+    """Connected components of devices 0 to `num_devices` - 1 under the links, largest first.
 
     A device without a link is a component of its own.
 
@@ -23,6 +23,7 @@ def connected_parts(
     parent = list(range(num_devices))
 
     def root(device: int) -> int:
+        """Representative device of the component of a device (union-find with path halving)."""
         while parent[device] != device:
             parent[device] = parent[parent[device]]
             device = parent[device]
@@ -37,7 +38,7 @@ def connected_parts(
 
 
 def device_order_remark(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
-    """Remark with the rank order that puts devices of one part side by side.
+    """Remark with the device order that makes each part consecutive; empty if parts are already.
 
     Empty where all parts are side by side already.
 
@@ -70,7 +71,7 @@ def require_all_links(
     what: str = "NVLinks",
     look: str = "nvidia-smi nvlink -s",
 ) -> None:
-    """Raise ClusterError if devices have fewer links to the switch than others of their node."""
+    """Raise ClusterError if some device has fewer links than another of its node: one is down."""
     most = max(counts, default=0)
     fewer = [(name, count) for name, count in zip(names, counts, strict=True) if count < most]
     if not fewer:

@@ -29,7 +29,7 @@ class MeasuredEfficiencies:
 
 
 def measured_efficiencies(kind: NodeKind, rates: Sequence[BusRate]) -> MeasuredEfficiencies:
-    """Efficiencies of a node's scale-up link and cards from measured bus bandwidths.
+    """Efficiencies of scale-up link and cards by the bus rate of the largest group in each.
 
     Each is that of the largest group that was measured inside an island, and beyond one.
 

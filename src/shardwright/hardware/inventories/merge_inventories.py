@@ -58,7 +58,7 @@ def contradiction_error(
 
 
 def more_precise_fact(one: FoundFact, other: FoundFact) -> FoundFact:
-    """Choose the more precise of two facts about the same property of a node.
+    """Choose the more precise of two facts on one property; ClusterError if they contradict.
 
     Raises:
         ClusterError: they contradict each other.
@@ -104,7 +104,7 @@ def merged_facts(facts: Iterable[FoundFact]) -> dict[FactKind, FoundFact]:
 
 
 def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
-    """Merge the nodes of all node lists and switch lists by name.
+    """Nodes of all node lists and switch lists, merged by name; empty without such lists.
 
     The result is empty where there is neither kind of list.
 
@@ -173,7 +173,7 @@ def _nodes_below_switches(
 
 
 def node_sets(nodes: Sequence[SeenNode], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
-    """Group nodes by kind, in order of appearance, and add the facts of sample nodes.
+    """Sets of nodes with equal facts, in order of appearance, plus facts of matching samples.
 
     A sample is of every kind that it does not contradict.
 
@@ -222,7 +222,7 @@ def _host_memory_bytes(facts: Mapping[FactKind, FoundFact]) -> float:
 
 
 def _with_samples(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
-    """Node kinds with the facts of the sample nodes that do not contradict them."""
+    """Node sets plus the facts of each sample that contradicts none of the set's facts."""
     found = list(kinds)
     for sample in samples:
         merged: dict[int, dict[FactKind, FoundFact]] = {}
@@ -251,7 +251,7 @@ def _with_samples(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tupl
 
 
 def _has_catalog_links(facts: Mapping[FactKind, FoundFact], sample: SeenNode) -> bool:
-    """True if the sample has as many NVLinks as a possible accelerator of the kind has."""
+    """True if the sample's NVLink count is that of an accelerator that the facts may mean."""
     links = sample.fact(FactKind.LINKS) or sample.fact(FactKind.XGMI)
     counts = {
         link.links if (link := nvlink_of(device)) else 0 for device in possible_accelerators(facts)

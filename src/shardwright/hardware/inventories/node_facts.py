@@ -64,7 +64,7 @@ class FoundFact:
 
     @property
     def words(self) -> str:
-        """Display text of the value."""
+        """Value of the fact as text for a person, with its unit."""
         return fact_text(self.what, self.value)
 
 
@@ -102,7 +102,7 @@ class SeenNode:
     remark: str = ""
 
     def fact(self, what: FactKind) -> FoundFact | None:
-        """Fact of that kind; None = the file does not state it."""
+        """Fact of this kind about the node; None = the file does not state it."""
         return next((one for one in self.facts if one.what is what), None)
 
 

@@ -57,7 +57,7 @@ class _Level:
 def path_record(
     facts: Mapping[FactKind, FoundFact], *, base: NodeKind, devices: int, island: int
 ) -> PathRecord:
-    """Keys for islands, and tiers between them, of a node whose devices use different PCIe paths.
+    """Keys for islands and tiers of a node in which PCIe paths differ; empty if all are alike.
 
     Empty where all devices reach each other in the same way.
 
@@ -98,7 +98,7 @@ def path_record(
 def _path_levels(
     paths: PciePaths, devices: int, island: int
 ) -> tuple[list[_Level], tuple[Assumption, ...]]:
-    """Levels of paths from the fastest to the path that joins all, and the assumptions.
+    """(levels of PCIe paths: switch, processor, sockets, fastest first; assumptions).
 
     Unequal units are taken as joined by the next, slower path.
     """
@@ -122,7 +122,7 @@ def _path_levels(
 
 
 def _slot_rate(facts: Mapping[FactKind, FoundFact], base: NodeKind) -> float:
-    """Bytes/s of a device's PCIe slot, one way."""
+    """Bytes/s one way of a device's PCIe slot: the found fact, else the catalog node's rate."""
     found = facts.get(FactKind.PCIE)
     if found is not None:
         return float(str(found.value))
@@ -130,7 +130,7 @@ def _slot_rate(facts: Mapping[FactKind, FoundFact], base: NodeKind) -> float:
 
 
 def _island_link(level: _Level, slot: float, paths: FoundFact) -> dict[str, Any]:
-    """Link of a device to the others below its switch, or of its processor."""
+    """Link record of a device inside an island: PCIe peer rates below a switch, else slot rates."""
     if level.name == "switch":
         return _link_record(
             slot, PEER_EFFICIENCY, LATENCY_US, f"{PEER_REFERENCE}; switches in {paths.where[:200]}"
@@ -151,7 +151,7 @@ def _tier_record(
     slot: float,
     paths: FoundFact,
 ) -> dict[str, Any]:
-    """Tier of a cluster file that all devices of a unit below share."""
+    """Tier record of a path level: the link that all devices of a unit below it share."""
     if level.name == "switch":
         link = _link_record(slot, PEER_EFFICIENCY, LATENCY_US, PEER_REFERENCE)
     elif level.name == "processor":
@@ -173,7 +173,7 @@ def _tier_record(
 
 
 def _processor_link_rate(facts: Mapping[FactKind, FoundFact], slot: float) -> tuple[float, str]:
-    """(GB/s between two processors one way, source) from the processor's model."""
+    """(GB/s between processors one way, source) by the processor's model, as NCCL's table says."""
     found = facts.get(FactKind.PROCESSOR)
     arch, vendor, family, model = (*(str(found.value).split() if found else ()), "", "", "", "")[:4]
     number = int(model) if model.isdigit() and len(model) <= 4 else -1
@@ -205,7 +205,7 @@ def _processor_link_rate(facts: Mapping[FactKind, FoundFact], slot: float) -> tu
 def _link_record(
     rate: float, efficiency: float, latency_us: float, reference: str
 ) -> dict[str, Any]:
-    """A link as keys of a cluster file."""
+    """Link as keys of a cluster file: `rate` bytes/s, efficiency, latency and assumed origin."""
     return {
         "bandwidth_gigabytes_per_s": rate / GIGA,
         "efficiency": efficiency,

@@ -36,7 +36,7 @@ class FabricTierRecords:
 
 
 def switch_paths(nodes: Sequence[SeenNode]) -> list[tuple[str, ...]]:
-    """Names of the switches above each node, the nearest first, equally many for all nodes.
+    """Switch names above each node, nearest first; shorter paths repeat the nearest switch.
 
     Where a node has fewer switches, its nearest stands for the missing ones.
 
@@ -86,7 +86,7 @@ def _first_seen_numbers(values: Sequence[Hashable]) -> list[int]:
 def fabric_tiers(
     nodes: Sequence[PlacedNode], *, islands: frozenset[int], is_blocks: bool, where: str
 ) -> FabricTierRecords:
-    """Switch tiers above the nodes as cluster file entries; unequal units get the common size.
+    """Switch tiers above the nodes as cluster file entries; each has its most frequent unit size.
 
     Args:
         islands: devices of the scale-up domains; a switch that joins no more than the smallest is
@@ -149,6 +149,6 @@ def fabric_tiers(
 
 
 def _common_unit_size(sizes: Sequence[int], step: int) -> int:
-    """Most frequent unit size, rounded up to whole nodes of every kind; the smaller of a tie."""
+    """Most frequent unit size (smallest of a tie), rounded up to a multiple of `step`."""
     size, _ = max(Counter(sizes).items(), key=lambda one: (one[1], -one[0]))
     return -(-size // step) * step

@@ -38,7 +38,7 @@ _NO_LINK: Final = Origin(
 
 
 def profiled_cluster(text: str, profile: Profile) -> Cluster:
-    """Build the cluster of an expression with the profile's measured rates.
+    """Cluster of an expression, which may name the profile's own accelerator, at measured rates.
 
     The expression may name the profile's own accelerator although no catalog has it.
 
@@ -68,7 +68,7 @@ def profiled_cluster(text: str, profile: Profile) -> Cluster:
 
 
 def apply_profile(cluster: Cluster, profile: Profile) -> Cluster:
-    """Set the profile's measured rates on every node that has the profile's accelerator.
+    """Set a profile's measured rates on all nodes with its accelerator; ClusterError if none has.
 
     Other nodes stay as they are. GEMM shares of the peaks, attention curves (forward FLOP/s over
     the peak of 16-bit GEMMs), element-wise bandwidth, launch and memory come from the profile where
@@ -91,6 +91,7 @@ def apply_profile(cluster: Cluster, profile: Profile) -> Cluster:
         )
 
     def measured(group: NodeGroup) -> NodeGroup:
+        """Node group with measured rates if it has the profile's accelerator, else unchanged."""
         kind = group.kind
         if name_key(kind.accelerator.name) not in names:
             return group
@@ -150,7 +151,7 @@ def _best_rate(gemm: GemmProfile, profile: Profile) -> float:
 
 
 def _gemm_rates(gemm: GemmProfile, device: Accelerator, origin: Origin) -> GemmRates:
-    """Convert a GEMM profile to shares of the device's peaks."""
+    """Convert a GEMM profile to efficiencies: measured rates over the device's peaks."""
     return GemmRates(
         dtype=gemm.dtype,
         compute_efficiency=gemm.flops_per_second / device.peak(gemm.dtype),
@@ -185,7 +186,7 @@ def _attention_rates(
 
 
 def _measured_node(kind: NodeKind, profile: Profile) -> NodeKind:
-    """Copy of a node kind with the links and host copies that the profile measured."""
+    """Copy of a node kind with measured scale-up link, network card and host copies."""
     inside = tuple(c for c in profile.collectives if 1 < c.num_devices <= kind.island)
     across = tuple(
         c
@@ -229,7 +230,7 @@ def _bus_bandwidth(fits: tuple[CollectiveFit, ...]) -> float:
 
 
 def _scale_up_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
-    """Scale-up link of a node with the bandwidth and hop latency of measured collectives.
+    """Scale-up link with bus bandwidth and hop latency of the collectives' fits inside an island.
 
     The bandwidth is derived as for the shipped tables. all_reduce alone does not give the links'
     bandwidth where the switch reduces.
@@ -259,7 +260,7 @@ def _scale_up_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Orig
 
 
 def _card_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
-    """Network card of a node with the bandwidth and hop latency of rings over whole nodes.
+    """Network card with bandwidth and hop latency of ring collectives over whole nodes.
 
     All of a node's cards carry the ring's traffic between nodes; of its n - 1 hops, one a node
     crosses them. A ring that its island's links hold back shows only that the cards are no slower;
@@ -286,7 +287,7 @@ def _card_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) 
 
 
 def _new_node(profile: Profile) -> NodeKind:
-    """Node of an accelerator that no catalog has; its peaks are the best measured rates."""
+    """Node kind of an accelerator outside the catalog, with measured rates as its peaks."""
     if not profile.gemm or profile.elements is None or not profile.memory_bytes:
         raise ClusterError(
             f"{profile.accelerator[:60]} is in no catalog, and its profile lacks GEMM, element-wise"

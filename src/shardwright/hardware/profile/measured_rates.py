@@ -71,7 +71,7 @@ class AttentionPoint(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of the forward pass under the causal mask.
+        """FLOPs of the attention core's forward pass under the causal mask.
 
         2 x batch x heads x length x (length + 1) / 2 x 2 head_dim.
         """
@@ -138,7 +138,7 @@ class CollectiveFit:
 
 
 def bus_share(collective: str, *, num_devices: int) -> float:
-    """Bytes over one device's link for each byte of the collective's full buffer.
+    """Bytes over one device's link for each byte of the full buffer: bus over algorithm bandwidth.
 
     2 (n-1)/n for all_reduce, 1 for broadcast and send, else (n-1)/n. Source: nccl-tests,
     doc/PERFORMANCE.md (bus bandwidth).
@@ -226,7 +226,7 @@ class Profile:
 
     @property
     def reference(self) -> str:
-        """Name of the profile in the origin of a number: device, day, library."""
+        """Source text of a profile's numbers: accelerator, device name, day, library."""
         if self.method is None:
             return f"profile of {self.accelerator}"
         library = " ".join(self.method.libraries[0]) if self.method.libraries else ""

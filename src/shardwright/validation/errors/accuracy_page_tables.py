@@ -21,7 +21,7 @@ def percent(value: float, *, sign: bool = False) -> str:
 
 
 def error_cell(error: float | None) -> str:
-    """Format an error in percent with its sign; empty for None."""
+    """Format a fractional error in percent with its sign; empty text for None."""
     return "" if error is None else percent(error, sign=True)
 
 
@@ -47,7 +47,7 @@ def far_section(
     far: float,
     metrics: Iterable[Any],
 ) -> str:
-    """Markdown section of the rows with an absolute error above `far` in any metric."""
+    """Markdown section of rows with |error| above the fraction `far` in any metric, or "None."."""
     metrics = tuple(metrics)
     lines = [line(row) for row in validation.rows if row.largest_error(metrics) > far]
     title = f"Rows more than {100 * far:.0f} % off"
@@ -76,6 +76,6 @@ def skipped_section(validation: Validation[RunT, PredictionT], *, details: bool)
 
 
 def remark_of(run: MeasuredRun, remarks: Iterable[Remark]) -> str:
-    """Sentence of the first remark whose selector matches the row and the run; empty for none."""
+    """Sentence of the first remark whose selector matches a run; empty for none."""
     cells = {**cells_of(run.measurement), **run.run_cells()}
     return next((remark.sentence for remark in remarks if remark.where.matches(cells)), "")

@@ -12,7 +12,7 @@ from shardwright.validation.errors.prediction_errors import (
     ErrorStatistics,
     JudgedRow,
     error_statistics,
-    mean_of_all,
+    mean_error_of_all,
 )
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.table_facts import ErrorLimit
@@ -39,7 +39,7 @@ class BarResult:
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
-        """Statistic -> (error, limit); the error is infinite without rows."""
+        """Statistic (such as mean) -> (error, limit); the error is infinite without rows."""
         return {
             name: (getattr(self.errors, name) if self.errors else inf, limit)
             for name, limit in self.limits.items()
@@ -51,19 +51,19 @@ class BarResult:
         return self.n > 0 and all(error <= limit for error, limit in self.figures.values())
 
 
-def judge_bar(
-    bar: ErrorLimit, rows: Iterable[JudgedRow[RunT, PredictionT]], *, metric: Any, fold: str
+def errors_against_limit(
+    error_limit: ErrorLimit, rows: Iterable[JudgedRow[RunT, PredictionT]], *, metric: Any, fold: str
 ) -> BarResult:
-    """Errors of the rows that an error limit selects, with the limits of one kind of fold."""
-    chosen = (row for row in rows if in_bar(row.run, bar))
+    """Error statistics of the rows that an error limit selects, beside its limits for `fold`."""
+    chosen = (row for row in rows if is_selected(row.run, error_limit))
     return BarResult(
-        name=bar.name,
+        name=error_limit.name,
         fold=fold,
-        errors=error_statistics(chosen, metric, bias=mean_of_all),
-        limits=bar.limits.get(fold, {}),
+        errors=error_statistics(chosen, metric, bias=mean_error_of_all),
+        limits=error_limit.limits.get(fold, {}),
     )
 
 
-def in_bar(run: MeasuredRun, bar: ErrorLimit) -> bool:
-    """True if an error limit selects a run, by its published row or by properties of the run."""
-    return selected({**run.run_cells(), **cells_of(run.measurement)}, bar.where)
+def is_selected(run: MeasuredRun, error_limit: ErrorLimit) -> bool:
+    """True if an error limit's selectors match a run's published cells or derived properties."""
+    return selected({**run.run_cells(), **cells_of(run.measurement)}, error_limit.where)

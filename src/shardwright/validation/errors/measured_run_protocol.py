@@ -36,7 +36,7 @@ class MeasuredRun(Protocol):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Settings that the row lacks, each with its source."""
+        """Settings that the row lacks and the conversion assumed, each with its source."""
 
     def measured(self, metric: Any, /) -> float | None:
         """Measured value of a metric; None where the row has none."""
@@ -70,7 +70,7 @@ class Fold(Generic[RunT]):
 
 
 def by_name(*folds: Fold[RunT]) -> dict[str, Fold[RunT]]:
-    """Name -> kind of fold."""
+    """Name -> kind of cross-validation fold."""
     return {fold.name: fold for fold in folds}
 
 

@@ -77,7 +77,7 @@ class Validation(Generic[RunT, PredictionT]):
 
     @property
     def summary(self) -> str:
-        """Text of the number of skipped rows and the count of each reason."""
+        """Text such as ``5 skipped (3 duplicate, 2 no measurement)``."""
         reasons = Counter(skip.reason.value for skip in self.skipped)
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         return f"{len(self.skipped)} skipped{f' ({counts})' if counts else ''}"
@@ -91,7 +91,7 @@ def judge(
     fold: str = "none",
     progress: Progress | None = None,
 ) -> Validation[RunT, PredictionT]:
-    """Predict every measured run, and collect runs, out-of-memory failures and skipped rows.
+    """Predict every measured run and collect compared rows, out-of-memory failures, skipped rows.
 
     Args:
         predict: raises InfeasibleError for a run that does not fit; StrategyError, ModelError,
@@ -146,28 +146,31 @@ class ErrorStatistics:
 Bias = Callable[[Sequence[float], Sequence[float]], float]
 
 
-def mean_of_feasible(errors: Sequence[float], feasible: Sequence[float]) -> float:
-    """Mean signed error of the rows that are predicted to fit; 0 without any."""
+def mean_error_of_feasible(errors: Sequence[float], feasible: Sequence[float]) -> float:
+    """Mean signed error of rows predicted to fit (`errors` is not used); 0 without any."""
     del errors
     return fmean(feasible) if feasible else 0.0
 
 
-def mean_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
-    """Mean signed error of all rows."""
+def mean_error_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
+    """Mean signed error of all rows (`feasible` is not used)."""
     del feasible
     return fmean(errors)
 
 
-def median_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
-    """Median signed error of all rows."""
+def median_error_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
+    """Median signed error of all rows (`feasible` is not used)."""
     del feasible
     return median(errors)
 
 
 def error_statistics(
-    rows: Iterable[JudgedRow[RunT, PredictionT]], metric: Any, *, bias: Bias = mean_of_feasible
+    rows: Iterable[JudgedRow[RunT, PredictionT]],
+    metric: Any,
+    *,
+    bias: Bias = mean_error_of_feasible,
 ) -> ErrorStatistics | None:
-    """Statistics of the errors of rows in one metric; None if no row has the metric.
+    """Number, mean, median and worst |error|, and signed bias, in one metric; None without rows.
 
     Args:
         bias: bias of the errors, which gets those of all rows and those of the rows that are

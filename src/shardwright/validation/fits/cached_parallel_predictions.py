@@ -50,8 +50,8 @@ class Predictor(Generic[ResultT]):
         progress: Progress | None = None,
         phase: str = "rows",
     ) -> list[ResultT | ShardwrightError]:
-        """The prediction of each (run, constants) pair, or the error that it raised, in order."""
-        keys = [(self._number(run), constants) for run, constants in tasks]
+        """Prediction of each (run, constants) pair, or its error, in order; each computed once."""
+        keys = [(self._run_number(run), constants) for run, constants in tasks]
         todo = {
             key: task for key, task in zip(keys, tasks, strict=True) if key not in self._outcomes
         }
@@ -72,14 +72,14 @@ class Predictor(Generic[ResultT]):
         return found  # type: ignore[return-value]
 
     def _predict_all(self, tasks: list[tuple[Any, Any]]) -> Iterator[ResultT | ShardwrightError]:
-        """Yield the predictions of tasks, from the pool of processes if there are many tasks."""
+        """Yield the predictions of tasks, on the process pool if there are at least `MIN_TASKS`."""
         if self._pool is None or len(tasks) < MIN_TASKS:
             return map(self._predict, tasks)
         chunk = min(MAX_CHUNK, -(-len(tasks) // (4 * self._workers)))
         return self._pool.map(self._predict, tasks, chunksize=chunk)
 
-    def _number(self, run: Any) -> int:
-        """Number of a run; runs with equal identity keys have the same number."""
+    def _run_number(self, run: Any) -> int:
+        """Number of a run for cache keys; runs with equal identity keys have the same number."""
         if id(run) not in self._runs:
             # Keys take long to hash. The run is kept, so that no other object gets its id.
             number = self._numbers.setdefault(self._identity(run), len(self._numbers))
@@ -88,7 +88,7 @@ class Predictor(Generic[ResultT]):
 
 
 def outcome(evaluate: Evaluate[ResultT], task: tuple[Any, Any]) -> ResultT | ShardwrightError:
-    """Predict a (run, constants) pair, or return the error that the prediction raised."""
+    """Predict a (run, constants) pair, or return the project's error that was raised."""
     try:
         return evaluate(*task)
     except ShardwrightError as error:

@@ -19,7 +19,7 @@ def fitted_values(
     weights: FloatArray,
     noise: float,
 ) -> dict[str, float]:
-    """Fit constants by iteratively reweighted robust least squares; returns name -> value.
+    """Fit constants near their priors to log residuals, linear in log constants; name -> value.
 
     Minimises
 
@@ -59,6 +59,6 @@ def fitted_values(
 
 
 def row_curvature(residual: FloatArray, weights: FloatArray, *, noise: float) -> FloatArray:
-    """(rows,) weight of each row in the reweighted least squares of the robust loss."""
+    """(rows,) second derivative of the robust loss by residual: a row's least-squares weight."""
     curvature: FloatArray = weights / np.sqrt(1.0 + (residual / noise) ** 2) / noise**2
     return curvature

@@ -23,7 +23,7 @@ from shardwright.validation.errors.accuracy_page_tables import (
 from shardwright.validation.errors.error_limits import BarResult
 from shardwright.validation.errors.prediction_errors import ErrorStatistics, grouped
 from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
-from shardwright.validation.serving.serving_error_limits import WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_error_limits import WaitingResult, serving_limit_results
 from shardwright.validation.serving.serving_errors import (
     ServingRow,
     ServingValidation,
@@ -82,22 +82,22 @@ def serving_page(
     plain = study.validation("none")
     parts = [
         _HEAD,
-        _bars(judge_serving_bars(study.validations, facts.bars)),
-        _constants(study),
-        _categories(plain),
-        _groups("By engine and device", plain, engine_and_device),
-        _groups("By model", plain, lambda row: row.run.model.name),
-        _groups("By engine's version", plain, lambda row: row.run.version),
-        _folds(study),
-        _throughput(plain),
-        _far(plain, facts=facts, far=far),
+        _limits_section(serving_limit_results(study.validations, facts.bars)),
+        _constants_section(study),
+        _categories_section(plain),
+        _groups_section("By engine and device", plain, engine_and_device),
+        _groups_section("By model", plain, lambda row: row.run.model.name),
+        _groups_section("By engine's version", plain, lambda row: row.run.version),
+        _folds_section(study),
+        _throughput_section(plain),
+        _far_section(plain, facts=facts, far=far),
         skipped_section(plain, details=True),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
-    """Section with the results of all error limits."""
+def _limits_section(results: Sequence[BarResult | WaitingResult]) -> str:
+    """Markdown section with the results of all error limits: bold if kept, italic if exceeded."""
     lines: list[Line] = []
     for result in results:
         figures = ", ".join(
@@ -115,8 +115,8 @@ def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
     return section("Bars", ("rows", "held out", "n", "result"), lines, about=about)
 
 
-def _constants(study: ServingStudy) -> str:
-    """Section with the constants, their priors, and the number of rows that move each."""
+def _constants_section(study: ServingStudy) -> str:
+    """Markdown section with the constants, priors, and the number of rows that move each."""
     slopes = study.fitted.report
     informed = (
         [0] * len(DECLARED_SERVING)
@@ -156,18 +156,18 @@ def _metric_cells(
     rows: Sequence[ServingRow], category: Category = Category.KNOWN
 ) -> tuple[str, ...]:
     """Cells of median, mean and number of errors for each metric."""
-    return tuple(_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
+    return tuple(_errors_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
 
 
-def _cell(errors: ErrorStatistics | None) -> str:
+def _errors_cell(errors: ErrorStatistics | None) -> str:
     """Cell with median, mean and number of errors."""
     if errors is None:
         return "-"
     return f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"
 
 
-def _categories(validation: ServingValidation) -> str:
-    """Section with errors of the rows that are not fully described, by category."""
+def _categories_section(validation: ServingValidation) -> str:
+    """Markdown section with errors of rows not fully described, by the property left open."""
     lines = [
         (category.value, *cells)
         for category in Category
@@ -177,22 +177,24 @@ def _categories(validation: ServingValidation) -> str:
     return section("Rows with an open question", header, lines, about=_FIGURES)
 
 
-def _groups(title: str, validation: ServingValidation, key: Callable[[ServingRow], str]) -> str:
-    """Section with errors of times by group of rows."""
+def _groups_section(
+    title: str, validation: ServingValidation, key: Callable[[ServingRow], str]
+) -> str:
+    """Markdown section with errors of times by the group that `key` gives a row."""
     lines: list[Line] = []
     for name, rows in sorted(grouped(validation.rows, key).items()):
         cells: list[str] = []
         for metric in _TIMES:
             errors = errors_of(rows, metric)
-            cells += [_cell(errors), percent(errors.bias, sign=True) if errors else "-"]
+            cells += [_errors_cell(errors), percent(errors.bias, sign=True) if errors else "-"]
         if {*cells} != {"-"}:
             lines.append((name, *cells))
     header = ("", *(name for metric in _TIMES for name in (metric.value, "bias")))
     return section(title, header, lines, about=_FIGURES)
 
 
-def _folds(study: ServingStudy) -> str:
-    """Section with errors of each kind of fold."""
+def _folds_section(study: ServingStudy) -> str:
+    """Markdown section with errors of each metric in each kind of fold."""
     lines = [
         (
             "nothing" if validation.fold == "none" else f"each {validation.fold}",
@@ -205,8 +207,8 @@ def _folds(study: ServingStudy) -> str:
     return section("Held out", header, lines, about=about)
 
 
-def _throughput(validation: ServingValidation) -> str:
-    """Section with errors of throughput by deployment, including rows that leave something open."""
+def _throughput_section(validation: ServingValidation) -> str:
+    """Markdown section with errors of throughput by model, engine, device and deployment."""
 
     def key(row: ServingRow) -> str:
         """Group of a row: model, engine, device and deployment."""
@@ -223,8 +225,8 @@ def _throughput(validation: ServingValidation) -> str:
     return section("Throughput", header, lines)
 
 
-def _far(validation: ServingValidation, *, facts: TableFacts, far: float) -> str:
-    """Section with the rows whose error is above `far`."""
+def _far_section(validation: ServingValidation, *, facts: TableFacts, far: float) -> str:
+    """Markdown section of the rows with an |error| above the fraction `far`."""
 
     def line(row: ServingRow) -> Line:
         """Table line of a row."""

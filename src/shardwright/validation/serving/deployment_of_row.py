@@ -16,7 +16,7 @@ _POOL: Final = re.compile(r"([0-9]{1,5})x\(tp([0-9]{1,5})(?:ep([0-9]{1,5}))?(dp)
 
 
 def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deployment:
-    """The deployment of a row, from its cell `deployment`, else `workers`, else its degrees.
+    """Deployment of a row: by its cell `deployment`, else `workers`, else its parallel degrees.
 
     Args:
         draft_tokens: draft tokens of workers that decode.
@@ -28,7 +28,7 @@ def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deploym
     if row.deployment:
         deployment = parse_deployment(row.deployment)
     elif row.workers:
-        deployment = _pools(row.workers, draft_tokens=draft_tokens)
+        deployment = _parse_pools(row.workers, draft_tokens=draft_tokens)
     else:
         deployment = _equal_workers(row, draft_tokens=draft_tokens)
     for pool in deployment.pools:
@@ -45,8 +45,8 @@ def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deploym
     return deployment
 
 
-def _pools(words: str, *, draft_tokens: int) -> Deployment:
-    """Parse prefill and decode pools from ``1x(tp4ep4dp)+5x(tp8ep8)``.
+def _parse_pools(words: str, *, draft_tokens: int) -> Deployment:
+    """Parse pools of workers, ``1x(tp4ep4dp)+5x(tp8ep8)``: prefill first, then decode.
 
     With ``dp`` attention is data parallel over the tp devices.
     """
@@ -71,7 +71,7 @@ def _pools(words: str, *, draft_tokens: int) -> Deployment:
 
 
 def _equal_workers(row: ServingMeasurement, *, draft_tokens: int) -> Deployment:
-    """Equal workers from the degrees tp, dpa, ep and pp of a row."""
+    """Deployment of equal workers of degrees tp, dpa, ep and pp, as many as fill the devices."""
     tp, dpa, ep, pp = row.tp, row.dpa or 1, row.ep or 1, row.pp or 1
     if not tp:
         raise StrategyError("tp is not said, nor workers with their numbers")

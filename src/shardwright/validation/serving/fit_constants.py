@@ -72,7 +72,7 @@ def slopes_of(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> ServingSlopes:
-    """Compute residuals and slopes by finite differences, for all runs used in the fit.
+    """Log residuals at `at` and slopes by finite differences of each constant, of the fit's runs.
 
     Runs that cannot be predicted and times to first tokens near capacity are left out.
     """
@@ -95,7 +95,7 @@ def slopes_of(
             measured = run.measured(metric)
             predicted = [run.predicted(found, metric) or 0.0 for found in values]
             if measured and all(predicted):
-                rows.append((*_key(run), metric))
+                rows.append((*_row_key(run), metric))
                 logs.append([float(np.log(value / measured)) for value in predicted])
     table = np.array(logs).reshape(len(logs), len(points))
     return ServingSlopes(
@@ -103,13 +103,13 @@ def slopes_of(
     )
 
 
-def _key(run: ServingRun) -> tuple[str, int]:
-    """Source and line of a run's row."""
+def _row_key(run: ServingRun) -> tuple[str, int]:
+    """(source, line) of a run's table row."""
     return run.measurement.source_id, run.measurement.line
 
 
 def _fitted_metrics(run: ServingRun, *, near_capacity: bool) -> Iterator[ServingMetric]:
-    """Yield the measured metrics of a run that constants are fitted to."""
+    """Yield the run's metrics in the fit: TPOT, TTFT below capacity, maximum throughput."""
     if run.values.tpot_s:
         yield ServingMetric.TPOT
     if run.values.ttft_s and not near_capacity:
@@ -119,11 +119,11 @@ def _fitted_metrics(run: ServingRun, *, near_capacity: bool) -> Iterator[Serving
 
 
 def linear_fit(slopes: ServingSlopes, runs: Sequence[ServingRun]) -> ServingConstants:
-    """Fit constants to the rows of some runs, from their slopes.
+    """Fit constants, with equal row weights, to those runs that have rows in `slopes`.
 
     Rows weigh the same; a run without slopes does not count.
     """
-    keys = {_key(run) for run in runs}
+    keys = {_row_key(run) for run in runs}
     noise = np.array([NOISE[metric] for _, _, metric in slopes.rows])
     return ServingConstants(
         **fitted_values(
@@ -137,15 +137,15 @@ def linear_fit(slopes: ServingSlopes, runs: Sequence[ServingRun]) -> ServingCons
     )
 
 
-def leave_out(
+def fit_without_each_fold(
     slopes: ServingSlopes, runs: Sequence[ServingRun], *, fold: Fold[ServingRun]
 ) -> Mapping[str, ServingConstants]:
-    """Key of each fold -> constants fitted to all other rows."""
+    """Fold key -> constants fitted to the rows of all other folds."""
     keys = dict.fromkeys(map(fold.key, runs))
     return {key: linear_fit(slopes, [run for run in runs if fold.key(run) != key]) for key in keys}
 
 
-def fit_folds(
+def fit_kinds_of_fold(
     runs: Sequence[ServingRun],
     *,
     folds: Sequence[str],
@@ -154,7 +154,7 @@ def fit_folds(
     workers: int,
     progress: Progress | None,
 ) -> Fitted[ServingConstants]:
-    """Fit constants without each fold, with the stored slopes or with new slopes."""
+    """Kind of fold -> fold key -> constants fitted without the fold; slopes stored or new."""
     del facts
     slopes = stored
     if slopes is None and folds:
@@ -162,13 +162,13 @@ def fit_folds(
     if slopes is None:
         return Fitted()
     return Fitted(
-        constants={name: leave_out(slopes, runs, fold=FOLDS[name]) for name in folds},
+        constants={name: fit_without_each_fold(slopes, runs, fold=FOLDS[name]) for name in folds},
         report=slopes,
     )
 
 
 def slopes_text(fitted: Fitted[ServingConstants]) -> str:
-    """JSON text of the slopes of a fit, one row a line."""
+    """JSON text of a fit's point, residuals and slopes, one table row a line."""
     slopes: ServingSlopes = fitted.report
     lines = [
         json.dumps(

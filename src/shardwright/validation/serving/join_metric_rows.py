@@ -58,7 +58,7 @@ _COLUMN_OF: Final = {"concurrency": "batch_or_concurrency", "gpu_count": "gpus"}
 
 
 def join_metric_rows(names: list[str], lines: Lines, source: str) -> tuple[list[str], Lines]:
-    """Join rows of one metric into rows of one configuration; returns (columns, lines).
+    """Join rows with one metric each into rows with all of a configuration: (columns, lines).
 
     The columns are those of `ServingMeasurement`.
 
@@ -91,7 +91,7 @@ def join_metric_rows(names: list[str], lines: Lines, source: str) -> tuple[list[
         row |= {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
         key = (row["source"], row["row"], row["notes"])
         if key not in joined:
-            joined[key] = line, _configuration(row)
+            joined[key] = line, _configuration_cells(row)
         _add_metric(joined[key][1], row)
     columns = [*dict.fromkeys(column for _, cells in joined.values() for column in cells)]
     for column in ("source_id", "table_or_row", "model_name", "gpu", "engine"):
@@ -123,8 +123,8 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", text) is not None
 
 
-def _configuration(row: Mapping[str, str]) -> dict[str, str]:
-    """Cells of a row's configuration, without metrics."""
+def _configuration_cells(row: Mapping[str, str]) -> dict[str, str]:
+    """Cells of the row's configuration under the columns of `ServingMeasurement`, no metrics."""
     protocol = row["protocol"]
     if row["batch_or_concurrency"].startswith("max"):
         protocol = "maximum"
@@ -142,13 +142,13 @@ def _configuration(row: Mapping[str, str]) -> dict[str, str]:
         "protocol": protocol,
         **{name: cell if _is_whole(cell) else "" for name, cell in counts.items()},
         **{name: "" if cell in _UNKNOWN else cell for name, cell in formats.items()},
-        **_degrees(row),
-        "notes": _shortened(row["notes"]),
+        **_degree_cells(row),
+        "notes": _shortened_notes(row["notes"]),
     }
 
 
-def _degrees(row: Mapping[str, str]) -> dict[str, str]:
-    """Cells tp, dpa, ep and pp of equal workers, or the cell `workers` of two pools."""
+def _degree_cells(row: Mapping[str, str]) -> dict[str, str]:
+    """Cells tp, dpa, ep, pp of equal workers, or `workers` of prefill and decode pools."""
     notes = row["notes"]
     printed = {name: row[name] for name in ("tp", "ep", "dp", "pp")}
     pools = {
@@ -160,7 +160,7 @@ def _degrees(row: Mapping[str, str]) -> dict[str, str]:
         counts = _POOLS.search(notes)
         if row["workers"] or not counts or "tp" not in pools:
             return {}
-        return {"workers": "+".join(_worker(counts[side + 1], pools, side) for side in (0, 1))}
+        return {"workers": "+".join(_pool_text(counts[side + 1], pools, side) for side in (0, 1))}
     degrees = {name: cell if _is_whole(cell) else "" for name, cell in printed.items()}
     attention = _ATTENTION.search(notes)
     tp = attention[1] if attention else degrees["tp"]
@@ -172,8 +172,8 @@ def _degrees(row: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _worker(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
-    """Text of a pool of workers as InferenceX prints it: ``2x(tp8ep8dp)``.
+def _pool_text(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
+    """Text of the prefill (`side` 0) or decode (1) pool of workers, such as ``2x(tp8ep8dp)``.
 
     ``dp`` is data parallel attention, over tp x dp devices.
     """
@@ -182,8 +182,8 @@ def _worker(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
     return f"{count}x(tp{tp * dp}ep{ep}{'dp' if dp > 1 else ''})"
 
 
-def _shortened(notes: str) -> str:
-    """The date of the run, else the notes, unless the notes only repeat cells."""
+def _shortened_notes(notes: str) -> str:
+    """Date of the run if the notes have one, else the notes unless they only repeat cells."""
     day = _RUN.search(notes)
     if day:
         return f"{day[1]}-{day[2]}-{day[3]}"

@@ -18,19 +18,19 @@ _PREFIXES = tuple(f"{role.value}." for role in WorkerRole)
 
 
 def joined_options(facts: Mapping[str, str], row_options: str) -> str:
-    """Join the options of facts with the options of the row, which win."""
+    """Option texts of facts and row joined; for one name the row's value wins."""
     names = options_of_text(row_options)
     fact_options = {name: value for name, value in facts.items() if name not in names}
     return " ".join([text_of_options(fact_options), *row_options.split()]).strip()
 
 
 def engine_options(options: str) -> str:
-    """The options that apply to all workers, without those for one role."""
+    """Launch options for all workers: those that do not begin with a role (``decode.``)."""
     return " ".join(word for word in options.split() if not word.startswith(_PREFIXES))
 
 
 def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -> Deployment:
-    """Set the options of each role on the workers of that role, unless a worker sets them itself.
+    """Set options that begin with a role on the role's workers; a worker's own options win.
 
     Raises:
         RuntimeModelError: the engine has no such option, or no workers have the role.
@@ -46,13 +46,13 @@ def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -
         )
     return Deployment(
         pools=tuple(
-            _with_options(pool, engine=engine, options=options) for pool in deployment.pools
+            _with_role_options(pool, engine=engine, options=options) for pool in deployment.pools
         )
     )
 
 
-def _with_options(pool: WorkerPool, *, engine: Engine, options: str) -> WorkerPool:
-    """Set the options of a pool's role on its workers."""
+def _with_role_options(pool: WorkerPool, *, engine: Engine, options: str) -> WorkerPool:
+    """Pool whose workers have the options for its role; a worker's own options win."""
     prefix = f"{pool.role.value}."
     of_role = {
         name.removeprefix(prefix): value

@@ -48,8 +48,8 @@ class ServingValues:
     cache_load: float = 0.0
     endless_ttft_s: float | None = None
 
-    def of(self, metric: str, *, outputs: float) -> float | None:
-        """Value of a metric; a request takes TTFT + (outputs - 1) x TPOT seconds.
+    def metric_value(self, metric: str, *, outputs: float) -> float | None:
+        """TPOT, TTFT, tokens/s, or seconds of a request: TTFT + (outputs - 1) x TPOT; or None.
 
         Args:
             outputs: mean number of output tokens of a request.
@@ -113,12 +113,12 @@ class ServingRun:
         return self.job.arrivals.concurrency if isinstance(self.job.arrivals, ClosedLoop) else 0
 
     def measured(self, metric: str) -> float | None:
-        """Measured value of a metric in seconds, or tokens a second; None if not measured."""
-        return self.values.of(metric, outputs=self.mean_outputs)
+        """Measured TPOT, TTFT or end-to-end seconds, or tokens/s; None if not measured."""
+        return self.values.metric_value(metric, outputs=self.mean_outputs)
 
     def predicted(self, prediction: ServingValues, metric: str) -> float | None:
-        """Predicted value of a metric in seconds, or tokens a second."""
-        return prediction.of(metric, outputs=self.mean_outputs)
+        """Predicted TPOT, TTFT or end-to-end seconds, or tokens/s, as the measured value is."""
+        return prediction.metric_value(metric, outputs=self.mean_outputs)
 
     def run_cells(self) -> dict[str, Any]:
         """Name -> 1 or 0: routed experts, disaggregation, speculative decoding of the run."""

@@ -42,7 +42,7 @@ def predict_serving(run: ServingRun, constants: ServingConstants) -> ServingValu
     )
     if not means.num_requests:
         raise InfeasibleError("every request is refused: none is let in under the engine's limits")
-    load = cache_load(run, problem=problem, tokens=memories[-1].tokens)
+    load = cache_load(run, problem=problem, rank_tokens=memories[-1].tokens)
     endless = None
     if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1] and run.values.ttft_s is not None:
         # Twice the blocks hold all tokens of the requests in flight, as an endless cache does.
@@ -58,7 +58,7 @@ def predict_serving(run: ServingRun, constants: ServingConstants) -> ServingValu
 
 
 def problem_of_serving(run: ServingRun, *, constants: ServingConstants) -> ServingProblem:
-    """The serving problem of a measured configuration under given constants."""
+    """Serving problem (model, cluster, job, engine) of a measured configuration."""
     return ServingProblem(
         model=run.model,
         cluster=run.cluster,
@@ -68,17 +68,17 @@ def problem_of_serving(run: ServingRun, *, constants: ServingConstants) -> Servi
     )
 
 
-def cache_load(run: ServingRun, *, problem: ServingProblem, tokens: int) -> float:
-    """Share of the KV cache that the requests in flight fill on average.
+def cache_load(run: ServingRun, *, problem: ServingProblem, rank_tokens: int) -> float:
+    """Mean share of a rank's KV cache that a closed loop's requests hold (may exceed 1); else 0.
 
-    The mean tokens that they hold, over the `tokens` that fit on a rank.
+    The mean tokens that they hold, over the `rank_tokens` that fit on a rank.
 
     A request holds half of its output tokens on average, or all where the engine reserves them.
     """
     arrivals, lengths = run.job.arrivals, run.job.lengths
-    if not isinstance(arrivals, ClosedLoop) or not isinstance(lengths, Lengths) or not tokens:
+    if not isinstance(arrivals, ClosedLoop) or not isinstance(lengths, Lengths) or not rank_tokens:
         return 0.0
     pool = run.deployment.pools[-1]
     reserved = problem.engine.admission is Admission.WHOLE
     held = lengths.inputs.mean + lengths.outputs.mean * (1.0 if reserved else 0.5)
-    return arrivals.concurrency / (pool.count * pool.worker.dpa) * held / tokens
+    return arrivals.concurrency / (pool.count * pool.worker.dpa) * held / rank_tokens

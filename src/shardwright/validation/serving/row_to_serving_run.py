@@ -41,11 +41,7 @@ from shardwright.validation.serving.launch_options import (
     joined_options,
     with_role_options,
 )
-from shardwright.validation.serving.measured_deployment import (
-    Category,
-    ServingRun,
-    ServingValues,
-)
+from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE, ServingMeasurement
 from shardwright.validation.tables.apply_facts_to_row import facts_of_row
 from shardwright.validation.tables.skipped_rows import (
@@ -78,7 +74,7 @@ _FORMATS: Final = {
 def to_serving_run(
     row: ServingMeasurement, *, facts: TableFacts, default: str = ""
 ) -> ServingRun | SkippedRow:
-    """Convert a row to a run to predict, or to a skipped row with its reason.
+    """Convert a row to a run to predict or to a skipped row; `default` = engine if none is named.
 
     Args:
         default: engine for rows if neither the row nor the facts name an engine.
@@ -103,16 +99,16 @@ def _usable_run(published: ServingMeasurement, *, facts: TableFacts, default: st
     assumptions = [*row_facts.assumptions]
     if not (row.tpot_ms or row.ttft_ms or row.output_tokens_per_s):
         raise UnusableRowError(SkipReason.NO_MEASUREMENT)
-    model = _model(row)
-    engine, version = _engine(row, default=default, assumptions=assumptions)
-    speculation = _speculation(row, draft_tokens=row.guesses or engine.guesses)
+    model = _row_model(row)
+    engine, version = _row_engine(row, default=default, assumptions=assumptions)
+    speculation = _row_speculation(row, draft_tokens=row.guesses or engine.guesses)
     deployment = with_role_options(
         row_deployment(row, draft_tokens=speculation.tokens if speculation else 0),
         engine=engine,
         options=row.options,
     )
-    cluster = _cluster(row, devices=deployment.devices)
-    precision, known = _precision(row, model=model, cluster=cluster, assumptions=assumptions)
+    cluster = _row_cluster(row, devices=deployment.devices)
+    precision, known = _row_precision(row, model=model, cluster=cluster, assumptions=assumptions)
     if not row.kv_precision and not engine.kv_from_checkpoint:
         # The launch's own option is applied where the engine meets its devices.
         precision = replace(precision, kv=NumberFormat.BF16)
@@ -121,8 +117,8 @@ def _usable_run(published: ServingMeasurement, *, facts: TableFacts, default: st
         model=model,
         cluster=cluster,
         job=ServingJob(
-            arrivals=_arrivals(row, assumptions=assumptions),
-            lengths=_lengths(row),
+            arrivals=_row_arrivals(row, assumptions=assumptions),
+            lengths=_row_lengths(row),
             precision=precision,
             speculation=speculation,
         ),
@@ -134,13 +130,13 @@ def _usable_run(published: ServingMeasurement, *, facts: TableFacts, default: st
             ttft_s=row.ttft_ms * MILLI if row.ttft_ms else None,
             tokens_per_s=row.output_tokens_per_s or None,
         ),
-        category=_category(row, precision_known=known),
+        category=_open_property(row, precision_known=known),
         assumptions=tuple(assumptions),
     )
 
 
-def _category(row: ServingMeasurement, *, precision_known: bool) -> Category:
-    """The property that the row leaves open."""
+def _open_property(row: ServingMeasurement, *, precision_known: bool) -> Category:
+    """Property that a row leaves open: number formats, degrees, draft tokens; else KNOWN."""
     if not precision_known:
         return Category.PRECISION
     if row.degrees == INCONSISTENT:
@@ -148,8 +144,8 @@ def _category(row: ServingMeasurement, *, precision_known: bool) -> Category:
     return Category.MTP if row.spec_decoding == "unknown" else Category.KNOWN
 
 
-def _model(row: ServingMeasurement) -> Model:
-    """The model of a row, from its config cell or the catalog."""
+def _row_model(row: ServingMeasurement) -> Model:
+    """Model of a row, from its config cell or the catalog; UnusableRowError if unknown."""
     try:
         if row.config:
             return model_of_config(row.config, name=row.model_name)
@@ -160,12 +156,12 @@ def _model(row: ServingMeasurement) -> Model:
 
 @cache
 def _catalog_model(name: str) -> Model:
-    """Load a catalog model once."""
+    """Catalog model of a name, loaded once."""
     return load_model(name)
 
 
-def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
-    """The cluster in the cell `cluster`, else whole nodes of the accelerator for all devices."""
+def _row_cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
+    """Cluster of the cell `cluster`, else whole nodes of the row's accelerator for `devices`."""
     accelerator = find_accelerator(row.gpu)
     per_node = row.gpus_per_node or (default_node(accelerator).num_devices if accelerator else 1)
     in_whole_nodes = devices if devices < per_node else ceil(devices / per_node) * per_node
@@ -188,8 +184,10 @@ def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
     return cluster
 
 
-def _engine(row: ServingMeasurement, *, default: str, assumptions: list[str]) -> tuple[Engine, str]:
-    """(engine with its launch options, engine name and version as text).
+def _row_engine(
+    row: ServingMeasurement, *, default: str, assumptions: list[str]
+) -> tuple[Engine, str]:
+    """(engine with its launch options, name and version as written); versions may be nearest.
 
     If a version is not described, the nearest version before it is used.
 
@@ -206,8 +204,8 @@ def _engine(row: ServingMeasurement, *, default: str, assumptions: list[str]) ->
     return engine, f"{engine.engine} {version}".strip()
 
 
-def _speculation(row: ServingMeasurement, *, draft_tokens: int) -> Speculation | None:
-    """The speculative decoding of a row; None without draft tokens."""
+def _row_speculation(row: ServingMeasurement, *, draft_tokens: int) -> Speculation | None:
+    """Speculative decoding of a row; None without, an error if its numbers are missing."""
     if row.spec_decoding in ("", "none", "unknown") and not draft_tokens:
         return None
     if not draft_tokens:
@@ -221,8 +219,8 @@ def _speculation(row: ServingMeasurement, *, draft_tokens: int) -> Speculation |
     return Speculation(tokens=draft_tokens, acceptance=row.acceptance)
 
 
-def _lengths(row: ServingMeasurement) -> Lengths:
-    """Ranges of input and output lengths in tokens."""
+def _row_lengths(row: ServingMeasurement) -> Lengths:
+    """Input and output lengths in tokens: from the protocol's shortest share to isl and osl."""
     if not row.isl or not row.osl:
         raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "isl" if not row.isl else "osl")
     shortest = row.shortest or SHORTEST.get(row.protocol, 1.0)
@@ -238,8 +236,8 @@ def _lengths(row: ServingMeasurement) -> Lengths:
     return Lengths(inputs=inputs, outputs=outputs)
 
 
-def _arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
-    """Arrivals of requests: a Poisson stream, or a closed loop with constant concurrency."""
+def _row_arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
+    """Poisson arrivals if the row has a request rate, else a closed loop of its concurrency."""
     if row.request_rate:
         if not row.requests:
             raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "requests")
@@ -256,10 +254,10 @@ def _arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
     return ClosedLoop(concurrency=row.concurrency, requests=max(requests, row.concurrency))
 
 
-def _precision(
+def _row_precision(
     row: ServingMeasurement, *, model: Model, cluster: Cluster, assumptions: list[str]
 ) -> tuple[Precision, bool]:
-    """(number formats of the checkpoint, True if the row or the facts give them; else bf16)."""
+    """(formats of checkpoint and cache, True if the row states them, False if bf16 is assumed)."""
     name = _format_name(row.precision or row.model_name)
     checkpoint = find_checkpoint(_entry_name(model), words=name, name=row.checkpoint)
     if checkpoint is not None:
@@ -298,7 +296,7 @@ def _format_name(cell: str) -> str:
 
 
 def _entry_name(model: Model) -> str:
-    """Catalog name of a model, or its own name."""
+    """Catalog name of a model that the catalog has, else the model's own name."""
     try:
         return catalog_entry(model.name).names[0]
     except ModelError:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.errors.error_limits import BarResult, in_bar
+from shardwright.validation.errors.error_limits import BarResult, is_selected
 from shardwright.validation.errors.prediction_errors import grouped
 from shardwright.validation.serving.serving_errors import (
     ServingValidation,
@@ -36,7 +36,7 @@ class WaitingResult:
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
-        """Name -> (share, least share)."""
+        """``right`` -> (share of rows right about waiting, least allowed share)."""
         return {"right": (self.share, MIN_RIGHT_SHARE)}
 
     @property
@@ -45,16 +45,16 @@ class WaitingResult:
         return self.n > 0 and self.share >= MIN_RIGHT_SHARE
 
 
-def judge_serving_bars(
+def serving_limit_results(
     validations: Iterable[ServingValidation], bars: Sequence[ErrorLimit]
 ) -> tuple[BarResult | WaitingResult, ...]:
-    """Results of all error limits in their kinds of fold, over the fully described rows.
+    """Results of all error limits in their kinds of fold, over fully described rows.
 
     Without held-out rows, each engine on a device with `MIN_ROWS` rows has a limit too.
     """
     results: list[BarResult | WaitingResult] = []
     for validation in validations:
-        results += [_judged_bar(bar, validation) for bar in bars if validation.fold in bar.limits]
+        results += [_limit_result(bar, validation) for bar in bars if validation.fold in bar.limits]
         if validation.fold == "none":
             results += _engines_on_devices(validation)
             agreement = waiting_agreement(validation.rows)
@@ -66,9 +66,9 @@ def judge_serving_bars(
     return tuple(results)
 
 
-def _judged_bar(bar: ErrorLimit, validation: ServingValidation) -> BarResult:
-    """Result of one error limit in one kind of fold."""
-    rows = [row for row in validation.rows if in_bar(row.run, bar)]
+def _limit_result(bar: ErrorLimit, validation: ServingValidation) -> BarResult:
+    """Errors of the rows that an error limit selects, beside its limits for this kind of fold."""
+    rows = [row for row in validation.rows if is_selected(row.run, bar)]
     return BarResult(
         name=bar.name,
         fold=validation.fold,
@@ -78,7 +78,7 @@ def _judged_bar(bar: ErrorLimit, validation: ServingValidation) -> BarResult:
 
 
 def _engines_on_devices(validation: ServingValidation) -> list[BarResult]:
-    """Result of the TPOT limit for each engine on a device with enough rows."""
+    """Errors of TPOT, beside a limit on the median, by engine and device with `MIN_ROWS` rows."""
     results = []
     for name, rows in sorted(grouped(validation.rows, engine_and_device).items()):
         errors = errors_of(rows, ServingMetric.TPOT)

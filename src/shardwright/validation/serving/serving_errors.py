@@ -15,13 +15,9 @@ from shardwright.validation.errors.prediction_errors import (
     Validation,
     error_statistics,
     grouped,
-    median_of_all,
+    median_error_of_all,
 )
-from shardwright.validation.serving.measured_deployment import (
-    Category,
-    ServingRun,
-    ServingValues,
-)
+from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
 from shardwright.validation.serving.serving_table_columns import ServingMetric
 
 ServingRow = JudgedRow[ServingRun, ServingValues]
@@ -38,12 +34,12 @@ FOLDS: Final[Mapping[str, Fold[ServingRun]]] = by_name(
 
 
 def is_near_capacity(values: ServingValues | None) -> bool:
-    """True if the requests in flight would fill the KV cache to within 20 %."""
+    """True if the predicted load of the KV cache is within 20 % of full, above or below."""
     return values is not None and abs(values.cache_load - 1) <= NEAR
 
 
 def category_of(row: ServingRow, metric: ServingMetric) -> Category:
-    """Category of a row in one metric; CAPACITY near capacity for times that include waiting."""
+    """Category of a row in one metric: CAPACITY for waiting times near capacity, else the run's."""
     waits = metric in (ServingMetric.TTFT, ServingMetric.E2E)
     if row.run.category is Category.KNOWN and waits and is_near_capacity(row.prediction):
         return Category.CAPACITY
@@ -53,13 +49,13 @@ def category_of(row: ServingRow, metric: ServingMetric) -> Category:
 def errors_of(
     rows: Iterable[ServingRow], metric: ServingMetric, category: Category | None = Category.KNOWN
 ) -> ErrorStatistics | None:
-    """Statistics of the errors in one metric, with the median as bias; None if no row has it.
+    """Error statistics in one metric of rows in `category` (None = all); None if no row has any.
 
     Args:
         category: the category of the rows to include; None = all.
     """
     counted = (row for row in rows if category in (None, category_of(row, metric)))
-    return error_statistics(counted, metric, bias=median_of_all)
+    return error_statistics(counted, metric, bias=median_error_of_all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +67,7 @@ class WaitingAgreement:
 
 
 def waiting_agreement(rows: Iterable[ServingRow]) -> WaitingAgreement:
-    """Count the rows near capacity where prediction and measurement agree on waiting."""
+    """Count rows near capacity whose measured and predicted TTFT agree on long waiting or none."""
     agree = []
     for row in rows:
         measured, values = row.run.values.ttft_s, row.prediction

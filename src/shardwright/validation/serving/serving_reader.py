@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.hardware.catalog.fitted_serving_constants import SERVING, ServingConstants
 from shardwright.validation.serving.accuracy_page import serving_page
-from shardwright.validation.serving.fit_constants import fit_folds, read_slopes, slopes_text
+from shardwright.validation.serving.fit_constants import fit_kinds_of_fold, read_slopes, slopes_text
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
 from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.row_to_serving_run import to_serving_run
@@ -23,7 +23,7 @@ SERVED: Final[TableReader[ServingRun, ServingValues, ServingConstants]] = TableR
     shipped=SERVING,
     to_run=to_serving_run,
     predict=predict_serving,
-    fit=fit_folds,
+    fit=fit_kinds_of_fold,
     read_stored=read_slopes,
     stored_text=slopes_text,
     to_json=serving_json,

@@ -33,7 +33,7 @@ class RowFacts:
 
 
 def facts_of_row(row: Any, *, facts: TableFacts, columns: Columns) -> RowFacts:
-    """Apply the rules of the facts to a row; returns the cells and options that they add.
+    """Cells, options and assumptions that the facts' rules add to a row, by its published cells.
 
     Rules read the row's cells as published, never a cell that another rule filled.
 
@@ -51,7 +51,7 @@ def facts_of_row(row: Any, *, facts: TableFacts, columns: Columns) -> RowFacts:
         if rule.skip is not None:
             raise UnusableRowError(rule.skip, rule.because)
         try:
-            cells = _cells(rule, published, columns=columns)
+            cells = _cells_of_rule(rule, published, columns=columns)
             settings = options_of_text(with_expressions_evaluated(rule.options, published))
         except ValueError as error:
             raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, str(error)) from None
@@ -78,29 +78,31 @@ def text_of_options(options: Mapping[str, str]) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """Text of a cell's value in an assumption."""
+    """Text of a cell's value in the sentence of an assumption."""
     if isinstance(value, tuple) and value:
         return ",".join(map(str, value))
     return "nothing" if value in EMPTY else str(value)
 
 
-def _cells(rule: RowRule, published: Mapping[str, Any], *, columns: Columns) -> dict[str, Any]:
-    """Column -> value of the cells that one rule adds to a row."""
+def _cells_of_rule(
+    rule: RowRule, published: Mapping[str, Any], *, columns: Columns
+) -> dict[str, Any]:
+    """Column -> value that a rule adds: replaced, or filled or read where the cell is empty."""
     empty = {column for column, value in published.items() if value in EMPTY}
     cells = {column: value for column, value in rule.replace.items() if published[column] != value}
     cells |= {column: value for column, value in rule.fill.items() if column in empty}
     for column, reading in rule.read.items():
         if column in empty:
-            value = _read(reading, published, column=column, columns=columns)
+            value = _read_cell(reading, published, column=column, columns=columns)
             if value not in EMPTY:
                 cells[column] = value
     return cells
 
 
-def _read(
+def _read_cell(
     reading: CellReading, published: Mapping[str, Any], *, column: str, columns: Columns
 ) -> Any:
-    """Extract a cell's value from the text of another cell; None if the pattern does not match.
+    """Parse a column's value from another cell's text by a pattern; None where nothing matches.
 
     Raises:
         ValueError: the text is not a value of the column.
@@ -117,7 +119,7 @@ def _read(
 
 
 def _stage_layers(listed: tuple[int, ...], reading: CellReading) -> tuple[int, ...]:
-    """Layers of each pipeline stage, from counts of modules or from the bounds of the stages.
+    """Layers of each pipeline stage, from listed counts of modules or, with `cuts`, from bounds.
 
     For example bounds 0, 7, 14, 30 with 3 modules before the 24 layers and 3 after are 4, 7, 13.
     """

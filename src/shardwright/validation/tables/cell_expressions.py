@@ -39,11 +39,13 @@ def with_expressions_evaluated(text: str, cells: Mapping[str, Any]) -> str:
         ValueError: a cell in an expression is no whole number, or a number is above 2^31 or is
         divided by 0.
     """
-    return _BRACES.sub(lambda match: _text(ast.parse(match[1], mode="eval").body, cells), text)
+    return _BRACES.sub(
+        lambda match: _expression_text(ast.parse(match[1], mode="eval").body, cells), text
+    )
 
 
 def require_computable(text: str, names: Iterable[str]) -> None:
-    """Raise for a malformed expression in a text, or for names other than `names`.
+    """Raise ValueError for a malformed ``{expression}`` in a text, or names not in `names`.
 
     Raises:
         ValueError: the message names the fault.
@@ -52,13 +54,13 @@ def require_computable(text: str, names: Iterable[str]) -> None:
         raise ValueError(f"{text[:60]!r}: a brace is not closed")
     columns = tuple(names)
     for match in _BRACES.finditer(text):
-        for leaf in _leaves(_parsed(match[1]), match[1], depth=0):
+        for leaf in _leaves(_syntax_tree(match[1]), match[1], depth=0):
             if isinstance(leaf, ast.Name):
                 require_column(leaf.id, columns)
 
 
-def _parsed(expression: str) -> ast.expr:
-    """The syntax tree of an expression."""
+def _syntax_tree(expression: str) -> ast.expr:
+    """Syntax tree of an expression; ValueError if it is malformed."""
     if len(expression) <= _MAX_TEXT:
         try:
             return ast.parse(expression, mode="eval").body
@@ -68,10 +70,10 @@ def _parsed(expression: str) -> ast.expr:
 
 
 def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr]:
-    """Yield the names and numbers of an expression; raises if a node is not allowed."""
+    """Yield the names and numbers of an expression; ValueError for a node that is not allowed."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         parts = [node.left, node.right]
-    elif function := _function(node):
+    elif function := _called_function(node):
         assert isinstance(node, ast.Call)
         least, most = _FUNCTIONS[function]
         if not least <= len(node.args) <= most or (function == "upto" and depth):
@@ -96,34 +98,34 @@ def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr
         yield from _leaves(part, expression, depth=depth + 1)
 
 
-def _function(node: ast.expr) -> str:
-    """Name of the function that a node calls; empty for other nodes."""
+def _called_function(node: ast.expr) -> str:
+    """Name of the allowed function that a node calls; empty for other nodes."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         return node.func.id if node.func.id in _FUNCTIONS else ""
     return ""
 
 
-def _text(node: ast.expr, cells: Mapping[str, Any]) -> str:
-    """Value of an expression as text; ``upto`` gives a list with commas."""
-    if _function(node) != "upto":
-        return str(_number(node, cells))
+def _expression_text(node: ast.expr, cells: Mapping[str, Any]) -> str:
+    """Text of an expression's value; ``upto(start,step,last)`` gives numbers with commas."""
+    if _called_function(node) != "upto":
+        return str(_bounded_number(node, cells))
     assert isinstance(node, ast.Call)
-    start, step, last = (_number(argument, cells) for argument in node.args)
+    start, step, last = (_bounded_number(argument, cells) for argument in node.args)
     if step < 1 or (last - start) // step > MOST_SIZES:
         raise ValueError(f"upto({start},{step},{last}) are more than {MOST_SIZES} numbers")
     return ",".join(map(str, [*range(start, last, step), last]))
 
 
-def _number(node: ast.expr, cells: Mapping[str, Any]) -> int:
-    """Value of an expression as a whole number of at most 2^31."""
-    number = _value(node, cells)
+def _bounded_number(node: ast.expr, cells: Mapping[str, Any]) -> int:
+    """Whole number of an expression; ValueError if its size is above 2^31."""
+    number = _expression_number(node, cells)
     if abs(number) > MOST:
         raise ValueError(f"{ast.unparse(node)[:60]} is above 2^31")
     return number
 
 
-def _value(node: ast.expr, cells: Mapping[str, Any]) -> int:
-    """Value of an expression, without the check of its size."""
+def _expression_number(node: ast.expr, cells: Mapping[str, Any]) -> int:
+    """Whole number of an expression: cells, constants, + - * //, max, min, up; size unchecked."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):
@@ -132,14 +134,14 @@ def _value(node: ast.expr, cells: Mapping[str, Any]) -> int:
             raise ValueError(f"an option is computed from {node.id}, which is empty")
         return cell
     if isinstance(node, ast.BinOp):
-        left, right = _number(node.left, cells), _number(node.right, cells)
+        left, right = _bounded_number(node.left, cells), _bounded_number(node.right, cells)
         if right == 0 and isinstance(node.op, ast.FloorDiv):
             raise ValueError(f"{ast.unparse(node)[:60]} divides by nothing")
         return _OPERATORS[type(node.op)](left, right)
     assert isinstance(node, ast.Call)
-    values = [_number(argument, cells) for argument in node.args]
-    if _function(node) != "up":
-        return max(values) if _function(node) == "max" else min(values)
+    values = [_bounded_number(argument, cells) for argument in node.args]
+    if _called_function(node) != "up":
+        return max(values) if _called_function(node) == "max" else min(values)
     number, multiple = values
     if multiple < 1:
         raise ValueError(f"{ast.unparse(node)[:60]}: multiples of {multiple}")

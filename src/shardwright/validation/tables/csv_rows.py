@@ -92,7 +92,7 @@ _PARSERS: Final[Columns] = {
 
 
 def columns_of(row: Any, *, more: Columns | None = None) -> Columns:
-    """Name -> cell parser of each column of a row class, by the annotations of its fields.
+    """Field name -> cell parser of each field of a row class, except `line`, by its annotation.
 
     Args:
         more: annotation -> parser, for annotations other than text, whole numbers and numbers.
@@ -102,7 +102,7 @@ def columns_of(row: Any, *, more: Columns | None = None) -> Columns:
 
 
 def read_table(path: Path | str, *, form: TableForm[Row]) -> tuple[Row, ...]:
-    """Read a CSV file as rows, with the paths in their cells relative to the working folder.
+    """Read a CSV file as rows; paths in cells become relative to the working folder.
 
     Raises:
         DataError: the file cannot be read or is no table, a required column is missing, or a cell
@@ -114,7 +114,7 @@ def read_table(path: Path | str, *, form: TableForm[Row]) -> tuple[Row, ...]:
 
 
 def _located(row: Any, folder: Path, *, form: TableForm[Row]) -> dict[str, str]:
-    """Column -> path, for the cells that name files; JSON text in a cell is not a path."""
+    """Column -> path from the table's folder, for the cells that name files."""
     cells = {column: getattr(row, column) for column in form.files}
     return {
         column: str(folder / cell)
@@ -144,7 +144,7 @@ def parse_table(content: bytes, *, form: TableForm[Row], source: str) -> tuple[R
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read the content of a table's file.
+    """Content of a table's file; DataError if unreadable or too large.
 
     Raises:
         DataError: the file cannot be read, or is too large.

@@ -57,12 +57,12 @@ class RowSelector:
         return all(condition.holds(cells.get(column)) for column, condition in self.conditions)
 
     def narrowed(self, other: RowSelector) -> RowSelector:
-        """A selector that requires the conditions of both selectors."""
+        """Selector that requires the conditions of both selectors."""
         return RowSelector((*self.conditions, *other.conditions))
 
 
 def cells_of(row: Any) -> dict[str, Any]:
-    """Column -> value of a row of any kind of table, with the joined ``text``."""
+    """Column -> value of a row, plus ``text``: its model name, table row and notes, joined."""
     return {f.name: getattr(row, f.name) for f in fields(row)} | {
         TEXT: f"{row.model_name}; {row.table_or_row}; {row.notes}"
     }

@@ -66,7 +66,7 @@ class UnusableRowError(Exception):
 
 
 def skip_of(row: Any, error: UnusableRowError | ShardwrightError) -> SkippedRow:
-    """The skipped row for an error that reading or predicting the row raised."""
+    """Skipped row with the reason and detail of an error in reading or predicting the row."""
     if isinstance(error, UnusableRowError):
         return SkippedRow(measurement=row, reason=error.reason, detail=error.detail)
     reason = next(reason for kind, reason in UNSUPPORTED.items() if isinstance(error, kind))

@@ -50,22 +50,22 @@ STATISTICS: Final = ("mean", "median", "worst")
 _FORBID: Final = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
-def _form(info: ValidationInfo) -> TableForm[Any]:
-    """The table form that is the validation context."""
+def _table_form(info: ValidationInfo) -> TableForm[Any]:
+    """Table form (columns and metrics) that pydantic's validation context holds."""
     form: Any = info.context
     return cast("TableForm[Any]", form)
 
 
-def _columns(info: ValidationInfo) -> Columns:
-    """Columns of the tables that the facts are about."""
-    return _form(info).columns
+def _table_columns(info: ValidationInfo) -> Columns:
+    """Name -> cell parser of the columns of the tables that the facts are about."""
+    return _table_form(info).columns
 
 
-def _cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
-    """Validator: parse column -> value with the parsers of the columns."""
+def _parse_cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
+    """Validator: parse a mapping column -> cell with the columns' parsers."""
     if not isinstance(value, dict):
         raise ValueError("not a mapping of columns to values")
-    columns, parsed = _columns(info), {}
+    columns, parsed = _table_columns(info), {}
     for column, cell in value.items():
         require_column(column, columns)
         text = str(int(cell)) if isinstance(cell, bool) else str(cell)
@@ -76,31 +76,31 @@ def _cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
     return parsed
 
 
-def _known_columns(value: Any, info: ValidationInfo) -> Any:
-    """Validator: require known columns."""
+def _require_columns(value: Any, info: ValidationInfo) -> Any:
+    """Validator: require that all keys are columns of the table."""
     for column in value if isinstance(value, dict) else ():
-        require_column(column, _columns(info))
+        require_column(column, _table_columns(info))
     return value
 
 
-def _known_column(value: Any, info: ValidationInfo) -> str:
-    """Validator: require a known column or ``text``."""
-    require_column(value, (*_columns(info), TEXT))
+def _require_column_or_text(value: Any, info: ValidationInfo) -> str:
+    """Validator: require a column of the table, or ``text``."""
+    require_column(value, (*_table_columns(info), TEXT))
     return str(value)
 
 
-def _where(value: Any, info: ValidationInfo) -> RowSelector:
-    """Validator: parse a selector over columns."""
-    return parse_selector(value, columns=_columns(info))
+def _parse_row_selector(value: Any, info: ValidationInfo) -> RowSelector:
+    """Validator: parse a selector over the table's columns."""
+    return parse_selector(value, columns=_table_columns(info))
 
 
-def _where_run(value: Any, info: ValidationInfo) -> RowSelector:
-    """Validator: parse a selector over columns and properties of the run."""
-    return parse_selector(value, columns=(*_columns(info), *RUN))
+def _parse_run_selector(value: Any, info: ValidationInfo) -> RowSelector:
+    """Validator: parse a selector over the table's columns and properties of the run."""
+    return parse_selector(value, columns=(*_table_columns(info), *RUN))
 
 
-def _limits(value: Any) -> Any:
-    """Validator: limits by fold and statistic; a number alone limits the mean."""
+def _parse_limits(value: Any) -> Any:
+    """Validator: limits as fold -> statistic -> limit; a number alone limits the mean."""
     if not isinstance(value, dict):
         return value
     limits = {
@@ -112,23 +112,23 @@ def _limits(value: Any) -> Any:
     return limits
 
 
-def _metric(value: Any, info: ValidationInfo) -> str:
-    """Validator: require a metric of the table."""
-    metrics = _form(info).metrics
+def _require_metric(value: Any, info: ValidationInfo) -> str:
+    """Validator: require the name of a metric of the table."""
+    metrics = _table_form(info).metrics
     if value not in metrics:
         raise ValueError(f"not one of {', '.join(metrics)}")
     return str(value)
 
 
-def _options(value: Any, info: ValidationInfo) -> Any:
+def _require_expressions(value: Any, info: ValidationInfo) -> Any:
     """Validator: require well-formed expressions in options."""
     if isinstance(value, str):
-        require_computable(value, _columns(info))
+        require_computable(value, _table_columns(info))
     return value
 
 
-def _pattern(value: Any) -> re.Pattern[str]:
-    """Validator: compile a pattern with exactly one group."""
+def _parse_pattern(value: Any) -> re.Pattern[str]:
+    """Validator: compile a regular expression with exactly one group."""
     pattern = parse_pattern(value)
     if pattern.groups != 1:
         raise ValueError(
@@ -138,9 +138,9 @@ def _pattern(value: Any) -> re.Pattern[str]:
     return pattern
 
 
-Where = Annotated[RowSelector, BeforeValidator(_where)]
-WhereRun = Annotated[RowSelector, BeforeValidator(_where_run)]
-Cells = Annotated[Mapping[str, Any], BeforeValidator(_cells)]
+Where = Annotated[RowSelector, BeforeValidator(_parse_row_selector)]
+WhereRun = Annotated[RowSelector, BeforeValidator(_parse_run_selector)]
+Cells = Annotated[Mapping[str, Any], BeforeValidator(_parse_cells)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +156,8 @@ class CellReading:
     """
 
     __pydantic_config__ = _FORBID
-    column: Annotated[str, BeforeValidator(_known_column)]
-    pattern: Annotated[re.Pattern[str], BeforeValidator(_pattern)] = re.compile(r"(.+)")
+    column: Annotated[str, BeforeValidator(_require_column_or_text)]
+    pattern: Annotated[re.Pattern[str], BeforeValidator(_parse_pattern)] = re.compile(r"(.+)")
     cuts: bool = False
     before: int = 0
     after: int = 0
@@ -182,11 +182,11 @@ class RowRule:
     __pydantic_config__ = _FORBID
     where: Where = field(default_factory=RowSelector)
     fill: Cells = field(default_factory=dict)
-    read: Annotated[Mapping[str, CellReading], BeforeValidator(_known_columns)] = field(
+    read: Annotated[Mapping[str, CellReading], BeforeValidator(_require_columns)] = field(
         default_factory=dict
     )
     replace: Cells = field(default_factory=dict)
-    options: Annotated[str, BeforeValidator(_options)] = ""
+    options: Annotated[str, BeforeValidator(_require_expressions)] = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     skip: SkipReason | None = None
     because: str = ""
@@ -216,8 +216,8 @@ class ErrorLimit:
     __pydantic_config__ = _FORBID
     name: str
     where: tuple[WhereRun, ...]
-    metric: Annotated[str, BeforeValidator(_metric)] = ""
-    limits: Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_limits)] = field(
+    metric: Annotated[str, BeforeValidator(_require_metric)] = ""
+    limits: Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_parse_limits)] = field(
         default_factory=dict
     )
     memory: bool = False
@@ -288,7 +288,7 @@ class TableFacts:
     networks: Mapping[str, float | NetworkCards] = field(default_factory=dict)
 
     def joined(self, other: TableFacts) -> TableFacts:
-        """Join two sets of facts; networks of `self` win."""
+        """Join two sets of facts, those of `self` first; for one network key `self` wins."""
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
         both: dict[str, Any] = {
             name: {**theirs, **ours} if isinstance(ours, Mapping) else (*ours, *theirs)
@@ -366,7 +366,7 @@ def parse_facts(content: bytes, *, name: str, form: TableForm[Any]) -> TableFact
         raise _first_error(error, name=name) from None
 
     def narrowed(selecting: Iterable[Any]) -> tuple[Any, ...]:
-        """The rules or remarks, narrowed by the selector at the top."""
+        """Rules or remarks whose selectors also require the file's selector at the top."""
         return tuple(replace(part, where=top.narrowed(part.where)) for part in selecting)
 
     return replace(facts, rules=narrowed(facts.rules), remarks=narrowed(facts.remarks))

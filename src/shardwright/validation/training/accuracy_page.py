@@ -19,7 +19,7 @@ from shardwright.validation.errors.accuracy_page_tables import (
     section,
     skipped_section,
 )
-from shardwright.validation.errors.error_limits import BarResult, judge_bar
+from shardwright.validation.errors.error_limits import BarResult, errors_against_limit
 from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
 from shardwright.validation.table_reader import Study
 from shardwright.validation.tables.row_conditions import cells_of
@@ -79,26 +79,26 @@ def accuracy_page(
     parts = [
         _HEAD,
         f"![predicted against measured]({picture})\n" if picture else "",
-        _unseen(study),
-        _bars(study, bars=facts.bars),
-        _checks(study, facts=facts),
-        _constants(study),
-        _sources(study, TrainingMetric.TIME),
-        _sources(study, TrainingMetric.MEMORY),
-        _far(plain, far=far, remarks=facts.remarks),
+        _unseen_frameworks_section(study),
+        _limits_section(study, bars=facts.bars),
+        _checks_section(study, facts=facts),
+        _constants_section(study),
+        _sources_section(study, TrainingMetric.TIME),
+        _sources_section(study, TrainingMetric.MEMORY),
+        _far_section(plain, far=far, remarks=facts.remarks),
         skipped_section(plain, details=False),
-        _failures(plain),
+        _failures_section(plain),
     ]
     return "\n".join(part for part in parts if part)
 
 
 def fold_name(validation: TrainingValidation) -> str:
-    """Name of a kind of fold on the accuracy page."""
+    """Name of a kind of fold on the accuracy page: ``in sample`` for none, else its own."""
     return "in sample" if validation.fold == "none" else validation.fold
 
 
-def _unseen(study: TrainingStudy) -> str:
-    """Section with errors over all sources, for users whose framework is in no table."""
+def _unseen_frameworks_section(study: TrainingStudy) -> str:
+    """Markdown section with errors over all sources, dense and with experts, in each fold."""
     lines: list[Line] = []
     for name, experts in (("dense", False), ("with experts", True)):
         kinds = [
@@ -115,23 +115,23 @@ def _unseen(study: TrainingStudy) -> str:
     return section("Mean errors", header, lines, about=about)
 
 
-def judge_training_bar(bar: ErrorLimit, validation: TrainingValidation) -> BarResult:
-    """Result of an error limit of step times, or of memory, in one kind of fold."""
+def training_limit_result(bar: ErrorLimit, validation: TrainingValidation) -> BarResult:
+    """Errors that a limit selects, of memory or step time, beside its limits in this fold."""
     metric = TrainingMetric.MEMORY if bar.memory else bar.metric or TrainingMetric.TIME
-    return judge_bar(bar, validation.rows, metric=metric, fold=validation.fold)
+    return errors_against_limit(bar, validation.rows, metric=metric, fold=validation.fold)
 
 
-def _bars(study: TrainingStudy, *, bars: Sequence[ErrorLimit]) -> str:
-    """Section with the results of all error limits in each kind of fold."""
+def _limits_section(study: TrainingStudy, *, bars: Sequence[ErrorLimit]) -> str:
+    """Markdown section with the results of all error limits in each kind of fold."""
     lines: list[Line] = []
     for bar in bars:
-        results = [judge_training_bar(bar, validation) for validation in study.validations]
+        results = [training_limit_result(bar, validation) for validation in study.validations]
         limits = ", ".join(
             f"{fold} {'' if statistic == 'mean' else f'{statistic} '}{percent(limit)}"
             for fold, of_fold in bar.limits.items()
             for statistic, limit in of_fold.items()
         )
-        cells = map(_bar_cell, results)
+        cells = map(_limit_cell, results)
         lines.append((bar.name, str(results[0].n), *cells, limits, bar.peer or "-"))
     header = ("rows", "n", *map(fold_name, study.validations), "bar", "best peer")
     about = (
@@ -142,8 +142,8 @@ def _bars(study: TrainingStudy, *, bars: Sequence[ErrorLimit]) -> str:
     return section("Bars", header, lines, about=about)
 
 
-def _bar_cell(result: BarResult) -> str:
-    """Cell of a result: bold within its limit, italic beyond."""
+def _limit_cell(result: BarResult) -> str:
+    """Cell ``mean (bias)`` of a result: bold within its limit, italic beyond; ``-`` if no rows."""
     if result.errors is None:
         return "-"
     text = f"{percent(result.errors.mean)} ({percent(result.errors.bias, sign=True)})"
@@ -152,12 +152,12 @@ def _bar_cell(result: BarResult) -> str:
     return f"**{text}**" if result.holds else f"*{text}*"
 
 
-def _checks(study: TrainingStudy, *, facts: TableFacts) -> str:
-    """Section with the checks of intervals, sweeps, plan order and weak scaling."""
+def _checks_section(study: TrainingStudy, *, facts: TableFacts) -> str:
+    """Markdown section with the checks of intervals, sweeps, plan order and weak scaling."""
     lines = [
         (fold_name(validation), *check)
         for validation in study.validations
-        for check in _checks_of(validation, facts=facts)
+        for check in _check_results(validation, facts=facts)
     ]
     about = (
         "*80 % interval*: share of the rows whose measurement lies inside the predicted interval."
@@ -168,8 +168,10 @@ def _checks(study: TrainingStudy, *, facts: TableFacts) -> str:
     return section("Order, scaling, intervals", ("column", "check", "result"), lines, about=about)
 
 
-def _checks_of(validation: TrainingValidation, *, facts: TableFacts) -> Iterable[tuple[str, str]]:
-    """Yield (name, result) of the checks of intervals, sweeps, order and weak scaling."""
+def _check_results(
+    validation: TrainingValidation, *, facts: TableFacts
+) -> Iterable[tuple[str, str]]:
+    """Yield (name, result text) of the checks of intervals, sweeps, order and weak scaling."""
     covered = coverage(validation.rows)
     yield (
         "80 % interval",
@@ -205,8 +207,8 @@ def _checks_of(validation: TrainingValidation, *, facts: TableFacts) -> Iterable
             )
 
 
-def _constants(study: TrainingStudy) -> str:
-    """Section with the fitted constants, their intervals and priors."""
+def _constants_section(study: TrainingStudy) -> str:
+    """Markdown section with the fitted constants, their intervals and priors."""
     fit = study.fitted.report
     lines = [
         (
@@ -236,8 +238,8 @@ def _constants(study: TrainingStudy) -> str:
     )
 
 
-def _sources(study: TrainingStudy, metric: TrainingMetric) -> str:
-    """Section with errors of each source; memory, which no constant moves, in sample only."""
+def _sources_section(study: TrainingStudy, metric: TrainingMetric) -> str:
+    """Markdown section with errors by source; of time in all folds, of memory in sample only."""
     of_time = metric is TrainingMetric.TIME
     plain, *others = study.validations if of_time else study.validations[:1]
     held_out = [grouped(validation.rows, source_of) for validation in others]
@@ -272,8 +274,8 @@ def _sources(study: TrainingStudy, metric: TrainingMetric) -> str:
     return section(f"{metric.value.capitalize()} by source", header, lines)
 
 
-def _far(validation: TrainingValidation, *, far: float, remarks: Sequence[Remark]) -> str:
-    """Section with the rows whose error is above `far`."""
+def _far_section(validation: TrainingValidation, *, far: float, remarks: Sequence[Remark]) -> str:
+    """Markdown section of the rows with an |error| above the fraction `far`."""
 
     def line(row: TrainingRow) -> Line:
         """Table line of a row."""
@@ -293,8 +295,8 @@ def _far(validation: TrainingValidation, *, far: float, remarks: Sequence[Remark
     return far_section(validation, header, line, far=far, metrics=TrainingMetric)
 
 
-def _failures(validation: TrainingValidation) -> str:
-    """Section with the number of out-of-memory failures that are predicted."""
+def _failures_section(validation: TrainingValidation) -> str:
+    """Markdown section: how many out-of-memory runs are predicted not to fit."""
     if not validation.failures:
         return ""
     return (

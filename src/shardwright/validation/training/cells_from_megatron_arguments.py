@@ -58,7 +58,7 @@ _FREQUENCY: Final = re.compile(r"\(?\[0\]\*([0-9]{1,4})\+\[1\]\*([0-9]{1,4})\)?"
 
 
 def with_launch_cells(row: TrainingMeasurement, *, assumptions: list[str]) -> TrainingMeasurement:
-    """Fill empty cells from the row's column `launch`; `assumptions` gets one line.
+    """Fill empty cells from the Megatron-LM arguments in column `launch`; note one assumption.
 
     Raises:
         RuntimeModelError: the arguments cannot be read, or describe a model or a layout of layers
@@ -69,7 +69,14 @@ def with_launch_cells(row: TrainingMeasurement, *, assumptions: list[str]) -> Tr
         return row
     arguments = {**DEFAULTS, **set_arguments}
     filled: dict[str, Any] = {}
-    for cells_of in (_numbers, _pipeline, _formats, _memory, _vocabulary, _model):
+    for cells_of in (
+        _number_cells,
+        _pipeline_cells,
+        _format_cells,
+        _memory_cells,
+        _vocabulary_cell,
+        _model_cell,
+    ):
         cells = cells_of(arguments, replace(row, **filled))
         filled |= {
             column: value
@@ -91,7 +98,7 @@ def loads_teacher(row: TrainingMeasurement) -> bool:
 
 
 def with_launch_options(runtime: str, row: TrainingMeasurement) -> str:
-    """Name of the runtime with the options that the row's launch sets.
+    """Runtime name with the options that the row's launch sets; options in `runtime` win.
 
     Options in the runtime's name win; without a launch the name is unchanged.
     """
@@ -110,12 +117,12 @@ def with_launch_options(runtime: str, row: TrainingMeasurement) -> str:
 
 
 def _value_text(value: Any) -> str:
-    """Text of a value in an assumption."""
+    """Text of a cell's value in the sentence of an assumption."""
     return cell_text(value) if isinstance(value, tuple) else str(value)[:60]
 
 
-def _numbers(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Cells of whole numbers: sizes and parallel degrees."""
+def _number_cells(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cells of sizes and parallel degrees, whole numbers of the launch's arguments."""
     numbers: dict[str, Any] = {}
     for name, column in _CELLS.items():
         if name in arguments:
@@ -130,7 +137,7 @@ def _numbers(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
     return numbers
 
 
-def _pipeline(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+def _pipeline_cells(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
     """Cells `vpp` and `stage_layers`, from any of the launch arguments for them."""
     vpp, chunks = pipeline_chunks(
         arguments, layers=row.layers or 0, pp=row.pp or 1, vpp=row.vpp or 1
@@ -138,8 +145,8 @@ def _pipeline(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
     return {"vpp": vpp, **({"stage_layers": chunks} if chunks else {})}
 
 
-def _formats(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Cells of number format, dropout and query-key normalisation."""
+def _format_cells(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cells `precision`, `dropout` and `qk_norm` of the launch's arguments."""
     return {
         "precision": number_format(arguments),
         "dropout": int(has_dropout(arguments)),
@@ -147,8 +154,8 @@ def _formats(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
     }
 
 
-def _memory(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Cells of sequence parallelism, sharded states, recompute and Ulysses context parallelism."""
+def _memory_cells(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cells `sp`, `zero_stage_or_fsdp`, `recompute` and `ulysses` of the launch's arguments."""
     stage, (granularity, modules) = sharding_stage(arguments), recompute_setting(arguments)
     cells: dict[str, Any] = {
         "sp": int("sequence-parallel" in arguments),
@@ -162,16 +169,16 @@ def _memory(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
     return cells
 
 
-def _vocabulary(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Cell `vocab`: the tokenizer's words, padded as the launch sets."""
+def _vocabulary_cell(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cell `vocab`: the row's tokenizer words, padded to the launch's multiple x tp."""
     quantum = (whole_number(arguments.get("make-vocab-size-divisible-by", "")) or QUANTUM) * (
         row.tp or 1
     )
     return {"vocab": padded(row.tokenizer_words, quantum)} if row.tokenizer_words else {}
 
 
-def _model(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Cell of the decoder's form, or a DeepSeek-V3 configuration for latent attention.
+def _model_cell(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cell `architecture` of the decoder's form, or `config` of DeepSeek-V3 for latent attention.
 
     With latent attention the form that the row names is ignored.
     """
@@ -181,7 +188,11 @@ def _model(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
     gated, sparse = "swiglu" in arguments, (row.experts or 0) > 1
     dense = _FREQUENCY.fullmatch(arguments.get("moe-layer-freq", "").replace(" ", ""))
     if latent and gated and sparse:
-        return {"config": json.dumps(_latent(arguments, row, first=int(dense[1]) if dense else 0))}
+        return {
+            "config": json.dumps(
+                _deepseek_v3_config(arguments, row, num_dense_layers=int(dense[1]) if dense else 0)
+            )
+        }
     if latent or dense or "mtp-num-layers" in arguments:
         what = "latent attention" if latent else "some dense layers" if dense else "further tokens"
         raise RuntimeModelError(
@@ -194,11 +205,13 @@ def _model(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
     }
 
 
-def _latent(arguments: Arguments, row: TrainingMeasurement, *, first: int) -> dict[str, Any]:
-    """Hugging Face configuration of a DeepSeek-V3 decoder from launch arguments."""
+def _deepseek_v3_config(
+    arguments: Arguments, row: TrainingMeasurement, *, num_dense_layers: int
+) -> dict[str, Any]:
+    """Hugging Face configuration of a DeepSeek-V3 decoder; `num_dense_layers` dense layers."""
 
     def count(name: str, default: int) -> int:
-        """Whole number of an argument, or a default."""
+        """Whole number of an argument, or the default where it is absent."""
         number = whole_number(arguments.get(name, ""))
         return default if number is None else number
 
@@ -222,7 +235,7 @@ def _latent(arguments: Arguments, row: TrainingMeasurement, *, first: int) -> di
         "n_shared_experts": (row.shared_ffn or 0) // width if width else 0,
         "n_group": count("moe-router-num-groups", 1),
         "topk_group": count("moe-router-group-topk", 1),
-        "first_k_dense_replace": first,
+        "first_k_dense_replace": num_dense_layers,
         "num_nextn_predict_layers": count("mtp-num-layers", 0),
         "tie_word_embeddings": "untie-embeddings-and-output-weights" not in arguments,
     }

@@ -35,22 +35,24 @@ def row_cluster(row: TrainingMeasurement, *, facts: TableFacts) -> Cluster:
     """
     try:
         if row.cluster:
-            return _with_count(_named(row.cluster), row=row, text=row.cluster)
+            return _require_device_count(_load_cell_cluster(row.cluster), row=row, text=row.cluster)
         if row.gpu.lower() == "mixed" or " + " in row.gpu_mix:
-            return _with_count(_mixed(row.gpu_mix), row=row, text=row.gpu_mix)
+            return _require_device_count(
+                _parse_mixed_cluster(row.gpu_mix), row=row, text=row.gpu_mix
+            )
         cards = facts.networks.get(row.inter_net.lower())
-        return _of_one_kind(row, device=_accelerator(row.gpu), cards=cards)
+        return _uniform_cluster(row, device=_accelerator(row.gpu), cards=cards)
     except ClusterError as error:
         raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
 
 
-def _named(cell: str) -> Cluster:
-    """Load a cluster from a cluster file, or parse a cluster expression."""
+def _load_cell_cluster(cell: str) -> Cluster:
+    """Cluster of a cell: a cluster file's path, or a cluster expression."""
     return load_cluster(cell) if cell.endswith(CLUSTER_FILES) else parse_cluster(cell)
 
 
-def _with_count(cluster: Cluster, *, row: TrainingMeasurement, text: str) -> Cluster:
-    """Raise UnusableRowError if a cluster lacks the row's number of devices; else return it."""
+def _require_device_count(cluster: Cluster, *, row: TrainingMeasurement, text: str) -> Cluster:
+    """Return the cluster if it has the row's number of devices, else UnusableRowError."""
     if row.gpu_count and cluster.num_devices != row.gpu_count:
         raise UnusableRowError(
             SkipReason.INCONSISTENT_CONFIGURATION,
@@ -59,7 +61,7 @@ def _with_count(cluster: Cluster, *, row: TrainingMeasurement, text: str) -> Clu
     return cluster
 
 
-def _mixed(text: str) -> Cluster:
+def _parse_mixed_cluster(text: str) -> Cluster:
     """Parse a mixed cluster such as ``3 nodes x 4 V100-16GB + 1x4 T4``.
 
     ``8x H100 + 8x A100`` are devices in the catalog's nodes.
@@ -104,10 +106,10 @@ def _accelerator(text: str) -> Accelerator:
     )
 
 
-def _of_one_kind(
+def _uniform_cluster(
     row: TrainingMeasurement, *, device: Accelerator, cards: float | NetworkCards | None
 ) -> Cluster:
-    """A cluster of one kind of node, with the row's devices a node and the facts' network."""
+    """Cluster of the row's devices in equal nodes of `device`, with network cards of the facts."""
     node, count = default_node(device), row.gpu_count or 0
     size = row.gpus_per_node or node.num_devices
     if size < node.num_devices:

@@ -12,14 +12,14 @@ from shardwright.validation.training.nearest_runtime import with_nearest_runtime
 
 
 def _model_of_source(run: TrainingRun) -> str:
-    """Fold key: source, parameters and width, because sources name one model in many ways."""
+    """Fold key of one source's models: source, billions of parameters and width."""
     model = run.model
     size = f"{model.num_parameters / GIGA:.1f}B of width {model.hidden}"
     return f"{run.measurement.source_id}: {size}"
 
 
 def _laboratory(run: TrainingRun) -> str:
-    """Fold key: the group of sources that may share configurations."""
+    """Fold key: laboratory of the run, a group of sources that may share configurations."""
     return run.laboratory
 
 

@@ -92,7 +92,7 @@ class Fit:
 
 
 def row_weights(runs: Sequence[TrainingRun]) -> FloatArray:
-    """(rows,) weight of each row: 1 / sqrt(rows of the same source)."""
+    """(rows,) weight of each row: 1 / sqrt(number of rows of its source)."""
     counts = Counter(run.measurement.source_id for run in runs)
     return np.array([counts[run.measurement.source_id] ** -0.5 for run in runs])
 
@@ -104,7 +104,7 @@ def fit_slopes(
     simulate: Predictor[float],
     progress: Progress | None = None,
 ) -> FitSlopes:
-    """Compute residuals and slopes at `at` by finite differences, simulating every run."""
+    """Log residuals at the constants `at`, and slopes by finite differences, of all runs."""
     points = [at, *(replace(at, **{d.name: getattr(at, d.name) * (1 + STEP)}) for d in DECLARED)]
     logs = [np.zeros((0, len(points)))]
     for start in range(0, len(runs), _TOGETHER):
@@ -135,7 +135,7 @@ def fit(
     rounds: int = 2,
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit all constants to runs with a measured time by Gauss-Newton iterations.
+    """Fit all constants to measured times: `rounds` of slopes and Gauss-Newton from `start`.
 
     Args:
         start: constants at which slopes are first taken.
@@ -146,7 +146,7 @@ def fit(
     for _ in range(rounds):
         point = fit_slopes(runs, at=constants, simulate=simulate, progress=progress)
         constants = refine(runs, point, weights=weights, simulate=simulate)
-    return _with_intervals(runs, point, constants=constants, weights=weights, simulate=simulate)
+    return _fit_with_intervals(runs, point, constants=constants, weights=weights, simulate=simulate)
 
 
 def refine(
@@ -157,7 +157,7 @@ def refine(
     simulate: Predictor[float],
     simulations: int = MAX_ITERATIONS,
 ) -> Constants:
-    """Minimise the robust sum by Gauss-Newton with the slopes of `point`; returns the constants.
+    """Minimise the robust loss by Gauss-Newton with fixed slopes of `point`; the constants.
 
     Args:
         weights: (rows,); rows of weight 0 are left out and never simulated.
@@ -187,7 +187,7 @@ def refine(
     return constants
 
 
-def _with_intervals(
+def _fit_with_intervals(
     runs: Sequence[TrainingRun],
     point: FitSlopes,
     *,
@@ -195,7 +195,7 @@ def _with_intervals(
     weights: FloatArray,
     simulate: Predictor[float],
 ) -> Fit:
-    """The fit with 80 % intervals of each constant, from the curvature at the optimum."""
+    """Fit of `constants`, each with its 80 % interval from the curvature at the optimum."""
     residual = _log_ratios(runs, [constants], simulate=simulate)[:, 0]
     curvature = row_curvature(residual, weights, noise=NOISE)
     tight = np.diag([d.spread**-2.0 for d in DECLARED])
@@ -212,22 +212,22 @@ def _with_intervals(
     )
 
 
-def leave_out(
+def fit_without_each_fold(
     runs: Sequence[TrainingRun],
-    whole: Fit,
+    fit_to_all: Fit,
     *,
     fold: Fold[TrainingRun],
     simulate: Predictor[float],
     progress: Progress | None = None,
 ) -> dict[str, Constants]:
-    """Key of each fold -> constants fitted to all other rows.
+    """Fold key -> constants fitted to the runs of all other folds, with slopes of `fit_to_all`.
 
     Slopes are those of the fit to all rows, and each search for an optimum begins at its end.
     Residuals of ``source`` and ``accelerator`` folds, whose optimum may be far off, are simulated
     anew on the way; those of ``model`` folds are taken as linear.
 
     Args:
-        runs: the runs of the fit `whole`, in its order.
+        runs: the runs of the fit `fit_to_all`, in its order.
     """
     keys = [fold.key(run) for run in runs]
     weights = row_weights(runs)
@@ -238,7 +238,7 @@ def leave_out(
             progress(f"{fold.name} folds", index, len(distinct))
         constants[held_out] = refine(
             runs,
-            whole.sensitivity,
+            fit_to_all.sensitivity,
             weights=weights * np.array([key != held_out for key in keys]),
             simulate=simulate,
             simulations=_SIMULATIONS[fold.name],
@@ -249,7 +249,7 @@ def leave_out(
 def fitted_runs(
     runs: Sequence[TrainingRun], *, facts: TableFacts, simulate: Predictor[float]
 ) -> list[TrainingRun]:
-    """The runs used in the fit: measured, predictable, and not excluded by facts."""
+    """Runs used in the fit: measured, predictable, and not excluded by facts."""
     unfitted = [rows.where for rows in facts.unfitted]
     timed = [
         run
@@ -266,7 +266,7 @@ def fitted_runs(
     ]
 
 
-def fit_folds(
+def fit_kinds_of_fold(
     runs: Sequence[TrainingRun],
     *,
     folds: Sequence[str],
@@ -275,7 +275,7 @@ def fit_folds(
     workers: int,
     progress: Progress | None,
 ) -> Fitted[Constants]:
-    """Fit constants to all rows (kind of fold ``none``) and without each fold.
+    """Constants fitted to all rows, and by kind of fold and key without each fold.
 
     Raises:
         DataError: a kind of fold is not in `stored`.
@@ -295,7 +295,9 @@ def fit_folds(
         used = fitted_runs(runs, facts=facts, simulate=simulate)
         whole = fit(used, simulate=simulate, progress=progress)
         held_out = {
-            kind: leave_out(used, whole, fold=FOLDS[kind], simulate=simulate, progress=progress)
+            kind: fit_without_each_fold(
+                used, whole, fold=FOLDS[kind], simulate=simulate, progress=progress
+            )
             for kind in kinds
         }
     return Fitted(constants={"none": {"": whole.constants}, **held_out}, report=whole)

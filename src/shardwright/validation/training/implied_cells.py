@@ -26,8 +26,15 @@ _SHARDED: Final = ("zero-3", "zero3", "stage 3", "stage-3", "stage3", "fsdp")
 
 
 def with_implied_cells(row: TrainingMeasurement, *, assumptions: list[str]) -> TrainingMeasurement:
-    """Fill the cells that other cells imply; `assumptions` gets a line for each."""
-    for fill in (_batch, implied_model, _degrees, _chunks, _microbatch, _vocabulary):
+    """Fill empty cells that other cells imply, one rule after another; note each assumption."""
+    for fill in (
+        _implied_batch,
+        implied_model,
+        _implied_degrees,
+        _implied_chunks,
+        _implied_microbatch,
+        _implied_vocabulary,
+    ):
         cells, reason = fill(row)
         if cells:
             row = replace(row, **cells)
@@ -36,16 +43,16 @@ def with_implied_cells(row: TrainingMeasurement, *, assumptions: list[str]) -> T
     return row
 
 
-def _batch(row: TrainingMeasurement) -> Filled:
-    """Cell `global_batch` in sequences, if the tokens a step are whole sequences."""
+def _implied_batch(row: TrainingMeasurement) -> Filled:
+    """({`global_batch`}, reason): tokens a step over tokens a sequence, if whole; else nothing."""
     tokens = row.global_batch_tokens
     if row.global_batch or not (tokens and row.seq_len) or tokens % row.seq_len:
         return _NOTHING
     return {"global_batch": tokens // row.seq_len}, f"{tokens} tokens of {row.seq_len}"
 
 
-def _degrees(row: TrainingMeasurement) -> Filled:
-    """Cells tp and pp of 1, if the other degrees use all devices or parameters are sharded."""
+def _implied_degrees(row: TrainingMeasurement) -> Filled:
+    """({`tp`, `pp`} = 1, reason) if the other degrees use all devices, or states are sharded."""
     empty = [name for name in ("tp", "pp") if not getattr(row, name)]
     if not empty or not row.gpu_count:
         return _NOTHING
@@ -58,15 +65,15 @@ def _degrees(row: TrainingMeasurement) -> Filled:
     return _NOTHING
 
 
-def _chunks(row: TrainingMeasurement) -> Filled:
-    """Cell `vpp` of 1 without a pipeline, because nothing can be interleaved."""
+def _implied_chunks(row: TrainingMeasurement) -> Filled:
+    """({`vpp`} = 1, reason) without a pipeline, because nothing can be interleaved."""
     if row.pp != 1 or (row.vpp or 1) == 1:
         return _NOTHING
     return {"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave"
 
 
-def _microbatch(row: TrainingMeasurement) -> Filled:
-    """Cell `micro_batch`, if the samples of a replica leave only one value."""
+def _implied_microbatch(row: TrainingMeasurement) -> Filled:
+    """({`micro_batch`}, reason) by samples a replica over accumulation steps, or if one sample."""
     if row.micro_batch or not (row.global_batch and row.gpu_count and row.tp and row.pp):
         return _NOTHING
     replicas = row.dp or row.gpu_count // (row.tp * row.pp * (row.cp or 1))
@@ -81,8 +88,8 @@ def _microbatch(row: TrainingMeasurement) -> Filled:
     return {"micro_batch": samples // steps}, "global batch over replicas and microbatches"
 
 
-def _vocabulary(row: TrainingMeasurement) -> Filled:
-    """Cell `vocab`: the tokenizer's words with Megatron's padding, if it is empty."""
+def _implied_vocabulary(row: TrainingMeasurement) -> Filled:
+    """({`vocab`}, reason): tokenizer's words with Megatron's padding, if the cell is empty."""
     if row.vocab or not row.tokenizer_words:
         return _NOTHING
     quantum = QUANTUM * (row.tp or 1)
@@ -96,7 +103,7 @@ def padded(words: int, quantum: int) -> int:
 
 
 def recomputed_modules(row: TrainingMeasurement) -> tuple[TrainingMeasurement, tuple[str, ...]]:
-    """The row with its grid's recompute mode, and the runtime options for single modules.
+    """(row with recompute mode, runtime options) for a cell that lists Megatron-Core's modules.
 
     Only a cell that lists Megatron-Core's modules is changed: ``selective[core_attn+moe_act]``. A
     list with an unknown module stays as it is, and makes the row unusable.

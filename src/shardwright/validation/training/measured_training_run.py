@@ -63,7 +63,7 @@ class TrainingRun:
         return self.memory_bytes if metric == TrainingMetric.MEMORY else self.measured_s
 
     def predicted(self, prediction: Prediction, metric: str) -> float | None:
-        """Predicted seconds a step, or the bytes that are comparable with the measured bytes."""
+        """Predicted seconds a step, or for MEMORY the bytes comparable with the measured bytes."""
         if metric == TrainingMetric.MEMORY:
             return predicted_memory(prediction, kind=self.memory_kind)
         return prediction.step_time_s
@@ -81,12 +81,12 @@ class TrainingRun:
 
 
 def identity_of(run: TrainingRun) -> Hashable:
-    """Cache key of a run; runs with equal keys have one prediction."""
+    """Cache key (model, cluster, job, runtime, grid): runs with equal keys share a prediction."""
     return run.model, run.cluster, run.job, run.runtime, run.grid
 
 
 def predicted_memory(prediction: Prediction, *, kind: MemoryKind) -> int | None:
-    """Predicted bytes comparable with `kind` of measured memory; None for NONE."""
+    """Predicted bytes of the stage and kind (allocated, reserved) that `kind` measures; or None."""
     if kind is MemoryKind.NONE:
         return None
     if kind is MemoryKind.RESERVED_WORST:

@@ -47,7 +47,7 @@ def row_model(row: TrainingMeasurement, *, config: Mapping[str, Any]) -> Model:
         if row.config:
             return model_of_config(row.config, name=row.model_name)
         if row.architecture not in FORMS:
-            return _from_catalog(row, config=config)
+            return _catalog_model(row, config=config)
     except ModelError as error:
         raise UnusableRowError(SkipReason.UNSUPPORTED_MODEL, error.message) from None
     form = row.architecture
@@ -145,8 +145,8 @@ def _decoder(
     return replace(model, name=row.model_name, architecture=form)
 
 
-def _from_catalog(row: TrainingMeasurement, *, config: Mapping[str, Any]) -> Model:
-    """The catalog's model of the row's architecture or name, with the row's number of layers."""
+def _catalog_model(row: TrainingMeasurement, *, config: Mapping[str, Any]) -> Model:
+    """Catalog model of the row's architecture or name, with row's layers and `config` fields."""
     fields = catalog_entry(row.architecture or row.model_name).config
     layers = {"num_hidden_layers": row.layers} if row.layers else {}
     return model_from_config({**fields, **layers, **config}, name=row.model_name)

@@ -40,7 +40,7 @@ _FORMS: Final = (
 
 
 def implied_model(row: TrainingMeasurement) -> tuple[dict[str, Any], str]:
-    """The cell `architecture` that a row's model name implies, and the reason; empty for none.
+    """({`architecture`}, reason) that a row's model name implies; empty if none or not needed.
 
     The architecture is a catalog name or a form of decoder. Nothing is implied if the name is a
     catalog name, or if neither fits.
@@ -52,7 +52,7 @@ def implied_model(row: TrainingMeasurement) -> tuple[dict[str, Any], str]:
     """
     if row.architecture or row.config or row.model_name.strip() == "":
         return {}, ""
-    entry = _entry(row.model_name[:MAX_NAME])
+    entry = _catalog_entry(row.model_name[:MAX_NAME])
     if entry is not None and row.hidden in (None, entry.config.get("hidden_size", row.hidden)):
         if is_catalog_name(row.model_name):
             return {}, ""
@@ -60,7 +60,7 @@ def implied_model(row: TrainingMeasurement) -> tuple[dict[str, Any], str]:
     if not (row.layers and row.hidden and row.heads and row.vocab):
         return {}, ""
     reason = f"sizes of the row; no model of the catalog is {row.model_name!r} of these sizes"
-    return {"architecture": _form(row)}, reason
+    return {"architecture": _decoder_form(row)}, reason
 
 
 def catalog_name(name: str) -> str:
@@ -68,12 +68,12 @@ def catalog_name(name: str) -> str:
 
     An organisation before a slash is ignored.
     """
-    entry = _entry(name[:MAX_NAME].rsplit("/", 1)[-1])
+    entry = _catalog_entry(name[:MAX_NAME].rsplit("/", 1)[-1])
     return entry.names[0] if entry else ""
 
 
-def _form(row: TrainingMeasurement) -> str:
-    """Form of decoder for a name outside the catalog, by its family or its sizes."""
+def _decoder_form(row: TrainingMeasurement) -> str:
+    """Form of decoder for a name outside the catalog: experts, else by family, else by sizes."""
     if (row.experts or 0) > 1:
         return MIXTURE
     name = row.model_name.lower()
@@ -84,8 +84,8 @@ def _form(row: TrainingMeasurement) -> str:
     return GPT if has_gpt_sizes and row.kv_heads in (None, row.heads) else LLAMA
 
 
-def _entry(name: str) -> CatalogEntry | None:
-    """The catalog entry that a name means; None for none or several."""
+def _catalog_entry(name: str) -> CatalogEntry | None:
+    """Catalog entry that a name means, by words or by family and near size; else None."""
     words = _words(name)
     entries = _entries_by_key()
     if "".join(words) in entries:
@@ -113,5 +113,5 @@ def _entries_by_key() -> dict[str, CatalogEntry]:
 
 
 def _words(name: str) -> list[str]:
-    """Lower-case words of a name."""
+    """Lower-case words and numbers of a model name, in order."""
     return [word for word in re.split(r"[-_\s/(),|]+", name.lower()) if word]

@@ -30,13 +30,13 @@ _BEHAVIOUR: Final = tuple(
 
 
 def with_nearest_runtime(run: TrainingRun) -> TrainingRun:
-    """The run under the most similar runtime of another framework."""
+    """Copy of the run under the runtime of another framework that differs in fewest settings."""
     return replace(run, runtime=nearest_runtime(run.runtime))
 
 
 @cache
 def nearest_runtime(text: str) -> str:
-    """Name of another framework's runtime that differs in the fewest settings from `text`.
+    """Name of another framework's runtime with fewest settings that differ, options of `text` set.
 
     It gets the options of `text` that it has.
 
@@ -63,7 +63,7 @@ def _differences(runtime: Runtime, candidate: Runtime) -> int:
 
 
 def _with_options(base: Runtime, options: Options) -> Runtime:
-    """Set each option that the runtime has; of two that contradict each other, the first."""
+    """Set the runtime's options; skip unknown ones and those that contradict earlier ones."""
     for name, value in dict(options).items():
         try:
             base = runtime_with_options(base, [(name, value)])

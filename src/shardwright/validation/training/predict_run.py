@@ -13,7 +13,7 @@ from shardwright.validation.training.measured_training_run import TrainingRun
 
 
 def problem_of_run(run: TrainingRun, constants: Constants = SHIPPED) -> Problem:
-    """The prediction problem of a measured run under given constants."""
+    """Prediction problem (model, cluster, job, runtime) of a measured run under `constants`."""
     return Problem(
         model=run.model,
         cluster=run.cluster,

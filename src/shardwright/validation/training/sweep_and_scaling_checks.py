@@ -30,7 +30,7 @@ TrainingValidation = Validation[TrainingRun, Prediction]
 
 
 def timed(rows: Iterable[TrainingRow]) -> Iterator[tuple[TrainingRow, float, float]]:
-    """Yield (row, predicted seconds, measured seconds) of the rows that have both."""
+    """Yield (row, predicted seconds, measured seconds) of rows that have both step times."""
     for row in rows:
         predicted, measured = row.predicted(TrainingMetric.TIME), row.run.measured_s
         if predicted and measured:
@@ -106,7 +106,7 @@ class ModelKind:
 
 
 def errors_by_model_kind(validation: TrainingValidation, *, experts: bool) -> ModelKind:
-    """Mean absolute errors of step times over the models with (or without) routed experts."""
+    """Mean |error| of step times, by row and by source, of models with or without experts."""
     rows = [row for row in validation.rows if has_routed_experts(row.run.model) is experts]
     errors = [
         [abs(error) for row in members if (error := row.error(TrainingMetric.TIME)) is not None]
@@ -138,7 +138,7 @@ class Sweep:
 
 
 def sweeps(validation: TrainingValidation) -> tuple[Sweep, ...]:
-    """All sweeps: at least `MIN_SWEEP` plans of one source, model, cluster, job and runtime."""
+    """Groups of at least `MIN_SWEEP` plans of one source, model, cluster, job and runtime."""
     groups: dict[Any, list[tuple[TrainingRow, float, float]]] = {}
     for row, predicted, measured in timed(validation.rows):
         run = row.run
@@ -171,7 +171,7 @@ class Coverage:
 
 
 def coverage(rows: Iterable[TrainingRow]) -> Coverage:
-    """Share of measured step times inside the predicted intervals, and the intervals' width."""
+    """Share of measured step times inside predicted intervals, and half-width over mean error."""
     judged = [
         (row.prediction.interval_s, predicted, measured)
         for row, predicted, measured in timed(rows)
@@ -200,7 +200,7 @@ class WeakScaling:
 
 
 def weak_scaling(validation: TrainingValidation, scaling: ScalingCheck) -> WeakScaling | None:
-    """Predicted and measured ratio of step times on most to fewest devices; None without rows."""
+    """Step time on most over fewest devices, predicted and measured; None without rows of both."""
     times: dict[int, list[tuple[float, float]]] = {scaling.fewest: [], scaling.most: []}
     for row, predicted, measured in timed(validation.rows):
         devices = row.run.cluster.num_devices

@@ -90,7 +90,7 @@ _SCHEDULES: Final = {
 
 
 def sharding(words: str, *, node: int) -> tuple[int, int]:
-    """Parse a cell as (ZeRO stage, size of the sharding group; 0 = all); empty means no sharding.
+    """Parse a cell as (ZeRO stage, ranks of a sharding group; 0 = all); empty = no sharding.
 
     Args:
         node: devices of a node, over which hybrid sharding without a number shards.
@@ -118,7 +118,7 @@ def sharding(words: str, *, node: int) -> tuple[int, int]:
 
 
 def recompute(words: str) -> tuple[Recompute, int] | None:
-    """Parse a cell as (recompute mode, layers of each chunk; 0 = all); None if it is empty.
+    """Parse a cell as (recompute mode, layers of each chunk; 0 = all); None if empty.
 
     Raises:
         StrategyError: unknown spelling.
@@ -146,7 +146,7 @@ def recompute(words: str) -> tuple[Recompute, int] | None:
 
 
 def offload(words: str) -> tuple[int, tuple[str, ...]]:
-    """Parse a cell as (percent of optimizer states in host memory, runtime options).
+    """Parse a cell as (0 or 100 percent of optimizer states on the host, runtime options).
 
     Spellings are ``opt``, ``opt+param``, ``full-cpu`` or ``cpu``, which alone means the optimizer
     states.
@@ -165,7 +165,7 @@ def offload(words: str) -> tuple[int, tuple[str, ...]]:
 
 
 def scaling(words: str) -> str:
-    """Parse a cell as the runtime's fp8 scaling; empty if the cell names none."""
+    """Parse a cell as the fp8 scaling (recipe) that it names; empty for none."""
     text = words.strip().lower()
     return next((value for value, pattern in _SCALINGS if pattern.search(text)), "")
 

@@ -13,7 +13,7 @@ from shardwright.validation.errors.prediction_errors import error_statistics, gr
 from shardwright.validation.table_reader import TableReader
 from shardwright.validation.training.accuracy_page import accuracy_page
 from shardwright.validation.training.cross_validation_folds import FOLDS
-from shardwright.validation.training.fit_constants import fit_folds, folds_text, read_folds
+from shardwright.validation.training.fit_constants import fit_kinds_of_fold, folds_text, read_folds
 from shardwright.validation.training.measured_training_run import (
     MeasuredKind,
     TrainingRun,
@@ -106,7 +106,7 @@ TRAINING: Final[TableReader[TrainingRun, Prediction, Constants]] = TableReader(
     require_default=load_runtime,
     predict=predict_fitting_run,
     identity=identity_of,
-    fit=fit_folds,
+    fit=fit_kinds_of_fold,
     read_stored=read_folds,
     stored_text=folds_text,
     to_json=validation_json,

@@ -27,13 +27,13 @@ API: Final = "jobset.x-k8s.io/v1alpha2"
 CONTAINER: Final = "training"
 
 
-def _refused(launch: PlacedExport) -> str:
-    """Reason why pods cannot run an export; empty if they can."""
-    return pods.refused_pods(launch)
+def _reason_against_pods(launch: PlacedExport) -> str:
+    """Reason why pods cannot run an export (device vendor, size of files); empty if they can."""
+    return pods.reason_against_pods(launch)
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """JobSet manifest that starts an export."""
+def _manifest_file(launch: PlacedExport) -> ExportFile:
+    """JobSet manifest file that starts an export on its nodes."""
     jobs = list(node_runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
     name = job_name(launch.export)
     document = {
@@ -44,7 +44,8 @@ def _file(launch: PlacedExport) -> ExportFile:
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [
-                _job(launch, number, first, nodes) for number, (first, nodes, _) in enumerate(jobs)
+                _replicated_job(launch, number, first, nodes)
+                for number, (first, nodes, _) in enumerate(jobs)
             ],
         },
     }
@@ -57,38 +58,41 @@ def _file(launch: PlacedExport) -> ExportFile:
 
 
 JOBSET: Final = Launcher(
-    name="jobset", summary=f"a JobSet ({API}) for kubectl apply", refused=_refused, file=_file
+    name="jobset",
+    summary=f"a JobSet ({API}) for kubectl apply",
+    refused=_reason_against_pods,
+    file=_manifest_file,
 )
 
 
 def _replicated_job_name(number: int) -> str:
-    """Name of the replicated job with a number."""
+    """Name of replicated job number `number`: ``node0``, ``node1``, ..."""
     return f"node{number}"
 
 
 def _first_pod_host(launch: PlacedExport, number: int) -> str:
-    """Host name of the first pod of a replicated job."""
+    """DNS host name of the first pod of replicated job number `number`."""
     name = job_name(launch.export)
     return f"{name}-{_replicated_job_name(number)}-0-0.{name}"
 
 
-def _job(
+def _replicated_job(
     launch: PlacedExport, number: int, first: int, nodes: tuple[PlacedNode, ...]
 ) -> dict[str, Any]:
-    """Replicated job of a run of equal nodes: one pod for each node."""
+    """Replicated job of a run of equal nodes, the first of number `first`: one pod a node."""
     container = {
         "name": CONTAINER,
         "image": launch.image or pods.IMAGE,
         "command": ["bash", "-euc", _script(launch), launch.start.name],
-        "env": pods.variables(
+        "env": pods.environment_entries(
             {NODES: len(launch.placement.nodes), GPUS: nodes[0].ranks, "FIRST": first}
         ),
-        "resources": {"limits": pods.devices(nodes[0])},
+        "resources": {"limits": pods.device_limits(nodes[0])},
         "volumeMounts": pods.volume_mounts(),
     }
     pod = {
         "restartPolicy": "Never",
-        **pods.selector(launch, nodes[0]),
+        **pods.node_selector(launch, nodes[0]),
         "containers": [container],
         "volumes": pods.volumes(launch),
     }

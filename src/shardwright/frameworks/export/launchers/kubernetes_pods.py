@@ -27,8 +27,8 @@ MOST_BYTES: Final = 1_000_000
 """Of a ConfigMap, which Kubernetes limits to 1 MiB."""
 
 
-def refused_pods(launch: PlacedExport) -> str:
-    """Reason why pods cannot run the export; empty if they can."""
+def reason_against_pods(launch: PlacedExport) -> str:
+    """Reason why pods cannot run an export (device vendor, size of files); empty if they can."""
     vendors = {node.kind.accelerator.vendor for node in launch.placement.nodes} - set(RESOURCES)
     if vendors:
         return f"no resource of Kubernetes is known for devices of {', '.join(sorted(vendors))}"
@@ -41,7 +41,7 @@ def refused_pods(launch: PlacedExport) -> str:
 
 
 def file_map(launch: PlacedExport) -> dict[str, Any]:
-    """ConfigMap with the export's files."""
+    """ConfigMap object that holds the export's files."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -66,25 +66,25 @@ def volume_mounts() -> list[dict[str, Any]]:
     ]
 
 
-def devices(node: PlacedNode) -> dict[str, int]:
-    """Resource limit for all devices of a node, so that no other pod runs there."""
+def device_limits(node: PlacedNode) -> dict[str, int]:
+    """Resource limit (resource name -> all devices of a node), so that no other pod runs there."""
     return {RESOURCES[node.kind.accelerator.vendor]: node.kind.num_devices}
 
 
 def shell_script(exports: Iterable[str], launch: PlacedExport) -> str:
-    """Shell text that runs `exports` and then the export's start script with all arguments."""
+    """Shell text: the lines `exports`, then the export's start script with all arguments."""
     return "".join(
         f"{line}\n" for line in (*exports, f'exec bash {MOUNT}/{launch.start.name} "$@"')
     )
 
 
-def variables(values: dict[str, object]) -> list[dict[str, str]]:
-    """Environment variables in the form of a container's `env`."""
+def environment_entries(values: dict[str, object]) -> list[dict[str, str]]:
+    """Environment variables as the list of a container's `env`."""
     return [{"name": name, "value": str(value)} for name, value in values.items()]
 
 
-def selector(launch: PlacedExport, node: PlacedNode) -> dict[str, Any]:
-    """Node selector by accelerator, where the plan has nodes of several kinds."""
+def node_selector(launch: PlacedExport, node: PlacedNode) -> dict[str, Any]:
+    """Node selector by accelerator name if the plan has several accelerators; else empty."""
     if len(accelerator_names(launch.placement.nodes)) == 1:
         return {}
     return {"nodeSelector": {"accelerator": dns_label(node.kind.accelerator.name)}}

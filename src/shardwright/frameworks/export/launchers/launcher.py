@@ -70,7 +70,7 @@ def dns_label(text: str) -> str:
 def node_runs(
     nodes: Sequence[PlacedNode], key: Callable[[PlacedNode], Key]
 ) -> Iterator[tuple[int, tuple[PlacedNode, ...], Key]]:
-    """Group consecutive nodes with equal keys: (number of the first, nodes, key) of each group."""
+    """Yield (number of the first node, nodes, key) of each run of nodes with equal keys."""
     first = 0
     for shared, same in groupby(nodes, key=key):
         members = tuple(same)
@@ -79,7 +79,7 @@ def node_runs(
 
 
 def ranks_by_node(nodes: Sequence[PlacedNode]) -> list[str]:
-    """Shell lines that set `GPUS` to the number of ranks of the node whose number is in `NODE`."""
+    """Shell lines that set `GPUS` by the node number in `NODE`: the node's number of ranks."""
     (_, _, ranks), *others = node_runs(nodes, lambda node: node.ranks)
     return [
         f"export {GPUS}={ranks}",

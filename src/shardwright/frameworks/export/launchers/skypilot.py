@@ -46,8 +46,8 @@ ACCELERATORS: Final[Mapping[str, str]] = {
 """Accelerator's catalog name -> SkyPilot's name."""
 
 
-def _refused(launch: PlacedExport) -> str:
-    """Reason why SkyPilot cannot start an export; empty if it can."""
+def _reason_against_skypilot(launch: PlacedExport) -> str:
+    """Reason why SkyPilot cannot start it (several node kinds, unknown accelerator), or empty."""
     nodes = launch.placement.nodes
     node_kinds = dict.fromkeys(
         (node.kind.accelerator.name, node.kind.num_devices) for node in nodes
@@ -61,8 +61,8 @@ def _refused(launch: PlacedExport) -> str:
     return f"no name of SkyPilot's is known for {unknown[0]}" if unknown else ""
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """SkyPilot's task file that starts an export."""
+def _task_file(launch: PlacedExport) -> ExportFile:
+    """SkyPilot's task file (YAML) that starts an export on its nodes."""
     nodes = launch.placement.nodes
     kind = nodes[0].kind
     resources: dict[str, Any] = {
@@ -89,7 +89,10 @@ def _file(launch: PlacedExport) -> ExportFile:
 
 
 SKYPILOT: Final = Launcher(
-    name="skypilot", summary="a task for sky launch", refused=_refused, file=_file
+    name="skypilot",
+    summary="a task for sky launch",
+    refused=_reason_against_skypilot,
+    file=_task_file,
 )
 
 

@@ -27,24 +27,24 @@ from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, PORT
 FILE: Final = "slurm.sh"
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """Batch script that starts an export."""
-    return ExportFile(name=FILE, text="\n".join([*_head(launch), *_body(launch), ""]))
+def _batch_script(launch: PlacedExport) -> ExportFile:
+    """Slurm batch script that starts an export on its nodes."""
+    return ExportFile(name=FILE, text="\n".join([*_script_head(launch), *_script_body(launch), ""]))
 
 
-SLURM: Final = Launcher(name="slurm", summary="a batch script for sbatch", file=_file)
+SLURM: Final = Launcher(name="slurm", summary="a batch script for sbatch", file=_batch_script)
 
 
-def _components(launch: PlacedExport) -> list[tuple[PlacedNode, ...]]:
-    """Groups of consecutive nodes of one kind and zone: the components of the job."""
+def _job_components(launch: PlacedExport) -> list[tuple[PlacedNode, ...]]:
+    """Runs of nodes of one kind and zone: the components of a heterogeneous Slurm job."""
     return [
         nodes
         for _, nodes, _ in node_runs(launch.placement.nodes, lambda node: (node.kind, node.zone))
     ]
 
 
-def _head(launch: PlacedExport) -> Iterator[str]:
-    """Head of the batch script: comments and #SBATCH options."""
+def _script_head(launch: PlacedExport) -> Iterator[str]:
+    """Yield the head of the batch script: comments and #SBATCH options, by component."""
     yield "#!/bin/bash"
     yield (
         f"# {title(launch.export)}. Made by Shardwright: starts {launch.start.name} on every node."
@@ -57,7 +57,7 @@ def _head(launch: PlacedExport) -> Iterator[str]:
         "# Account, partition, time and containers are the site's: options of sbatch. What stands"
         " behind the script goes to the training."
     )
-    components = _components(launch)
+    components = _job_components(launch)
     for number, nodes in enumerate(components):
         if number:
             yield "#SBATCH hetjob"
@@ -74,11 +74,11 @@ def _head(launch: PlacedExport) -> Iterator[str]:
         )
         if launch.placement.named:
             yield f"#SBATCH --nodelist={','.join(node.name for node in nodes)}"
-        yield from _segment(nodes)
+        yield from _segment_option(nodes)
 
 
-def _segment(nodes: Sequence[PlacedNode]) -> Iterator[str]:
-    """Option ``--segment`` that keeps the nodes of one NVLink island together.
+def _segment_option(nodes: Sequence[PlacedNode]) -> Iterator[str]:
+    """Yield ``#SBATCH --segment`` that keeps nodes of an NVLink island together, if it fits.
 
     It is written where islands span several nodes and divide the job.
     """
@@ -88,9 +88,9 @@ def _segment(nodes: Sequence[PlacedNode]) -> Iterator[str]:
         yield f"#SBATCH --segment={size}"
 
 
-def _body(launch: PlacedExport) -> Iterator[str]:
-    """Commands of the batch script: write the list of hosts and start a task on each node."""
-    nodes, components = launch.placement.nodes, _components(launch)
+def _script_body(launch: PlacedExport) -> Iterator[str]:
+    """Yield the batch script's commands: write the host list, start a task on each node."""
+    nodes, components = launch.placement.nodes, _job_components(launch)
     yield "set -euo pipefail"
     yield (
         f"export FOLDER=${{FOLDER:-${{SLURM_SUBMIT_DIR:-$PWD}}}} {NODES}={len(nodes)}"

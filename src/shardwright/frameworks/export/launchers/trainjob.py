@@ -28,8 +28,8 @@ CONTAINER: Final = "node"
 """Name of the runtime's job and of its container."""
 
 
-def _refused(launch: PlacedExport) -> str:
-    """Reason why a TrainJob cannot run an export; empty if it can."""
+def _reason_against_trainjob(launch: PlacedExport) -> str:
+    """Reason why a TrainJob cannot run it (unequal nodes, or as for pods); empty if it can."""
     groups = list(node_runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
     if len(groups) > 1:
         node_counts = ", then ".join(
@@ -37,11 +37,11 @@ def _refused(launch: PlacedExport) -> str:
             for _, nodes, _ in groups[:4]
         )
         return f"its nodes are all alike, and the plan's are {node_counts}"
-    return pods.refused_pods(launch)
+    return pods.reason_against_pods(launch)
 
 
-def _file(launch: PlacedExport) -> ExportFile:
-    """TrainJob manifest that starts an export."""
+def _manifest_file(launch: PlacedExport) -> ExportFile:
+    """TrainJob manifest file that starts an export on its nodes."""
     nodes = launch.placement.nodes
     pod = {
         "volumes": pods.volumes(launch),
@@ -61,10 +61,10 @@ def _file(launch: PlacedExport) -> ExportFile:
             "trainer": {
                 "image": launch.image or pods.IMAGE,
                 "command": ["bash", "-euc", _script(launch), launch.start.name],
-                "env": pods.variables({NODES: len(nodes), GPUS: nodes[0].ranks}),
+                "env": pods.environment_entries({NODES: len(nodes), GPUS: nodes[0].ranks}),
                 "numNodes": len(nodes),
                 "numProcPerNode": nodes[0].ranks,
-                "resourcesPerNode": {"limits": pods.devices(nodes[0])},
+                "resourcesPerNode": {"limits": pods.device_limits(nodes[0])},
             },
             "runtimePatches": [
                 {
@@ -88,8 +88,8 @@ def _file(launch: PlacedExport) -> ExportFile:
 TRAINJOB: Final = Launcher(
     name="trainjob",
     summary=f"a TrainJob ({GROUP}/{VERSION}) for kubectl apply",
-    refused=_refused,
-    file=_file,
+    refused=_reason_against_trainjob,
+    file=_manifest_file,
 )
 
 

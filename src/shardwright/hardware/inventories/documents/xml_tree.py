@@ -42,13 +42,15 @@ def parse_xml(text: str, *, name: str) -> Element:
     roots: list[Element] = []
     count = 0
 
-    def refuse(*_: Any) -> None:
+    def refuse_doctype(*_: Any) -> None:
+        """Raise ClusterError at a document type, whose entities are not expanded."""
         raise ClusterError(
             f"{name}:{parser.CurrentLineNumber}: a document type",
             hint="entities are not expanded; take the DTD out",
         )
 
-    def start(tag: str, attributes: dict[str, str]) -> None:
+    def open_element(tag: str, attributes: dict[str, str]) -> None:
+        """Append an element to the innermost open one; ClusterError above a limit."""
         nonlocal count
         count += 1
         where = f"{name}:{parser.CurrentLineNumber}"
@@ -67,11 +69,12 @@ def parse_xml(text: str, *, name: str) -> Element:
         (open_elements[-1].inside if open_elements else roots).append(element)
         open_elements.append(element)
 
-    def end(_: str) -> None:
+    def close_element(_: str) -> None:
+        """Close the innermost open element."""
         open_elements.pop()
 
-    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
-    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse_doctype
+    parser.StartElementHandler, parser.EndElementHandler = open_element, close_element
     try:
         parser.Parse(text.encode("utf-8"), True)
     except expat.ExpatError as error:

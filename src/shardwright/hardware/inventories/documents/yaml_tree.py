@@ -40,12 +40,13 @@ def parse_yaml(text: str, *, name: str, hint: str) -> Any:
 
 
 def _value(text: str, *, name: str, hint: str) -> Any:
-    """Build the value of YAML text from its parser events."""
+    """Build plain values (mappings, lists, texts) of YAML from its parser events, within limits."""
     opened: list[Any] = []
     keys: list[str | None] = []
     root: list[Any] = []
 
-    def put(value: Any) -> None:
+    def add_value(value: Any) -> None:
+        """Add a value to the innermost open list, or as the next key or value of a mapping."""
         if not opened:
             root.append(value)
         elif isinstance(opened[-1], list):
@@ -70,14 +71,14 @@ def _value(text: str, *, name: str, hint: str) -> Any:
         if isinstance(event, yaml.ScalarEvent):
             plain = event.style in (None, "") and event.implicit[0]
             is_key = bool(opened) and isinstance(opened[-1], dict) and keys[-1] is None
-            put(
+            add_value(
                 {"true": True, "false": False}.get(event.value, event.value)
                 if plain and not is_key
                 else event.value
             )
         elif isinstance(event, yaml.CollectionStartEvent):
             value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
-            put(value)
+            add_value(value)
             opened.append(value)
             keys.append(None)
         elif isinstance(event, yaml.CollectionEndEvent):

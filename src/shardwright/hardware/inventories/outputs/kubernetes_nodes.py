@@ -142,11 +142,12 @@ def _parse_text(text: str, *, name: str) -> Any:
             hint=f"at most {MAX_BRACKETS:,} objects and {MAX_VALUES:,} values; ask for fewer nodes",
         )
 
-    def refuse(word: str) -> NoReturn:
+    def refuse_constant(word: str) -> NoReturn:
+        """Raise ValueError for NaN or infinity in JSON."""
         raise ValueError(word)
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         where = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ClusterError(f"{name}{where}: no JSON", hint=_HINT) from None
@@ -226,7 +227,7 @@ def _node_facts(
 def _device_count_fact(
     capacity: Mapping[str, Any], labels: Mapping[str, str], where: str
 ) -> FoundFact | None:
-    """Fact of the number of GPUs of a node, without time-shared replicas; None without GPUs."""
+    """Fact of a node's physical GPUs (time-shared replicas divided out); None without GPUs."""
     resource = next((key for key in _RESOURCES if str(capacity.get(key, "0")) != "0"), "")
     if resource:
         place = f"{where}, status.capacity {resource}"

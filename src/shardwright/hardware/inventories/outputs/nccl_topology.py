@@ -76,7 +76,7 @@ def is_nccl_xml(text: str) -> bool:
 
 
 def read_nccl_xml(text: str, *, name: str) -> Inventory:
-    """Read the node of a NCCL topology; of a dump over several equal hosts, the first.
+    """Read the node of an NCCL topology dump; of several hosts with equal devices, the first.
 
     Raises:
         ClusterError: the text is no topology of NCCL, a number is wrong, or its hosts differ.
@@ -125,7 +125,7 @@ def read_nccl_xml(text: str, *, name: str) -> Inventory:
 def _functions(
     element: Element, pci: Element | None, above: tuple[str, ...], cpu: Element
 ) -> Iterator[_Function]:
-    """Yield every element inside an element, with the switches above it."""
+    """Yield an element and all inside it, each with PCI function, switches above and processor."""
     yield _Function(element=element, pci=pci, above=above, cpu=cpu, host=cpu.get("host_hash"))
     for inner in element.inside:
         down = above
@@ -139,7 +139,7 @@ def _functions(
 
 
 def _distinct_elements(functions: list[_Function], kind: str) -> list[_Function]:
-    """Elements of a kind without duplicates.
+    """Elements of a kind, once a card name or a PCI bus id on each host.
 
     A card may be listed under both processors, a device once for each of its partitions.
     """
@@ -167,7 +167,7 @@ def _functions_of_class(functions: list[_Function], classes: tuple[str, ...]) ->
 
 
 def _unclassified_cards(functions: list[_Function]) -> tuple[tuple[FactKind, int, str], ...]:
-    """Likely number of cards in a file whose functions have no class and name no device.
+    """Guess (kind of fact, number of cards, reason) from PCI functions without class; else empty.
 
     NCCL finds devices by itself, so the functions of such a file are cards.
     """
@@ -279,7 +279,7 @@ def _device_name(gpu: _Function, number: int) -> str:
 
 
 def _path_facts(gpus: list[_Function], islands: list[FoundFact], name: str) -> list[FoundFact]:
-    """Facts of the devices below each PCIe switch and processor, where links do not join all."""
+    """Facts of device counts below each PCIe switch and processor, unless links join them all."""
     if not islands or islands[0].value == (len(gpus),):
         return []
     joined = [
@@ -307,7 +307,7 @@ def _path_facts(gpus: list[_Function], islands: list[FoundFact], name: str) -> l
 
 
 def _card_facts(gpus: list[_Function], nets: list[_Function], name: str) -> list[FoundFact]:
-    """Facts of the network cards for traffic between nodes: number, rate, and devices beside each.
+    """Facts on network cards: number, mean rate in bytes/s, and the devices beside each card.
 
     Where some cards are below a PCIe switch of a device, the others serve storage and hosts.
     """

@@ -65,7 +65,7 @@ _GPU_TAINTS: Final = ("nvidia.com/gpu", "amd.com/gpu")
 
 
 def slurm_state(text: str) -> tuple[str, str]:
-    """(reason why no job can be placed on the node, remark) from a Slurm state such as ``down*``.
+    """(reason why no job can be placed, empty = can be; remark) from a Slurm state like ``down*``.
 
     An empty reason = a job can be placed.
     """
@@ -79,7 +79,7 @@ def slurm_state(text: str) -> tuple[str, str]:
 
 
 def kubernetes_state(item: Mapping[str, Any]) -> tuple[str, str]:
-    """(reason why no job can be placed on the node, taints that a job must tolerate).
+    """(reason why no job can be placed, empty = can be; taints that a job must tolerate).
 
     An empty reason = a job can be placed.
     """
@@ -111,7 +111,7 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 def schedulable_nodes(
     nodes: Sequence[SeenNode], *, all_nodes: bool
 ) -> tuple[tuple[SeenNode, ...], tuple[FoundFact, ...]]:
-    """Nodes on which a job can be placed, with remarks on the nodes left out.
+    """(nodes on which a job can be placed, or all with `all_nodes`; remarks on the others).
 
     `all_nodes` keeps all nodes.
 
@@ -151,7 +151,7 @@ def schedulable_nodes(
 
 
 def nodes_by_state_text(nodes: Iterable[SeenNode], *, remark: bool = False) -> str:
-    """Text with node names by state: ``gpu3, gpu7 (drain); gpu9 (down and does not answer)``."""
+    """Text of unschedulable nodes by state: ``gpu3, gpu7 (drain); gpu9 (down)``."""
     by_state: dict[str, list[str]] = {}
     for node in nodes:
         by_state.setdefault(node.remark if remark else node.away, []).append(node.name)

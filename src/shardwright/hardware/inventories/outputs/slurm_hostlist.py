@@ -27,7 +27,7 @@ def expand_hostlist(text: str, *, where: str) -> tuple[str, ...]:
             counted before any is made.
     """
     found: list[str] = []
-    for entry in _entries(text, where=where):
+    for entry in _entries_outside_brackets(text, where=where):
         parts = [_part_pieces(match, where=where) for match in _PART.finditer(entry)]
         if len(found) + prod(map(_count_names, parts)) > MAX_NAMES:
             raise ClusterError(
@@ -46,7 +46,7 @@ _Pieces = list[tuple[str, int | None]]
 """(first number, number after the last) of each range, or (word, None)."""
 
 
-def _entries(text: str, *, where: str) -> list[str]:
+def _entries_outside_brackets(text: str, *, where: str) -> list[str]:
     """Split a hostlist at the commas outside brackets."""
     entries = _ENTRY.findall(text)
     if ",".join(entries) != text:
@@ -55,7 +55,7 @@ def _entries(text: str, *, where: str) -> list[str]:
 
 
 def _part_pieces(match: re.Match[str], *, where: str) -> _Pieces:
-    """Ranges of a bracket, or the word of a part without one."""
+    """Pieces of a hostlist's part: number ranges (first text, end) of a bracket, or its word."""
     return [(match[2], None)] if match[1] is None else _parse_ranges(match[1], where=where)
 
 
@@ -76,7 +76,7 @@ def _count_names(pieces: _Pieces) -> int:
 
 
 def _names_of_pieces(pieces: _Pieces) -> Iterator[str]:
-    """Yield the words and zero-padded numbers of the pieces."""
+    """Yield the texts that pieces stand for: words, and numbers padded as the range's start."""
     for first, end in pieces:
         if end is None:
             yield first

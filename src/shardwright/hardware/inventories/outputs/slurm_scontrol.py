@@ -116,7 +116,7 @@ def _node_state(fields: Fields) -> tuple[str, str]:
 
 
 def gpu_facts(fields: Fields) -> tuple[FoundFact, ...]:
-    """Facts of a node with GPUs; empty for a node without GPUs."""
+    """Facts of a node's GPUs (number, type), host memory and instance type; empty without GPUs."""
     gpus, where = _gpu_types_and_counts(fields)
     if not gpus:
         return ()
@@ -147,13 +147,15 @@ def _gpu_types_and_counts(fields: Fields) -> tuple[list[tuple[str, int]], str]:
     """(type, count) of each kind of GPU of a node, and the place of the field."""
     text, where = fields.get("gres", ("", ""))
     found = [
-        _parse_gres(entry, where=where) for entry in _entries(text) if entry.split(":")[0] == "gpu"
+        _parse_gres(entry, where=where)
+        for entry in _comma_separated_entries(text)
+        if entry.split(":")[0] == "gpu"
     ]
     if found:
         return found, where
     text, where = fields.get("cfgtres", ("", ""))
     counted: dict[str, int] = {}
-    for entry in _entries(text):
+    for entry in _comma_separated_entries(text):
         key, _, count = entry.partition("=")
         if key == "gres/gpu" or key.startswith("gres/gpu:"):
             counted[key[9:][:MAX_WORD]] = whole_number(
@@ -163,13 +165,13 @@ def _gpu_types_and_counts(fields: Fields) -> tuple[list[tuple[str, int]], str]:
     return [(kind, count) for kind, count in counted.items() if kind or len(counted) == 1], where
 
 
-def _entries(text: str) -> list[str]:
-    """Split a field at commas, without the text in brackets."""
+def _comma_separated_entries(text: str) -> list[str]:
+    """Split a field at commas after removing its text in brackets; empty for no value."""
     return [] if text in _NOTHING else re.sub(r"\([^()]*\)?", "", text).split(",")
 
 
 def _parse_gres(entry: str, *, where: str) -> tuple[str, int]:
-    """Parse ``gpu:h100:8``, ``gpu:8`` or ``gpu`` as (type, count)."""
+    """Parse a Gres entry ``gpu:h100:8``, ``gpu:8`` or ``gpu`` (1) as (type, count)."""
     words = [word for word in entry.split(":")[1:] if word != "no_consume"]
     count = words.pop() if words and words[-1].isdigit() else "1"
     return ":".join(words)[:MAX_WORD], whole_number(

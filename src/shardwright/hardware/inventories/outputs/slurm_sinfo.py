@@ -104,7 +104,7 @@ def read_sinfo(text: str, *, name: str) -> Inventory:
 
 
 def _add_node(nodes: dict[str, SeenNode], node: SeenNode) -> None:
-    """Add a node; ClusterError if another partition lists different GPUs for it."""
+    """Add a node by name; ClusterError if an earlier line lists other facts for it."""
     known = nodes.setdefault(node.name, node)
     if [fact.value for fact in known.facts] != [fact.value for fact in node.facts]:
         raise ClusterError(

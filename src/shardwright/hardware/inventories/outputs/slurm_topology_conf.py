@@ -98,7 +98,7 @@ def _parse_keys(line: str, *, where: str) -> dict[str, str]:
 
 
 def _require_tree(switches: list[Switch]) -> None:
-    """Raise ClusterError unless the switches form trees and are not mixed with blocks."""
+    """Raise ClusterError for blocks beside switches, a child without a line, or a cycle."""
     known = {one.name: one for one in switches}
     if len({one.is_block for one in switches}) > 1:
         raise ClusterError(
