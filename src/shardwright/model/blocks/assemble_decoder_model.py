@@ -131,7 +131,7 @@ def configured_model(
 
 
 def blocks_of(kinds: Iterable[tuple[Any, ...]], build: Callable[..., Block]) -> list[Block]:
-    """The block of each layer, built once for each distinct kind by `build(*kind)`."""
+    """The block of each layer: `build(*kind)`, called once for each distinct entry of `kinds`."""
     listed = list(kinds)
     built = {kind: build(*kind) for kind in dict.fromkeys(listed)}
     return [built[kind] for kind in listed]

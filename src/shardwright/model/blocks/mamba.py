@@ -158,7 +158,7 @@ def mamba2_operators(
 
 
 def width_norm(*, source: str, width: Extent, gain: Extent, prefix: str = "") -> Operator:
-    """``gate_norm``: RMSNorm over (groups of) an inner width, with a gain of extent `gain`.
+    """``gate_norm``: RMSNorm over an inner width or its groups, with a gain of extent `gain`.
 
     The gain has the width, or one head.
     """

@@ -148,7 +148,7 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
 
 
 def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The section of a configuration that describes the language model, with shared fields."""
+    """The language model's section with the top level's fields below; the whole if it has none."""
     nested: Iterator[dict[str, Any]] = (
         mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict)
     )
@@ -171,7 +171,11 @@ def build_architecture(key: str, fields: Fields) -> Model:
     target = REGISTRY.get(key)
     if target is None:
         nested = fields.present(*TEXT_CONFIGS)
-        hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
+        hint = (
+            "its text_config alone may be one that is"
+            if nested
+            else _similar_architecture_hint(key)
+        )
         raise ModelError(
             f"{fields.source}: architecture {value_text(key)} is not supported", hint=hint
         )
@@ -181,7 +185,7 @@ def build_architecture(key: str, fields: Fields) -> Model:
     return replace(model, architecture=model.architecture or ARCHITECTURES[target])
 
 
-def _near_architecture(key: str) -> str:
+def _similar_architecture_hint(key: str) -> str:
     """Hint with the most similar known architecture."""
     spelled = {known.lower(): known for known in known_architectures()}
     hint = nearest(key[:100], spelled)

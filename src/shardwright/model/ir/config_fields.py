@@ -59,7 +59,7 @@ class FieldRecord:
     builders: dict[str, str] = field(default_factory=dict)
 
     def read_by(self, name: str) -> tuple[str, str]:
-        """(path, builder) of the innermost object with its own builder that contains a name."""
+        """(path, builder) of the innermost object around a field that has its own builder."""
         path = max((path for path in self.builders if name.startswith(path)), key=len)
         return path, self.builders[path]
 
@@ -93,7 +93,7 @@ class Fields:
         self.reading.objects.setdefault(self.path, self.mapping)
 
     def fail(self, message: str, *, hint: str = "") -> NoReturn:
-        """Raise a `ModelError` that begins with the source."""
+        """Raise `ModelError` with the source file before the message."""
         raise ModelError(f"{self.source}: {message}", hint=hint)
 
     def unsupported(self, feature: str, *, hint: str = "") -> NoReturn:
@@ -118,11 +118,11 @@ class Fields:
         self.reading.names.update(f"{self.path}{name}" for name in names)
 
     def replaced(self, name: str, value: Any) -> Fields:
-        """The same object with another value of a field."""
+        """Copy of the fields with another value of field `name`."""
         return Fields({**self.mapping, name: value}, self.source, self.path, self.reading)
 
     def inner(self, mapping: Mapping[str, Any], path: str) -> Fields:
-        """Fields of an object inside this one, at `path` from here."""
+        """Fields of a nested object `mapping`, whose path in this object is `path`."""
         return Fields(mapping, self.source, f"{self.path}{path}.", self.reading)
 
     def find(self, *names: str) -> tuple[str, Any]:
@@ -208,16 +208,18 @@ class Fields:
     def flag(self, *names: str, default: bool | None = None) -> bool:
         """Read true or false; null is false, `default` is for an absent field."""
         null = any(self.written(name) for name in names)
-        return self._of(
+        return self._typed_value(
             bool, "true or false", names, False if null and default is not None else default
         )
 
     def string(self, *names: str, default: str | None = None) -> str:
         """Read a text; `default` if the field is absent or null."""
-        return self._of(str, "a text", names, default)
+        return self._typed_value(str, "a text", names, default)
 
-    def _of(self, kind: type[T], words: str, names: tuple[str, ...], default: T | None) -> T:
-        """Read a value of a type; `default` if the field is absent or null."""
+    def _typed_value(
+        self, kind: type[T], words: str, names: tuple[str, ...], default: T | None
+    ) -> T:
+        """Read a value of type `kind`; `default` if absent or null, ModelError for another type."""
         name, value = self.find(*names)
         if value is None:
             if default is None:

@@ -245,7 +245,7 @@ class Operator:
 
     @property
     def reads_features(self) -> bool:
-        """True for a projection of data that are not tokens (image patches)."""
+        """True for the projection of image patches (not tokens) into an embedding."""
         return self.kind is OperatorKind.LINEAR and self.klass is OperatorClass.EMBED
 
     @property
@@ -267,7 +267,7 @@ class Operator:
 
     @property
     def pools(self) -> bool:
-        """True if the operator takes the mean of neighbouring tokens."""
+        """True if the operator replaces groups of neighbouring tokens by their mean."""
         return self.kind is OperatorKind.ACTIVATION and self.joins > 1
 
     @property
@@ -280,7 +280,7 @@ class Operator:
         return hash((self.name, self.inputs))
 
     def reading(self, renamed: Mapping[str, str]) -> Operator:
-        """The same operator with its input tensors renamed by `renamed`."""
+        """The operator with names in its inputs and kept tensors replaced by `renamed`."""
         inputs, keeps = (
             tuple(renamed.get(name, name) for name in names) for names in (self.inputs, self.keeps)
         )

@@ -88,14 +88,17 @@ def build_mistral(fields: Fields) -> Model:
     `MistralConfig`: no biases, untied; a null window sees all keys.
     """
     layers = gated_layers(
-        fields, windows=windows_of(fields, layers=fields.layers(), uniform=True, usual=4096)
+        fields,
+        windows=windows_of(
+            fields, layers=fields.layers(), on_all_without_types=True, default_window=4096
+        ),
     )
     return configured_model(fields, layers=layers)
 
 
 def build_phi3(fields: Fields) -> Model:
     """Build Phi-3, 3.5 or 4 from its config (`Phi3Config`: kv heads = heads, no biases, untied)."""
-    windows = windows_of(fields, layers=fields.layers(), uniform=True)
+    windows = windows_of(fields, layers=fields.layers(), on_all_without_types=True)
     layers = gated_layers(fields, windows=windows, kv_heads=fields.heads())
     return configured_model(fields, layers=layers)
 
@@ -336,7 +339,7 @@ def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:
-    """Window of each layer of Qwen2 and Qwen3 in keys; 0 = all keys.
+    """Window of each Qwen2 or Qwen3 layer in keys, 0 = all keys; only with ``use_sliding_window``.
 
     There are none unless ``use_sliding_window``; then from layer ``max_window_layers`` on.
     """

@@ -230,7 +230,7 @@ def build_nemotron_nas(fields: Fields) -> Model:
 
 
 def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> PrunedLayer:
-    """Read the sizes of one pruned layer."""
+    """Read entry `index` of ``block_configs``; 0 for a missing attention or feed-forward."""
     path = f"block_configs[{index}]"
     if not isinstance(entry, Mapping):
         fields.fail(f"{path} must be an object", hint="it has the sections attention and ffn")

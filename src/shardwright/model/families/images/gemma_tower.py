@@ -51,7 +51,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
             eps=eps,
             image=image,
             activation=activation_name(vision, "hidden_activation", "gelu_pytorch_tanh"),
-            rope_base=rotary_base(vision, usual=BASE),
+            rope_base=rotary_base(vision, default=BASE),
             turns=GridRotary(axes=(1, 0), apart=True),
             plain_scores=True,
         ),

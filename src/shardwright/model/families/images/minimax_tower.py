@@ -31,7 +31,7 @@ AXES: Final = (2, 0, 1)
 
 
 def merge_sizes(vision: Fields) -> tuple[int, int]:
-    """(patches a side of an image token, frames of a patch), of the tower or its section.
+    """(side of an image token in patches, frames of a patch), by tower and section, which agree.
 
     Both must agree.
 
