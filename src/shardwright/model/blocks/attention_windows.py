@@ -31,7 +31,7 @@ def windows_of(
 
 
 def windows_by_period(fields: Fields, *, layers: int, period: int) -> tuple[int, ...]:
-    """Window of each layer in keys, 0 = all keys: in ``layer_types``, or every `period`-th layer.
+    """Window of each layer in keys; every `period`-th layer sees all (0), unless ``layer_types``.
 
     A written ``layer_types`` overrides the period.
     """

@@ -56,7 +56,7 @@ class Split:
 
 
 def devices_of(split: Split | None, base: int = 0) -> tuple[int, ...]:
-    """Devices of all leaves below `split` in tree order, with the first at device `base`."""
+    """Devices of all leaves in tree order, where the tree begins at device `base`."""
     if split is None:
         return (base,)
     if isinstance(split.parts, int):

@@ -75,7 +75,7 @@ def name_and_value(word: str) -> tuple[str, str]:
 
 
 def is_word(word: str) -> bool:
-    """True if a text has the form of a word of the grid notation, whatever its value."""
+    """True if a text is a known name of the grid notation with a value, be it legal or not."""
     name, value = name_and_value(word)
     return name in _READERS and bool(value or "=" in word)
 

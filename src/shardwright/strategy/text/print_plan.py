@@ -102,7 +102,7 @@ def _lane(lane: Lane) -> list[str]:
     slices = f" slices {':'.join(map(str, lane.slices))}" if lane.slices else ""
     role = f" role {lane.role.value}" if lane.role is not Role.TRAIN else ""
     lines = [f"lane {_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"]
-    for stages, pattern in _runs(lane.stages):
+    for stages, pattern in _stage_groups(lane.stages):
         every = f" every {stages[0].every}" if stages[0].every != 1 else ""
         lines.append(
             f"  stages {_chunks(stages)} on {print_bases([s.base for s in stages])}{every}"
@@ -118,7 +118,7 @@ def num_blocks(items: Sequence[Item]) -> int:
 
 
 def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
-    """Activation policy of a chunk of `blocks` blocks, from keep lines that stages share.
+    """Expand shared keep lines for a chunk of `blocks` blocks; open ranges end at its last block.
 
     An open range ends at the chunk's last block and is dropped where it would be empty.
     """
@@ -129,8 +129,8 @@ def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
     )
 
 
-def _patterns(stage: Stage) -> list[Pattern]:
-    """Keep lines that can write a stage's activation policy.
+def _keep_line_forms(stage: Stage) -> list[Pattern]:
+    """The two forms of a stage's keep lines: ranges to the last block open, or all closed.
 
     Ranges that reach the last block are open in the first of them, and closed in the second.
     """
@@ -143,23 +143,23 @@ def _patterns(stage: Stage) -> list[Pattern]:
     return [open_ranges] if open_ranges == closed_ranges else [open_ranges, closed_ranges]
 
 
-def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
-    """Group neighbouring stages that share split trees and keep lines, with these lines."""
+def _stage_groups(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
+    """Group neighbouring stages with equal split trees that share keep lines, with these lines."""
     runs: list[tuple[list[Stage], list[Pattern]]] = []
     for stage in stages:
-        fitting = _shared_patterns(*runs[-1], stage) if runs else []
+        fitting = _shared_keep_lines(*runs[-1], stage) if runs else []
         if fitting:
             runs[-1][0].append(stage)
             runs[-1] = (runs[-1][0], fitting)
         else:
-            runs.append(([stage], _patterns(stage)))
+            runs.append(([stage], _keep_line_forms(stage)))
     return [(members, patterns[0]) for members, patterns in runs]
 
 
-def _shared_patterns(
+def _shared_keep_lines(
     members: Sequence[Stage], patterns: list[Pattern], stage: Stage
 ) -> list[Pattern]:
-    """Keep lines that hold for all of `members` and for `stage`; empty if there are none."""
+    """Forms of keep lines that write the policy of all `members` and of `stage`; empty if none."""
     if members[0].placements != stage.placements or members[0].every != stage.every:
         return []
     shared = [
@@ -171,7 +171,7 @@ def _shared_patterns(
     # has some
     return [
         p
-        for p in _patterns(stage)
+        for p in _keep_line_forms(stage)
         if all(keeps_of_chunk(p, blocks=num_blocks(m.items)) == m.keeps for m in members)
     ]
 

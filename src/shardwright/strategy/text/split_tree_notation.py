@@ -20,7 +20,7 @@ _AFTER_DIM: Final = frozenset("0123456789[")
 
 
 def compact_step(child: Split | None) -> int:
-    """Default device stride of equal parts: copies of the child laid side by side.
+    """Device stride of equal parts that lie side by side without gaps: size of the child's tree.
 
     It is parts x stride of a child with equal parts, and the number of leaves of any other.
     """

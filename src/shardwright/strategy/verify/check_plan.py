@@ -112,7 +112,7 @@ def _verify(
 def _lane_violations(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
 ) -> Iterator[Violation]:
-    """Check that lanes have distinct names and together take the global batch."""
+    """Check each lane's microbatches and slices, distinct names, and the sum of their samples."""
     if not plan.lanes:
         yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
         return
