@@ -58,7 +58,7 @@ def print_lines(form: AnswerForm, *, document: Mapping[str, Any], text: str) -> 
 
 
 def show(renderable: RenderableType) -> None:
-    """Print on standard output: in colour on a terminal, else plain and COLUMNS or `WIDTH` wide."""
+    """Print a screen: in colour on a terminal, else plain, COLUMNS or `WIDTH` characters wide."""
     if not import_module("shardwright.cli.terminal.rich_output").show_on_terminal(renderable):
         columns = os.environ.get("COLUMNS", "")
         standard_output.write(
@@ -67,7 +67,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
-    """Render to text without colour and without trailing spaces."""
+    """Render a screen to plain text `width` characters wide, without trailing spaces."""
     text: str = import_module("shardwright.cli.terminal.rich_output").plain(renderable, width=width)
     return text
 
@@ -78,7 +78,7 @@ def write(text: str) -> None:
 
 
 def note(line: str) -> None:
-    """Write a line on standard error that stays there."""
+    """Write a line on standard error, which the progress bar does not erase."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -98,7 +98,7 @@ def text_or_stdin(text: str) -> str:
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise before the work starts if `path` cannot be written.
+    """Raise UsageError if `path` is a folder or its folder is missing; None is accepted.
 
     None is never an error.
 
@@ -143,7 +143,7 @@ def output_ending(path: Path | None, *, forms: Sequence[str], what: str) -> str:
 
 
 def save(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, where the system lets a file replace another.
+    """Write `text` to `path`, by replacing the file atomically where the system allows that.
 
     Raises:
         UsageError: the operating system refuses.

@@ -119,7 +119,7 @@ def calibrate(
     """Measure this machine with torch, or import measurements, into a profile to plan with."""
     screen.check_writable(output)
     request = Calibration(
-        date=_day(day),
+        date=_date_text(day),
         device=device,
         accelerator=name,
         ranks=ranks,
@@ -158,8 +158,8 @@ def calibrate(
     )
 
 
-def _day(text: str) -> str:
-    """ISO date of --date, or today."""
+def _date_text(text: str) -> str:
+    """The ISO date of --date after a check; today if the text is empty."""
     if not text:
         return datetime.now(tz=UTC).date().isoformat()
     try:

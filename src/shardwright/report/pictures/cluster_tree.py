@@ -74,7 +74,7 @@ def cluster_picture(cluster: Cluster) -> ClusterPicture:
 
 
 def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int) -> Branch:
-    """Branch of the unit of a level that holds the devices from `start` up to `end`."""
+    """Branch of the unit at `level` with devices `start` to `end` - 1, and its branches below."""
     groups, inner = _groups_in_range(cluster, start, end), levels_inside_nodes(cluster)
     inside = (
         _inner_branches(cluster, units, level - 1, start, end)
@@ -155,7 +155,7 @@ def _groups_in_range(cluster: Cluster, start: int, end: int) -> list[tuple[int, 
 
 
 def _host_memory(host: Host) -> str:
-    """The host's memory in words."""
+    """Text of a host's memory: ``of 512 GiB``, or ``of unknown memory``."""
     return f"of {format_bytes(host.memory_bytes)}" if host.memory_bytes else "of unknown memory"
 
 
@@ -211,7 +211,7 @@ def _island(kind: NodeKind, size: int) -> str:
 
 
 def _node_tier(tier: NodeTier) -> str:
-    """Text of a tier inside a node: its devices, and the link of each unit below into the tier."""
+    """Text of a tier inside a node: devices, and bandwidth, efficiency, latency of a link."""
     link = tier.link
     link_text = (
         f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_efficiency_text(link.efficiency)},"

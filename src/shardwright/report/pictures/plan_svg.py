@@ -84,13 +84,13 @@ def _lanes(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
 def _grid(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
     """Draw the grid's headers, cells and notes from `y`; returns the y below."""
     view = folded_view(picture, columns=MAX_COLUMNS, rows=MAX_ROWS)
-    level = 0 if len(view.columns) <= MAX_COLUMNS // 2 else 1
+    shortening = 0 if len(view.columns) <= MAX_COLUMNS // 2 else 1
     cells: dict[tuple[int, int], list[PictureCell]] = {}
     for cell in picture.cells:
         cells.setdefault((cell.row, cell.column), []).append(cell)
     headers = [_header(picture, band) for band in view.columns]
     widths = [
-        _column_width(picture, band, header, cells, view=view, level=level)
+        _column_width(picture, band, header, cells, view=view, shortening=shortening)
         for band, header in zip(view.columns, headers, strict=True)
     ]
     labels = [_row_label(picture, band) for band in view.rows]
@@ -117,7 +117,7 @@ def _grid(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
                     x,
                     y,
                     width,
-                    level=level,
+                    shortening=shortening,
                 )
             x += width
         y += ROW
@@ -135,7 +135,7 @@ def _cell(
     y: float,
     width: float,
     *,
-    level: int,
+    shortening: int,
 ) -> None:
     """Draw one grid cell: a faint frame if empty, or one rectangle a lane side by side."""
     if not cells:
@@ -157,7 +157,7 @@ def _cell(
         sheet.text(
             at + share / 2,
             y + ROW / 2 + 4,
-            cell_text(cell, picture=picture, level=level),
+            cell_text(cell, picture=picture, shortening=shortening),
             middle=True,
         )
 
@@ -188,7 +188,7 @@ def _column_width(
     cells: dict[tuple[int, int], list[PictureCell]],
     *,
     view: View,
-    level: int,
+    shortening: int,
 ) -> float:
     """Width of a column: enough for its text, and growing with its number of blocks."""
     words = max(map(len, header))
@@ -199,7 +199,8 @@ def _column_width(
                 words,
                 len(cells_here)
                 * max(
-                    (len(cell_text(c, picture=picture, level=level)) for c in cells_here), default=0
+                    (len(cell_text(c, picture=picture, shortening=shortening)) for c in cells_here),
+                    default=0,
                 ),
             )
     blocks = 0 if band.hidden else picture.columns[band.members[0]].blocks

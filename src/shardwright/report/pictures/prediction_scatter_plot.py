@@ -71,7 +71,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
 
 
 def _band(low: float, span: float) -> str:
-    """SVG of the 10 % band and of the line predicted = measured."""
+    """SVG of the band of 10 % around the line predicted = measured, and of the line."""
     wide = log10(1 + BAND) / span * SIZE
     corners = (
         f"0,{SIZE - wide:.1f} {SIZE - wide:.1f},0 {SIZE},0 {SIZE},{wide:.1f} {wide:.1f},{SIZE}"

@@ -74,7 +74,7 @@ def render_scaling(scaling: ScalingTable, costs: Sequence[Compared]) -> Renderab
 def _scaling_cells(
     trial: Trial, scaling: ScalingTable, paid: dict[int, Compared]
 ) -> tuple[str, ...]:
-    """Cells of one number of devices."""
+    """Cells for one number of devices: step, tokens a second, efficiency, cost, knee, strategy."""
     blanks = ("-",) * (5 if paid else 3)
     if trial.simulation is None:
         return (f"{trial.devices:,}", *blanks, "", f"no plan: {trial.why}")

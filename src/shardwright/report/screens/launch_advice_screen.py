@@ -82,7 +82,7 @@ def _change_document(change: Change) -> dict[str, Any]:
 
 
 def longest_parts(advice: Advice) -> tuple[tuple[str, float], ...]:
-    """Parts of the step that take longest, besides GEMM and attention: (part, seconds)."""
+    """(part, seconds) of the step's longest parts without GEMM and attention, longest first."""
     if advice.now is None:
         return ()
     parts = [
