@@ -25,7 +25,7 @@ def as_int_array(sequence: Sequence[int]) -> IntArray:
 
 
 def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Sorted array of the distinct values.
+    """Distinct values of an array, sorted.
 
     `numpy.unique`, which hashes, takes three times as long for arrays of thousands.
     """

@@ -198,7 +198,7 @@ _extension: list[Any] = []
 
 
 def use_extension(extension: ModuleType) -> None:
-    """Run kernels as this extension's machine code from now on."""
+    """Make calls of kernels from now on run this extension's machine code."""
     _extension[:] = [extension.Kernel]
     _table.clear()
     _table.update(marshal.loads(extension.table))
@@ -227,6 +227,6 @@ def _machine_code_variants(kernel: BuiltKernel) -> tuple[Any, ...]:
 
 
 def _class_of(name: str) -> Any:
-    """Import a class from "module:class"."""
+    """Import the class that "module:class" names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

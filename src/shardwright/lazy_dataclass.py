@@ -34,22 +34,22 @@ def _refuse_change(self: Any, name: str, *value: Any) -> None:
 
 
 def _set(self: Any, name: str, value: Any) -> None:
-    """`__setattr__` of all classes: refuse to set a field."""
+    """`__setattr__` of lazy classes: raise FrozenInstanceError."""
     _refuse_change(self, name, value)
 
 
 def _delete(self: Any, name: str) -> None:
-    """`__delattr__` of all classes: refuse to delete a field."""
+    """`__delattr__` of lazy classes: raise FrozenInstanceError."""
     _refuse_change(self, name)
 
 
 def _field_values(self: Any) -> list[Any]:
-    """Values of all fields, for pickle and copy, because slots have no dictionary."""
+    """`__getstate__` of lazy classes: the values of all fields in order, for pickle and copy."""
     return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
 def _set_field_values(self: Any, state: Iterable[Any]) -> None:
-    """Set all fields from their values, for pickle and copy."""
+    """`__setstate__` of lazy classes: set all fields from the values in `state`, in order."""
     for field, value in zip(dataclasses.fields(self), state, strict=True):
         object.__setattr__(self, field.name, value)
 
@@ -86,7 +86,7 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
 
 
 def _eq_text(cls: Any, _: dict[str, Any]) -> str:
-    """Source text of `__eq__`."""
+    """Source text of `__eq__`, which compares the tuples of all fields of one class."""
     fields = [field for field in dataclasses.fields(cls) if field.compare]
     same = f"{_tuple_text(fields, 'self')} == {_tuple_text(fields, 'other')}"
     return (
@@ -96,7 +96,7 @@ def _eq_text(cls: Any, _: dict[str, Any]) -> str:
 
 
 def _hash_text(cls: Any, _: dict[str, Any]) -> str:
-    """Source text of `__hash__`."""
+    """Source text of `__hash__`, the hash of the tuple of the compared fields."""
     fields = [
         field
         for field in dataclasses.fields(cls)
@@ -106,7 +106,7 @@ def _hash_text(cls: Any, _: dict[str, Any]) -> str:
 
 
 def _repr_text(cls: Any, names: dict[str, Any]) -> str:
-    """Source text of `__repr__`."""
+    """Source text of `__repr__`, in the form of standard dataclasses."""
     names["recursive_repr"] = recursive_repr
     shown = ", ".join(
         f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(cls) if field.repr

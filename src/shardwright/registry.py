@@ -43,7 +43,7 @@ class Registry(Generic[T]):
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """``module:attribute`` of each member, by its name."""
+        """Member name -> its ``module:attribute``."""
         return MappingProxyType(self._targets)
 
     def __iter__(self) -> Iterator[str]:

@@ -144,7 +144,7 @@ class _SmallWorker:
         log: list[tuple[int, int, int]] = []
 
         def watch(now: float, state: SchedulerState, rank: int, slot: int) -> None:
-            """Log the requests of an iteration that were not preempted."""
+            """Log (second, request, tokens) of an iteration's requests that stay running."""
             for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
                 if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
                     log.append((round(now), entry[ENTRY], entry[TOKENS]))
@@ -161,7 +161,7 @@ class _SmallWorker:
 
 
 def _small_worker(problem: ServingProblem, pool: WorkerPool, *, longest: int) -> _SmallWorker:
-    """The worker of a pool with small scheduler sizes.
+    """A pool's worker with the scheduler's limits replaced by small ones, for a small model.
 
     Args:
         longest: tokens of the longest request.

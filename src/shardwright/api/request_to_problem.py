@@ -127,7 +127,7 @@ def problem_of(request: Request) -> Problem:
 
 
 def _runtime_on(cluster: Cluster, text: str) -> Runtime:
-    """The runtime, restricted to options that all devices of the cluster support."""
+    """Load a runtime without the options that some device of the cluster does not support."""
     devices = [group.kind.accelerator for group in cluster.groups]
     generations = [frozenset(rates.generation for rates in device.attention) for device in devices]
     fewest = min(zip(generations, devices, strict=True), key=lambda pair: len(pair[0]))[1]
@@ -158,7 +158,7 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
 
 
 def _require_countable(problem: Problem) -> None:
-    """Raise an error if a step is too long for the simulated clock."""
+    """Raise UsageError if a step takes too long for the simulator's clock even at peak rates."""
     job, least = problem.job, seconds_at_peak(problem)
     if least > LONGEST_STEP_S:
         raise UsageError(
@@ -265,7 +265,7 @@ def _require_scenario_settings(request: Request) -> None:
 
 
 def method_of(request: Request) -> SearchMethod:
-    """The kind of search that answers a request.
+    """Search method by space, cluster and goal: grid, joint, exact, mixed or robust.
 
     Raises:
         UsageError: the space is unknown, or is for uniform clusters and the cluster is mixed.

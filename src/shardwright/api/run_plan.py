@@ -164,7 +164,7 @@ def run(
 
 
 def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
-    """Predicted peak memory of each class of devices."""
+    """Simulate a plan: predicted peak bytes of each class of devices."""
     simulated = simulate_plan(problem, plan)
     return tuple(
         RunMemory(

@@ -102,7 +102,7 @@ def serve_estimate(request: ServingRequest) -> MeanEstimate:
 
 
 def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:
-    """The serving problem and the deployment of a request.
+    """Read and check a request: (serving problem, deployment; by default one worker).
 
     The engine is not yet adapted to its devices (`problem_on_worker`).
     """
@@ -155,7 +155,7 @@ def _checkpoint_formats(model: Model, cluster: Cluster) -> CheckpointFormats:
 
 
 def _served_model(name: str) -> Model:
-    """Load a decoder-only text model.
+    """Load a model by name; ModelError if it is not a decoder-only text model.
 
     Raises:
         ModelError: the model reads another sequence first, or is not causal.
@@ -189,7 +189,7 @@ def _require_devices(deployment: Deployment, cluster: Cluster) -> None:
 
 
 def _require_experts(deployment: Deployment, model: Model) -> None:
-    """Raise StrategyError if a worker spreads more experts than the model has."""
+    """Raise StrategyError if a worker's expert parallelism exceeds the model's experts."""
     experts = {
         o.experts.experts
         for block in model.blocks
@@ -288,7 +288,7 @@ def _joules_per_token(
 
 
 def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
-    """Sentences on the assumptions of the simulation."""
+    """Sentences on engine version, number formats and prompts beyond the model's context."""
     notes = [version_notice(problem.engine), _precision_note(request, problem)]
     if (
         problem.model.max_context
@@ -302,7 +302,7 @@ def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests)
 
 
 def _precision_note(request: ServingRequest, problem: ServingProblem) -> str:
-    """Sentence on the source of the number formats; empty for the checkpoint's formats."""
+    """Sentence on the formats' source, or on weights stored in another format; else empty."""
     if not request.precision:
         return _checkpoint_formats(problem.model, problem.cluster).note
     stored = problem.model.stored

@@ -53,7 +53,7 @@ def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tupl
 
 
 def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
-    """True if another strategy would let the framework start a launch that it refuses.
+    """True if the framework refuses the launch only for unequal stages, and `grid` has equal ones.
 
     Pipeline stages with equal numbers of layers repair one of the framework's rules. No strategy
     repairs the others.

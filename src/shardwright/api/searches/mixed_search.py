@@ -121,7 +121,7 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
 
 
 def goal_of(request: Request) -> Goal:
-    """The goal of a request: its objective and budget."""
+    """The objective and budget (dollars an hour, infinite by default) of a request."""
     return Goal(objective=request.objective, budget=request.budget or inf)
 
 

@@ -101,7 +101,7 @@ def _options_of(group_class: Any) -> Iterator[inspect.Parameter]:
 
 
 def values_by_flag(options: Any) -> dict[str, Any]:
-    """The value of each option of a group, by its name on the command line without dashes."""
+    """Flag without dashes -> value, for each option of a filled group of options."""
     names = {
         parameter.name: get_args(parameter.annotation)[1].names[0]
         for parameter in _options_of(type(options))
@@ -110,7 +110,7 @@ def values_by_flag(options: Any) -> dict[str, Any]:
 
 
 def call_verb(function: Verb, values: Mapping[str, Any]) -> int:
-    """Run a verb with the value of each option and argument; returns its exit code."""
+    """Build option groups from `values` and call a verb; returns its exit code, 0 for None."""
     hints, arguments = get_type_hints(function), dict(values)
     for name in inspect.signature(function).parameters:
         if _is_group(hints[name]):
@@ -154,7 +154,7 @@ def parse_words(function: Verb, words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def verb_parameters(function: Verb) -> Iterator[VerbParameter]:
-    """Yield the parameters of a verb's function in order.
+    """Yield the parameters of a verb's function with names, types, limits and defaults.
 
     Raises _Unusual where a parameter is not declared with this module.
     """

@@ -194,7 +194,7 @@ def progress(
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report | None]:
-    """Context with a progress function; a bar appears after one second.
+    """Context with a progress function, or None with --json or --quiet; a bar after one second.
 
     The function is None with --json and --quiet.
 
@@ -220,7 +220,7 @@ def progress(
                 update(*last)
 
     def report(phase: str, done: int, total: int) -> None:
-        """Record progress, and show it if the bar is shown or due."""
+        """Store a phase's progress; show it once the bar has begun, after one second."""
         nonlocal last
         last = phase, done, total
         if update is not None:

@@ -123,7 +123,7 @@ def calibrate(
         device=device,
         accelerator=name,
         ranks=ranks,
-        dtypes=tuple(_dtype(word) for word in dtype or ()),
+        dtypes=tuple(_dtype_by_name(word) for word in dtype or ()),
         collectives_only=collectives_only,
         nccl_tests=tuple(from_nccl_tests or ()),
         kineto=from_kineto,
@@ -168,8 +168,8 @@ def _date_text(text: str) -> str:
         raise UsageError(f"--date {text[:40]!r} is not a day", hint="write YYYY-MM-DD") from None
 
 
-def _dtype(word: str) -> Dtype:
-    """The number format of --dtype."""
+def _dtype_by_name(word: str) -> Dtype:
+    """Convert a word of --dtype to a number format; UsageError if unknown."""
     names = {d.value: d for d in Dtype}
     if word not in names:
         raise UsageError(

@@ -129,24 +129,24 @@ def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[CatalogColumn, ...]:
     )
 
 
-def _instances() -> list[NodeKind]:
-    """All cloud instances as nodes."""
+def _cloud_instances() -> list[NodeKind]:
+    """Node kinds of all cloud instances in the catalog."""
     return [node for name in instance_names() if (node := find_instance(name)) is not None]
 
 
-def _clusters() -> list[Cluster]:
+def _published_clusters() -> list[Cluster]:
     """All published clusters."""
     return [parse_cluster(name) for name in published_names()]
 
 
-def _runtimes() -> list[Runtime]:
+def _all_runtimes() -> list[Runtime]:
     """All training runtimes."""
     return [load_runtime(name) for name in runtime_names()]
 
 
 def _runtimes_with_schedule(schedule: str) -> list[str]:
     """Names of the runtimes that offer a pipeline schedule."""
-    return [runtime.name for runtime in _runtimes() if schedule in runtime.schedules]
+    return [runtime.name for runtime in _all_runtimes() if schedule in runtime.schedules]
 
 
 def _runtime_option_values(runtime: Runtime) -> list[str]:
@@ -180,7 +180,7 @@ def _engine_values(option: str) -> list[str]:
 
 
 def _engine_options(engine: Engine) -> list[str]:
-    """Names of an engine's options."""
+    """Names of the launch options of a serving engine."""
     return [setting.option for setting in engine.settings]
 
 
@@ -259,7 +259,7 @@ OPTION: Final = (
     ),
     CatalogColumn(
         "runtimes",
-        lambda o: [r.name for r in _runtimes() if o.name in dict(r.own)],
+        lambda o: [r.name for r in _all_runtimes() if o.name in dict(r.own)],
         "runtimes that have it",
         _joined,
         is_spare=True,
@@ -318,13 +318,13 @@ KINDS: Final[Mapping[str, Catalog]] = {
     "instances": Catalog(
         "cloud instances: a CLUSTER is NAME:INSTANCES",
         INSTANCE,
-        _instances,
+        _cloud_instances,
         note="The cloud's prefix may be left out.",
     ),
     "clusters": Catalog(
         "published clusters with their switches: a CLUSTER is NAME or NAME:DEVICES",
         CLUSTER,
-        _clusters,
+        _published_clusters,
     ),
     "models": Catalog(
         "models: a MODEL is one of them, or a Hugging Face config.json", MODEL, lambda: ENTRIES
@@ -332,7 +332,7 @@ KINDS: Final[Mapping[str, Catalog]] = {
     "runtimes": Catalog(
         "training frameworks and their options, for --runtime",
         RUNTIME,
-        _runtimes,
+        _all_runtimes,
         note=(
             "A runtime takes every precision that the devices have. `shardwright catalog schedules`"
             " says which schedules it runs, `shardwright catalog options` what an option decides."

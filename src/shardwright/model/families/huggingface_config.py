@@ -41,7 +41,7 @@ def known_architectures() -> tuple[str, ...]:
 
 
 def load_config(path: str | Path) -> Model:
-    """Load the model of a ``config.json``.
+    """Build the model of a Hugging Face ``config.json`` file; ModelError for every fault.
 
     Raises:
         ModelError: the file does not exist, is not a JSON object, or is refused by
@@ -56,7 +56,7 @@ def load_config(path: str | Path) -> Model:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file."""
+    """Read a file's JSON object; ModelError if it is missing, too large or no object."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)

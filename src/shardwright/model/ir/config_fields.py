@@ -31,7 +31,7 @@ MAX_CONTEXT: Final = 2**32
 
 
 def value_text(value: object) -> str:
-    """A JSON value as short text on one line, for errors."""
+    """Text of a JSON value for errors: at most 60 characters; objects and lists only by kind."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, (list, tuple)):
@@ -104,17 +104,17 @@ class Fields:
         )
 
     def present(self, *names: str) -> bool:
-        """True if one of the spellings is written and not null."""
+        """True if a field with one of these spellings is in the file and not null."""
         self.mark_read(*names)
         return any(self.mapping.get(name) is not None for name in names)
 
     def written(self, name: str) -> bool:
-        """True if the field is written, null or not."""
+        """True if the field is in the file, even if it is null."""
         self.mark_read(name)
         return name in self.mapping
 
     def mark_read(self, *names: str) -> None:
-        """Mark fields as read although their values change nothing."""
+        """Count fields as read, so that they are not reported as unknown."""
         self.reading.names.update(f"{self.path}{name}" for name in names)
 
     def replaced(self, name: str, value: Any) -> Fields:
@@ -230,7 +230,7 @@ class Fields:
         return value
 
     def strings(self, *names: str) -> tuple[str, ...]:
-        """Read a list of texts; empty if the field is absent."""
+        """Read a list of texts; empty if the field is absent or null."""
         name, value = self.find(*names)
         if value is None:
             return ()
@@ -256,7 +256,7 @@ class Fields:
         return tuple(value)
 
     def switches(self, name: str, *, layers: int) -> tuple[bool, ...]:
-        """Read a list with a 0 or 1 for each layer, as booleans."""
+        """Read a list of 0 and 1, one entry for each of `layers` layers, as booleans."""
         values = self.integers(name, maximum=1)
         if len(values) != layers:
             self.fail(
@@ -266,7 +266,7 @@ class Fields:
         return tuple(bool(v) for v in values)
 
     def section(self, *names: str) -> Fields:
-        """Fields of a required nested object."""
+        """Fields of a required nested object, under the first spelling that is written."""
         inner = self.optional_section(*names)
         if inner is None:
             self.missing(*names)
@@ -294,7 +294,7 @@ class Fields:
     # Fields that nearly every decoder has, with their spellings.
 
     def layers(self) -> int:
-        """Number of decoder layers."""
+        """Number of decoder layers, from ``num_hidden_layers`` or its other spellings."""
         return self.integer(
             "num_hidden_layers", "n_layer", "n_layers", "num_layers", maximum=MAX_LAYERS
         )
@@ -304,7 +304,7 @@ class Fields:
         return self.integer("hidden_size", "n_embd", "n_embed", "d_model", maximum=MAX_HIDDEN)
 
     def vocab(self) -> int:
-        """Rows of the embedding."""
+        """Vocabulary size: rows of the token embedding."""
         return self.integer("vocab_size", maximum=MAX_VOCAB)
 
     def context(self) -> int:
@@ -359,7 +359,7 @@ class Fields:
         return hidden // heads
 
     def ffn(self, *names: str, default: int | None = None) -> int:
-        """Inner width of a feed-forward in elements."""
+        """Inner width of a feed-forward, from ``intermediate_size`` or the fields `names`."""
         return self.integer(*(names or ("intermediate_size",)), maximum=MAX_FFN, default=default)
 
     def layer_types(

@@ -219,7 +219,7 @@ class Operator:
 
     @property
     def rank(self) -> int:
-        """Rank of the adapters; 0 = none."""
+        """Rank of the operator's LoRA adapters; 0 without adapters."""
         return self.adapters[0].extents[-1].size if self.adapted else 0
 
     @property
@@ -262,7 +262,7 @@ class Operator:
 
     @property
     def memory_width(self) -> int:
-        """Elements of a memory position that the operator merges."""
+        """Elements of each memory position that the operator merges, a share of its width."""
         return -(-self.reads[0].size // self.folds)
 
     @property

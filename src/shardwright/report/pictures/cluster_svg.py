@@ -63,7 +63,7 @@ def cluster_page(picture: ClusterPicture) -> str:
 
 
 def _title(branch: Branch) -> str:
-    """Title of a branch's box, with the number of equal units."""
+    """Title of a branch's box, with the number of equal units that it stands for."""
     return printable(
         f"{branch.count:,} x {branch.title}" if branch.count > 1 else branch.title, length=MAX_WORDS
     )

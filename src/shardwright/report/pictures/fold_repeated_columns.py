@@ -41,7 +41,7 @@ class View:
 
 
 def full_view(picture: PlanPicture) -> View:
-    """A view that draws every row and column."""
+    """View of a plan picture in which every row and column is drawn."""
     return View(
         columns=_one_band_each(len(picture.columns)), rows=_one_band_each(len(picture.rows))
     )

@@ -56,7 +56,7 @@ class PictureRow:
 
     @property
     def count(self) -> int:
-        """Number of devices of the class."""
+        """Number of devices of the row's class."""
         return int(self.members.size)
 
     def label(self, *, length: int) -> str:
@@ -272,7 +272,7 @@ def _stage_list_text(lane: Lane, chunks: Sequence[int]) -> str:
 
 
 def _letter(place: int) -> str:
-    """Letter of a position: A to Z, then A1, B1, .."""
+    """Letter for stages by position: A to Z, then A1 to Z1, A2 .."""
     round_number, at = divmod(place, len(ascii_uppercase))
     return ascii_uppercase[at] + (str(round_number) if round_number else "")
 

@@ -163,7 +163,7 @@ def _cell(
 
 
 def _header(picture: PlanPicture, band: Band) -> tuple[str, ...]:
-    """Lines of a column's header."""
+    """Lines of a column's header: names of its blocks, or a mark for hidden columns."""
     if band.hidden:
         return (f".. {len(band.members)}",)
     parts = tuple(

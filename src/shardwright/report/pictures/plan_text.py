@@ -95,7 +95,7 @@ class _Layout:
 
     @property
     def width(self) -> int:
-        """Characters of a line of the grid."""
+        """Characters of a line of the grid: row label, columns and gaps."""
         return self.label + sum(w + self.gap for w in self.widths)
 
 
@@ -146,7 +146,7 @@ def _cell_length(words: Sequence[tuple[PictureCell, str]]) -> int:
 
 
 def _header(picture: PlanPicture, band: Band, *, shortening: int) -> tuple[str, ...]:
-    """Lines of a column's header."""
+    """Lines of a column's header: names of its blocks, or a mark for hidden columns."""
     if band.hidden:
         return (f".. {len(band.members)}",)
     parts = tuple(
@@ -278,7 +278,7 @@ def _trees(trees: StageTrees, *, lettered: bool, width: int) -> Iterator[Text]:
 
 
 def _side_by_side(blocks: Sequence[Sequence[str]]) -> Iterator[Text]:
-    """Yield lines with blocks of text next to each other."""
+    """Join blocks of lines horizontally; yields the lines of the result."""
     height = max(map(len, blocks), default=0)
     for line in range(height):
         text = Text("    ", style="dim" if line == 0 else "")

@@ -116,7 +116,7 @@ def tree_lines(node: TreeNode) -> list[str]:
 
 
 def _below(node: TreeNode, indent: str) -> list[str]:
-    """Lines of the children of a node, with an indent."""
+    """Lines of the subtrees below a node, with `indent` and tree-drawing characters."""
     lines: list[str] = []
     for place, child in enumerate(node.children):
         last = place == len(node.children) - 1

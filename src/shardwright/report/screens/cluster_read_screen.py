@@ -69,7 +69,7 @@ def cluster_facts_document(read: ClusterRead) -> dict[str, Any]:
 
 
 def _fact_document(fact: FoundFact) -> dict[str, Any]:
-    """JSON object of a fact that was found."""
+    """JSON object of a fact read from a file: name, value and its place in the file."""
     return {"what": str(fact.what), "value": fact.value, "words": fact.words, "where": fact.where}
 
 

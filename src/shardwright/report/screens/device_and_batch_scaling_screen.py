@@ -28,7 +28,7 @@ CHOSEN: Final = "<- chosen"
 
 
 def scaling_document(scaling: ScalingTable, costs: Sequence[Compared]) -> dict[str, Any]:
-    """JSON document of ``plan --devices A..B --json``."""
+    """JSON document of ``plan --devices A..B --json``: trials, efficiency, knee and costs."""
     return {
         "knee_devices": scaling.knee,
         "rows": [

@@ -31,7 +31,7 @@ def kinds_table(prediction: Prediction) -> PlainTable:
 
 
 def _names(prediction: Prediction) -> set[str]:
-    """Names of the device kinds."""
+    """Set of the names of the cluster's device kinds."""
     return {kind.name for kind in prediction.kinds}
 
 

@@ -168,7 +168,7 @@ def _understood(launch: Launch) -> list[Line]:
 
 
 def _settings_table(settings: tuple[LaunchSetting, ...]) -> RenderableType:
-    """Table of settings with their values and meanings."""
+    """Table of a launch's settings: name, value and meaning."""
     return plain_table(
         ("setting", "value", ""),
         [(setting.name, setting.value[:60], setting.means) for setting in settings],

@@ -211,5 +211,5 @@ def _memory_cells(stage: StageMemory, *, names: tuple[str, ...], capacity: int) 
 
 
 def _gib(count: int) -> str:
-    """GiB with two decimals, or a dash for zero."""
+    """Format bytes as GiB with two decimals, or a dash for zero."""
     return f"{count / GIB:.2f}" if count else "-"

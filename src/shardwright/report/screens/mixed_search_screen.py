@@ -105,7 +105,7 @@ def _claim_text(c: Certificate, valued: ValuedPart, *, search_time_s: float) -> 
 
 
 def _budget_text(valued: ValuedPart) -> str:
-    """Text of the budget in dollars an hour, or nothing."""
+    """Phrase on the budget in dollars an hour; empty without a budget."""
     return f" within {format_dollars(valued.budget)} an hour" if valued.budget else ""
 
 

@@ -31,7 +31,7 @@ _FATES: Final = {
 
 
 def why_document(why: Why) -> dict[str, Any]:
-    """JSON document of ``why --json``."""
+    """JSON document of ``why --json``: both strategies, broken rules, fate, changes by part."""
     document: dict[str, Any] = {
         "plan": {
             "strategy": strategy_text(why.plan),
@@ -182,7 +182,7 @@ def _change_table(
 
 
 def _signed(change: float, *, digits: int) -> str:
-    """A change with its sign, or ``=`` if the digits show none."""
+    """Format a change with its sign, or ``=`` if it rounds to zero."""
     text = f"{change:+.{digits}f}"
     return text if float(text) else "="
 

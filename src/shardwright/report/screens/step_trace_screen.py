@@ -64,7 +64,7 @@ def _seconds_fields(times: DeviceTimes) -> dict[str, Any]:
 
 
 def render_trace(trace: StepTrace) -> RenderableType:
-    """Screen of a step: its time, and a row a device."""
+    """Screen of a traced step: its seconds, and a row of compute and waits for each device."""
     rows = [
         (*_device_and_layers_cells(times), *_seconds_cells(times), _held_bytes_text(times))
         for times in device_times(trace)

@@ -68,12 +68,12 @@ def render_training(row: Compared) -> RenderableType:
 
 
 def days_text(row: Compared) -> str:
-    """Days of training, with one decimal."""
+    """Format the days of the training run with one decimal."""
     return f"{row.seconds / SECONDS_PER_DAY:,.1f}"
 
 
 def by_step_time(rows: Sequence[Compared]) -> list[Compared]:
-    """Sort rows by step time: all rows that fit in memory first, then the others."""
+    """Sort rows: those that fit in memory first, each part by ascending step time."""
     return sorted(
         rows,
         key=lambda row: (not row.simulation.prediction.fits, row.simulation.prediction.step_time_s),

@@ -179,7 +179,7 @@ def _latency_spreads(metrics: Metrics) -> tuple[tuple[str, MetricSpread], ...]:
 
 
 def _latency_cells(name: str, spread: MetricSpread) -> tuple[str, ...]:
-    """Cells of the mean and percentiles of a latency."""
+    """Cells of a latency: name, then mean, p50, p90 and p99, or dashes."""
     return (
         name,
         *(

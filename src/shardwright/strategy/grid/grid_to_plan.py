@@ -358,7 +358,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = (
 def _pipeline(
     grid: Grid, model: Model, global_batch: int
 ) -> tuple[tuple[Lane, ...], tuple[NamedOrder, ...]]:
-    """Lanes and pipeline order of a grid, cached.
+    """(lanes with stages on devices, pipeline order) of a grid, cached without its ZeRO options.
 
     Grids that differ only in memory options share the same objects.
     """
@@ -382,7 +382,7 @@ def _pipeline(
         )
 
     def lane(name: str, number: int) -> Lane:
-        """Lane `number` with the stages placed by the schedule."""
+        """Lane `number`, with each chunk's stage on the rank that the schedule gives."""
         stages = tuple(
             Stage(
                 items=item,

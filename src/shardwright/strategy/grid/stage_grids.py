@@ -34,7 +34,7 @@ class Mesh:
 
     @property
     def devices(self) -> int:
-        """Number of devices of all its stages."""
+        """Number of devices of all stages of the group."""
         return self.grid.devices * len(self.layers)
 
 

@@ -62,7 +62,7 @@ def cut_intervals(
 
 
 def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """Merge touching neighbours in a list of intervals."""
+    """Join intervals that touch their predecessor in the list."""
     merged: list[Interval] = []
     for low, high in intervals:
         if merged and merged[-1][1] == low:

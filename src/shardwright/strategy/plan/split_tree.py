@@ -51,7 +51,7 @@ class Split:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
+        """Number of parts into which this cut divides the dim."""
         return self.parts if isinstance(self.parts, int) else len(self.parts)
 
 

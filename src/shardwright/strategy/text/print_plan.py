@@ -48,16 +48,16 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
             if plan.options
             else []
         )
-        lines += [_shards(rule) for rule in plan.shards]
+        lines += [_zero_line(rule) for rule in plan.shards]
         for lane in plan.lanes:
-            lines += _lane(lane)
+            lines += _lane_lines(lane)
         for order in plan.orders:
-            lines += _order(order, lanes=tuple(lane.name for lane in plan.lanes))
+            lines += _order_lines(order, lanes=tuple(lane.name for lane in plan.lanes))
     return "\n".join(lines) + "\n"
 
 
 def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
-    """Check that the notation can write a name, and return it unchanged."""
+    """Return a name that the notation can write; StrategyError for other names."""
     if not pattern.fullmatch(name):
         raise StrategyError(
             f"the name {name[:60]!r} cannot be written",
@@ -67,7 +67,7 @@ def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
     return name
 
 
-def _names(names: Sequence[str]) -> str:
+def _class_names(names: Sequence[str]) -> str:
     """Print class names separated by commas; ``all`` for none."""
     if "all" in names:
         raise StrategyError(
@@ -76,12 +76,12 @@ def _names(names: Sequence[str]) -> str:
     return ",".join(_name(name, pattern=DOTTED) for name in names) or "all"
 
 
-def _shards(rule: Shards) -> str:
+def _zero_line(rule: Shards) -> str:
     """Print a ZeRO rule as a line ``zero all: all/1/1 gather=use``."""
     degrees = "/".join(
         "all" if d == ALL else str(d) for d in (rule.optimizer, rule.gradient, rule.parameter)
     )
-    words = [f"zero {_names(rule.parameters)}: {degrees}"]
+    words = [f"zero {_class_names(rule.parameters)}: {degrees}"]
     if rule.lanes:
         words.append("lanes=" + ",".join(map(_name, rule.lanes)))
     if rule.gather is not Cadence.STEP:
@@ -97,7 +97,7 @@ def _shards(rule: Shards) -> str:
     return " ".join(words)
 
 
-def _lane(lane: Lane) -> list[str]:
+def _lane_lines(lane: Lane) -> list[str]:
     """Print a lane as its own line and the lines of its stages."""
     slices = f" slices {':'.join(map(str, lane.slices))}" if lane.slices else ""
     role = f" role {lane.role.value}" if lane.role is not Role.TRAIN else ""
@@ -107,8 +107,8 @@ def _lane(lane: Lane) -> list[str]:
         lines.append(
             f"  stages {_chunks(stages)} on {print_bases([s.base for s in stages])}{every}"
         )
-        lines += [f"    {_placement(p)}" for p in stages[0].placements]
-        lines += [f"    {_keep(keep, is_open=is_open)}" for keep, is_open in pattern]
+        lines += [f"    {_placement_line(p)}" for p in stages[0].placements]
+        lines += [f"    {_keep_line(keep, is_open=is_open)}" for keep, is_open in pattern]
     return lines
 
 
@@ -177,7 +177,7 @@ def _shared_keep_lines(
 
 
 def _chunks(stages: Sequence[Stage]) -> str:
-    """Print the chunks of stages as ``embed+8, 8*2, 8+head``."""
+    """Print the chunks of neighbouring stages as ``embed+8, 8*2, 8+head``."""
     texts = ["+".join(_item(item) for item in stage.items) for stage in stages]
     if not all(texts):
         raise StrategyError(
@@ -194,30 +194,29 @@ def _item(item: Item) -> str:
     return _name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
 
 
-def _select(select: Selector) -> str:
+def _selection_text(select: Selector) -> str:
     """Print the operator classes and the block range that a placement selects."""
     blocks = f"[{select.blocks[0]}-{select.blocks[1]}]" if select.blocks else ""
-    return _names(select.classes) + blocks
+    return _class_names(select.classes) + blocks
 
 
-def _placement(placement: Placement) -> str:
+def _placement_line(placement: Placement) -> str:
     """Print a placement as ``all[0-11] = b2 t8 +8 via ring``."""
     offset = f" +{placement.offset}" if placement.offset else ""
     exchange = f" via {placement.exchange.value}" if placement.exchange else ""
-    return f"{_select(placement.select)} = {print_split(placement.split)}{offset}{exchange}"
+    return f"{_selection_text(placement.select)} = {print_split(placement.split)}{offset}{exchange}"
 
 
-def _keep(keep: Keep, *, is_open: bool) -> str:
+def _keep_line(keep: Keep, *, is_open: bool) -> str:
     """Print a keep line as ``recompute 0-4/5: full``; an open range has no last block."""
     last_block = "" if is_open else str(keep.blocks[1])
     unit = f"/{keep.unit}" if keep.unit != 1 else ""
     percent = f" {keep.percent}%" if keep.percent != 100 else ""
-    return (
-        f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {_names(keep.operators)}"
-    )
+    operators = _class_names(keep.operators)
+    return f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {operators}"
 
 
-def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
+def _order_lines(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
     """Print a pipeline order as one line, or as a table with its rows."""
     lane_list = f"({', '.join(_name(lane) for lane in order.lanes)})"
     if isinstance(order, NamedOrder):
@@ -229,7 +228,7 @@ def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
             )
         words = [
             f"order {_name(order.schedule)}{lane_list}",
-            *(f"{_name(k)}={_value(v)}" for k, v in order.parameters),
+            *(f"{_name(k)}={_parameter_text(v)}" for k, v in order.parameters),
         ]
         return [" ".join(words)]
     lines = [f"order table{lane_list}"]
@@ -240,7 +239,7 @@ def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def _value(value: int | str) -> str:
+def _parameter_text(value: int | str) -> str:
     """Print a schedule's parameter; StrategyError if the notation cannot write it."""
     if isinstance(value, str):
         return _name(value, pattern=DOTTED)

@@ -57,7 +57,7 @@ def require_valid(
 def _verify(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
 ) -> Iterator[Violation]:
-    """Yield the violations of `verify` one by one."""
+    """Yield the violations that `verify` collects, in the order of the checks."""
     trees = [
         p.split
         for lane in plan.lanes

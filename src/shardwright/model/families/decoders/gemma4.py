@@ -154,7 +154,7 @@ def _listed_sizes(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tup
 
 
 def _layer(fields: Fields, window: int, *, full_sizes: tuple[int, int]) -> Block:
-    """A Gemma 4 layer; `window` 0 sees all keys."""
+    """A Gemma 4 layer, dense or with parallel experts; sees `window` keys, 0 = all keys."""
     hidden, attention = fields.hidden(), _attention(fields, window=window, full_sizes=full_sizes)
     feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     if fields.flag("enable_moe_block", default=False):

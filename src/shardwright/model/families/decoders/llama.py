@@ -42,7 +42,7 @@ def gated_layers(
     width, mixed = fields.head_dim(default=head_dim), len(set(windows)) > 1
 
     def layer(window: int, has_rotary: bool) -> Block:
-        """The block of a layer with this window, with or without rotary positions."""
+        """The block of a layer that sees `window` keys (0 = all), rotary positions or none."""
         return decoder_block(
             f"layer{'_window' if window and mixed else ''}{'' if has_rotary else '_unturned'}",
             hidden=fields.hidden(),
@@ -173,11 +173,11 @@ def _post_norm_layer(
 
 
 def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
-    """Build an OLMo model with a window for each layer."""
+    """Build an OLMo model of post-norm layers, one layer for each entry of `windows`."""
     bias = fields.flag("attention_bias", default=False)
 
     def layer(window: int) -> Block:
-        """The block of a layer with this window."""
+        """The post-norm block of an OLMo layer that sees `window` keys, 0 = all keys."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields, name, window=window, kv_heads=fields.heads(), qk_norm=QkNorm.WIDTH, bias=bias
@@ -222,7 +222,7 @@ def build_exaone4(fields: Fields) -> Model:
     mixed = any(windows) or fields.present("sliding_window")
 
     def layer(window: int) -> Block:
-        """The block of a layer with this window."""
+        """The post-norm block of an EXAONE layer that sees `window` keys, 0 = all keys."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields,

@@ -171,7 +171,7 @@ def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
 
 
 def _experts(fields: Fields) -> tuple[Operator, ...]:
-    """Operators of routed experts with a shared expert."""
+    """Feed-forward of a mixture of experts: routed experts, and a shared expert."""
     shared = fields.integer(
         "n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1
     ) * fields.ffn("shared_intermediate_size")
@@ -185,7 +185,7 @@ def _experts(fields: Fields) -> tuple[Operator, ...]:
 
 
 def _qk_norm(fields: Fields) -> bool:
-    """True if queries and keys are normed by head."""
+    """True if ``use_qk_norm``; raises for a ``qk_norm_type`` other than per_head."""
     if not fields.flag("use_qk_norm", default=True):
         return False
     fields.choice("qk_norm_type", allowed=("per_head",), default="per_head")

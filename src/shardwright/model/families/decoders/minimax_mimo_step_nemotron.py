@@ -198,7 +198,7 @@ class PrunedLayer:
 
     @property
     def name(self) -> str:
-        """Block name, unique for each form of a layer."""
+        """Block name by heads a key head and width: ``attn8_ffn14336``, ``no_attn_ffn7168``."""
         attention = f"attn{self.group}" if self.group else "no_attn"
         return f"{attention}_ffn{self.ffn}" if self.ffn else f"{attention}_no_ffn"
 
@@ -262,7 +262,7 @@ def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> Pr
 
 
 def _pruned_block(fields: Fields, form: PrunedLayer) -> Block:
-    """The block of a pruned layer."""
+    """Block of a Llama layer from which attention, feed-forward or both may be left out."""
     hidden, head_dim = fields.hidden(), fields.head_dim()
     operators: list[Operator] = []
     last = INPUT

@@ -174,7 +174,7 @@ def build_gpt_oss(fields: Fields) -> Model:
     moe = tuple(replace(o, clamped=o.gated) for o in moe)
 
     def layer(window: int) -> Block:
-        """The block of a layer with this window."""
+        """The block of a gpt-oss layer that sees `window` keys, 0 = all keys."""
         shape = grouped_shape(
             fields, head_dim=fields.head_dim(default=64), window=window, sinks=True
         )

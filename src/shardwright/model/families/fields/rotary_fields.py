@@ -168,7 +168,7 @@ def _original_context(config: Mapping[str, Any], fields: Fields, source: str) ->
 
 
 def _llama3(fields: Fields) -> LongerRotary:
-    """Llama 3's context extension."""
+    """Read Llama 3's rotary extension: factor, trained context, low and high frequency factors."""
     factor = _extension_factor(fields)
     low, high = (
         fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=MAX_FACTOR)
@@ -189,7 +189,7 @@ def _yarn_temperature(factor: float, weight: float = 1.0) -> float:
 
 
 def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotary:
-    """YaRN's context extension."""
+    """Read YaRN's rotary extension: factor, beta bounds and attention scale, with defaults."""
     factor = _extension_factor(fields, default=max((context or trained) / trained, 1.0))
     of, everywhere = (
         number_or_none(fields.mapping.get(name)) for name in ("mscale", "mscale_all_dim")
@@ -218,7 +218,7 @@ def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotar
 
 
 def _longrope(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary | None:
-    """LongRoPE's context extension; None if some pair has no factor.
+    """Read LongRoPE's short and long factors and scale; None unless each rotated pair has one.
 
     The default scale is sqrt(1 + ln(factor) / ln(trained)).
     """
