@@ -242,7 +242,7 @@ def _value_code(
 
 
 def type_of(described: Any) -> Any:
-    """Convert a type of kernel_signatures.json to the numba type.
+    """Convert a type as written in kernel_signatures.json to the numba type.
 
     The types are "int64", "float64" or "bool"; {"array": dtype, "dimensions": n, ..}; {"tuple":
     items}, with its class if it is a NamedTuple.

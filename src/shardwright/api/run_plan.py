@@ -61,7 +61,7 @@ def prove_execution(saved: StoredSimulation, *, progress: Progress | None = None
 
 
 def num_ranks(stored: PlanOfProblem) -> int:
-    """Number of ranks that run a plan: one for each device of a stage."""
+    """Number of ranks that run a plan: one for each device on which some stage runs."""
     return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 

@@ -99,7 +99,7 @@ def _head(model: Model, *, role: str) -> Block:
 
 
 def _teacher_block(block: Block, owners: dict[str, str]) -> Block:
-    """A block of the teacher, frozen and with the prefixed names."""
+    """A block of the teacher, frozen, with names and tied owners under the teacher's prefix."""
     operators = tuple(
         replace(
             frozen(o),

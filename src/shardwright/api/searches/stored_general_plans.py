@@ -18,7 +18,7 @@ from shardwright.search.simulated_strategy import Verified
 
 
 def method_of_certificate(certificate: Certificate) -> SearchMethod:
-    """The kind of search that made a general plan's certificate."""
+    """Search method (joint, exact, mixed or robust) that made a general plan's certificate."""
     if certificate.scenarios is not None:
         return SearchMethod.ROBUST
     if certificate.mixed is not None:

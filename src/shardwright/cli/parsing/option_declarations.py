@@ -62,7 +62,7 @@ def group(panel: str) -> Callable[[type[T]], type[T]]:
     """
 
     def decorate(cls: type[T]) -> type[T]:
-        """Make the class a frozen dataclass and register its help title."""
+        """Make the class a frozen dataclass and store its help title."""
         made: type[T] = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         _PANELS[made] = panel
         return made

@@ -53,7 +53,7 @@ def print_answer(
 
 
 def print_lines(form: AnswerForm, *, document: Mapping[str, Any], text: str) -> None:
-    """Print a short answer: as JSON, or as `text` in every other form."""
+    """Print a short answer: `document` as JSON with --json, else `text`."""
     write(to_text(document) if form.as_json else text)
 
 
@@ -73,7 +73,7 @@ def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
 
 
 def write(text: str) -> None:
-    """Write text on standard output. Raises as `standard_output.write`."""
+    """Write text on standard output; raises ReaderGone or OutputError if that fails."""
     standard_output.write(text)
 
 

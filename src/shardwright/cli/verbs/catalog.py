@@ -82,7 +82,7 @@ def _count_text(value: float) -> str:
 
 
 def _precisions(device: Accelerator) -> list[str]:
-    """Names of the precisions that a device has a peak rate for."""
+    """Names of the number formats for which a device has a peak rate."""
     return [name for name, recipe in PRECISIONS.items() if device.peak(recipe.compute)]
 
 

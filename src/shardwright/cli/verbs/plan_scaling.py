@@ -85,7 +85,7 @@ def show_scaling(
     prices: Mapping[str, float],
     form: AnswerForm,
 ) -> None:
-    """Plan on growing numbers of devices and print the scaling table.
+    """Search the best plan for each number of devices in `devices`, and print the scaling table.
 
     With `tokens`, the table has days and dollars.
     """

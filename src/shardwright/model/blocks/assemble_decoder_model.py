@@ -23,7 +23,7 @@ def distinct(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def layer_runs(layers: Sequence[Block]) -> tuple[tuple[str, Block, int], ...]:
-    """Group equal consecutive layers as (run name, block, count).
+    """Group consecutive layers of one block name as (run name, block, number of layers).
 
     The name is ``layers``, or ``layers.<first>`` if there are several runs.
     """

@@ -115,7 +115,7 @@ def _latent(
 
 
 def _deepseek_v3(predictors: int) -> dict[str, Any]:
-    """Configuration of DeepSeek-V3 with a number of prediction modules."""
+    """Configuration of DeepSeek-V3 with `predictors` multi-token prediction modules."""
     return _latent(
         "DeepseekV3ForCausalLM",
         61,

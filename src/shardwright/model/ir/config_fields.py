@@ -308,7 +308,7 @@ class Fields:
         return self.integer("vocab_size", maximum=MAX_VOCAB)
 
     def context(self) -> int:
-        """Longest context in tokens; 0 if the configuration has none."""
+        """Longest context in tokens (``max_position_embeddings`` ..); 0 if not written."""
         return self.integer(
             "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=0
         )

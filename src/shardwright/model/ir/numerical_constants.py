@@ -222,7 +222,7 @@ class PositionGrid:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns) of the table in files, without the width of a row."""
+        """(rows, columns): dims of the position table in weight files, before its width."""
         return self.rows, self.columns
 
 
@@ -234,7 +234,7 @@ class PositionAxes:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(2, rows) of the table in files, without the width of a row."""
+        """(2, rows): dims of the position table in weight files, before a position's width."""
         return 2, self.rows
 
 

@@ -200,7 +200,7 @@ def _node_branches(group: NodeGroup, devices: int) -> list[Branch]:
 
 
 def _island(kind: NodeKind, size: int) -> str:
-    """Text of a device's scale-up link inside an island of `size` devices."""
+    """Text of a device's scale-up link (bandwidth, latency) in an island of `size` devices."""
     up = kind.scale_up
     reduces = ", its switch reduces" if kind.in_network_reduction else ""
     link_text = (
@@ -221,7 +221,7 @@ def _node_tier(tier: NodeTier) -> str:
 
 
 def _efficiency_text(efficiency: float) -> str:
-    """Text of the share of a link's bandwidth that transfers reach."""
+    """Text of the fraction of a link's bandwidth that transfers reach, in percent."""
     return f"{format_percent(efficiency, digits=0)} reached"
 
 

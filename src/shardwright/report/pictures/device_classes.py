@@ -37,7 +37,7 @@ def split_paths(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
 
 
 def _split_paths(split: Split | None) -> list[tuple[str, IntArray]]:
-    """Unsorted (cuts, device offsets) of every path below a split."""
+    """Unsorted (cuts as text, offsets of its devices) of each path of a split tree."""
     if split is None:
         return [("", np.zeros(1, np.int64))]
     zigzag = "z" if split.zigzag else ""

@@ -70,7 +70,7 @@ def plan_svg(picture: PlanPicture) -> str:
 
 
 def _lanes(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
-    """Draw a line for each lane from `y`; returns the y below."""
+    """Draw a line of text for each lane from `y` downwards; returns the y below."""
     for number, (name, takes) in enumerate(picture.lanes[:MAX_ROWS]):
         if len(picture.lanes) > 1:
             sheet.rect(MARGIN, y - 10, 18, 12, fill="#eee")
@@ -260,7 +260,7 @@ def _node(sheet: SvgSheet, node: TreeNode, x: float, y: float) -> float:
 
 
 def _orders(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
-    """Draw the schedules as text lines from `y`; returns the y below."""
+    """Draw each pipeline schedule as lines of text from `y` downwards; returns the y below."""
     sheet.text(MARGIN, y, "Order" if len(picture.orders) == 1 else "Orders", bold=True)
     y += LINE
     for order in picture.orders[:MAX_ROWS]:

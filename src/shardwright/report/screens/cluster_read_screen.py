@@ -45,7 +45,7 @@ def _fact_tables(
 
 
 def _safe_text(text: str) -> str:
-    """Text from a file, made safe for a terminal and limited in length."""
+    """Text of a file without control characters, cut at `MAX_CELL` characters."""
     return printable(text, length=MAX_CELL)
 
 

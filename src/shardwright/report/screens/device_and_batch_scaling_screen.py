@@ -94,7 +94,7 @@ def _scaling_cells(
 
 
 def batches_document(batches: Batches, rates: Sequence[float]) -> dict[str, Any]:
-    """JSON object ``batches`` of ``plan --global-batch auto --json``."""
+    """JSON object ``batches``: best plan and useful tokens a second of each global batch."""
     return {
         "critical_batch_tokens": batches.critical,
         "critical_batch_source": batches.source,

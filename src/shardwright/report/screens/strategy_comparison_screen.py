@@ -190,7 +190,7 @@ def _breakdown_rows(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def _token_and_price_notes(rows: Sequence[Compared]) -> list[RenderableType]:
-    """Lines about the number of tokens and the source of each price."""
+    """Lines of text on the number of training tokens and the source of each price."""
     tokens = rows[0].tokens
     lines = [f"{format_count(tokens)} tokens, {STEP_AFTER_STEP}"] if tokens else []
     lines += _price_lines(rows)

@@ -53,7 +53,7 @@ def grid_of(plan: Plan, *, model: Model) -> Grid | None:
 
 
 def grid_of_stage(plan: Plan, lane: Lane, number: int, *, model: Model) -> Grid | None:
-    """Find a grid without pipeline that has one stage's split trees; None if there is none.
+    """Find a grid with pp 1 that gives the split trees of stage `number`; None if there is none.
 
     Its ZeRO rules are the plan's, its recompute the stage's.
     """
@@ -83,7 +83,7 @@ def _product_of_parts(
 
 
 def _placement_of_class(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The first placement for an operator class; None if there is none."""
+    """The first placement that names an operator class; None if no placement names it."""
     return next((p for p in placements if klass in p.select.classes), None)
 
 

@@ -38,7 +38,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
     Raises:
         StrategyError: a name in the plan cannot be written (spaces, say).
     """
-    lines = [f"plan {_name(name)} devices {plan.devices}"]
+    lines = [f"plan {_legal_name(name)} devices {plan.devices}"]
     grid = grid_of(plan, model=model) if model is not None else None
     if grid is not None:
         lines.append(f"grid samples {sum(lane.samples for lane in plan.lanes)} {print_grid(grid)}")
@@ -56,7 +56,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
     return "\n".join(lines) + "\n"
 
 
-def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
+def _legal_name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
     """Return a name that the notation can write; StrategyError for other names."""
     if not pattern.fullmatch(name):
         raise StrategyError(
@@ -73,7 +73,7 @@ def _class_names(names: Sequence[str]) -> str:
         raise StrategyError(
             "a class cannot be named all", hint="no class means all", rule="notation.name"
         )
-    return ",".join(_name(name, pattern=DOTTED) for name in names) or "all"
+    return ",".join(_legal_name(name, pattern=DOTTED) for name in names) or "all"
 
 
 def _zero_line(rule: Shards) -> str:
@@ -83,7 +83,7 @@ def _zero_line(rule: Shards) -> str:
     )
     words = [f"zero {_class_names(rule.parameters)}: {degrees}"]
     if rule.lanes:
-        words.append("lanes=" + ",".join(map(_name, rule.lanes)))
+        words.append("lanes=" + ",".join(map(_legal_name, rule.lanes)))
     if rule.gather is not Cadence.STEP:
         words.append(f"gather={rule.gather.value}")
     if rule.reduce is not Cadence.STEP:
@@ -101,7 +101,9 @@ def _lane_lines(lane: Lane) -> list[str]:
     """Print a lane as its own line and the lines of its stages."""
     slices = f" slices {':'.join(map(str, lane.slices))}" if lane.slices else ""
     role = f" role {lane.role.value}" if lane.role is not Role.TRAIN else ""
-    lines = [f"lane {_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"]
+    lines = [
+        f"lane {_legal_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"
+    ]
     for stages, pattern in _stage_groups(lane.stages):
         every = f" every {stages[0].every}" if stages[0].every != 1 else ""
         lines.append(
@@ -191,7 +193,7 @@ def _item(item: Item) -> str:
     """Print one part of a chunk: a block's name, a count of blocks, or run:count."""
     if not item.name:
         return str(item.count)
-    return _name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
+    return _legal_name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
 
 
 def _selection_text(select: Selector) -> str:
@@ -218,7 +220,7 @@ def _keep_line(keep: Keep, *, is_open: bool) -> str:
 
 def _order_lines(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
     """Print a pipeline order as one line, or as a table with its rows."""
-    lane_list = f"({', '.join(_name(lane) for lane in order.lanes)})"
+    lane_list = f"({', '.join(_legal_name(lane) for lane in order.lanes)})"
     if isinstance(order, NamedOrder):
         if order.schedule == "table":
             raise StrategyError(
@@ -227,8 +229,8 @@ def _order_lines(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[s
                 hint="that word begins a table of actions",
             )
         words = [
-            f"order {_name(order.schedule)}{lane_list}",
-            *(f"{_name(k)}={_parameter_text(v)}" for k, v in order.parameters),
+            f"order {_legal_name(order.schedule)}{lane_list}",
+            *(f"{_legal_name(k)}={_parameter_text(v)}" for k, v in order.parameters),
         ]
         return [" ".join(words)]
     lines = [f"order table{lane_list}"]
@@ -242,7 +244,7 @@ def _order_lines(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[s
 def _parameter_text(value: int | str) -> str:
     """Print a schedule's parameter; StrategyError if the notation cannot write it."""
     if isinstance(value, str):
-        return _name(value, pattern=DOTTED)
+        return _legal_name(value, pattern=DOTTED)
     if not 0 <= value < 10**18:
         raise StrategyError(
             f"parameter {value} cannot be written", hint="a count", rule="notation.number"

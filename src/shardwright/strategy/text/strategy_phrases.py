@@ -127,7 +127,7 @@ class TranslatedStrategy:
 
 
 def translate_phrases(text: str, *, of: Grid | None) -> TranslatedStrategy:
-    """Translate everyday phrases for a strategy to the grid notation.
+    """Translate phrases such as ``fsdp`` or ``more tp`` to grid words; `of`: grid that they change.
 
     Args:
         of: the grid that ``more tp`` changes; None = there is none.

@@ -139,7 +139,7 @@ def _lane_violations(
 
 
 def _microbatch_violations(lane: Lane) -> Iterator[Violation]:
-    """Check that a lane's samples divide into equal microbatches."""
+    """Check that a lane's samples divide by its number of microbatches."""
     if lane.microbatches < 1 or lane.samples < 1 or lane.samples % lane.microbatches:
         yield Violation(
             rule="lane.samples",

@@ -36,7 +36,7 @@ def _attention_shape(
 def _biased_layer(
     fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool = True, norm_bias: bool = True
 ) -> Block:
-    """A GPT layer with optional biases and without rotary positions."""
+    """A pre-norm GPT layer with ungated feed-forward, without rotary positions, biases optional."""
     return decoder_block(
         "layer",
         hidden=fields.hidden(),

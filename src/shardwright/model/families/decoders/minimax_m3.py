@@ -124,7 +124,7 @@ def _layer(fields: Fields, moe: bool, indexed: bool) -> Block:
         else mlp_operators(hidden=hidden, ffn=fields.ffn("dense_intermediate_size"), gated=True)
     )
     clamped = tuple(replace(operator, clamped=operator.gated) for operator in feed)
-    name = ("moe" if moe else "dense") + ("_layers_with_indexer" if indexed else "")
+    name = ("moe" if moe else "dense") + ("_indexed" if indexed else "")
     return layer_block(
         name, hidden=hidden, attention=_attention(fields, indexed), feed_forward=clamped
     )

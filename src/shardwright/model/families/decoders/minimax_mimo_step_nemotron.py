@@ -164,7 +164,7 @@ def build_step3p7(fields: Fields) -> Model:
 
 
 def _step_layer(fields: Fields, window: int, sparse: bool) -> Block:
-    """A Step 3.7 layer: windowed or full, dense or with experts."""
+    """A Step 3.7 layer with gated attention over `window` keys (0 = all), dense or with experts."""
     hidden = fields.hidden()
     full = grouped_shape(fields, head_dim=fields.integer("head_dim", maximum=MAX_HEAD_DIM))
     heads = full.heads

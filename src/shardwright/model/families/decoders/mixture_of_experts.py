@@ -48,7 +48,7 @@ def _sparse_and_dense_layers(
     hidden = fields.hidden()
 
     def layer(has_experts: bool) -> Block:
-        """The block of a layer with experts, or with a dense feed-forward."""
+        """The block of a layer with experts, or else with a dense SwiGLU."""
         feed_forward = (
             moe if has_experts else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
         )

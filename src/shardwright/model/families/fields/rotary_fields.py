@@ -223,7 +223,7 @@ def _longrope(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> L
     The default scale is sqrt(1 + ln(factor) / ln(trained)).
     """
     short, long = (
-        _valid_factors(fields.mapping.get(f"{name}_extension_factor")) for name in ("short", "long")
+        _valid_factors(fields.mapping.get(f"{name}_factor")) for name in ("short", "long")
     )
     if not len(short) == len(long) == _rotated_pairs(config, fields.source):
         return None
