@@ -18,9 +18,11 @@ def main() -> None:
     # tenth of a plan's time.
     gc.disable()
     try:
-        code: int = import_module("shardwright.cli.main").run(sys.argv[1:], when_loaded=_collect)
+        code: int = import_module("shardwright.cli.main").run(
+            sys.argv[1:], when_loaded=_collect_garbage_seldom
+        )
     except KeyboardInterrupt:
-        code = import_module("shardwright.cli.terminal.keyboard_interrupt").say()
+        code = import_module("shardwright.cli.terminal.keyboard_interrupt").report_interrupted()
     # The command is done: a Ctrl-C from here on would only spoil the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are
@@ -37,8 +39,8 @@ def main() -> None:
     sys.exit(code)
 
 
-def _collect() -> None:
-    """Collect garbage seldom from now on, and skip the objects that exist already."""
+def _collect_garbage_seldom() -> None:
+    """Freeze all existing objects and collect garbage only every 50,000 allocations."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()

@@ -25,7 +25,7 @@ def as_int_array(sequence: Sequence[int]) -> IntArray:
 
 
 def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Sorted array of the distinct values.
+    """Distinct values of an array, sorted.
 
     `numpy.unique`, which hashes, takes three times as long for arrays of thousands.
     """
@@ -44,7 +44,7 @@ def is_increasing(values: npt.NDArray[_N]) -> bool:
 
 
 def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
-    """Split `values` into groups of equal `numbers`, in the order of their first values."""
+    """Split `values` by their group number in `numbers`; groups in order of first appearance."""
     _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[place.reshape(-1)]
     order = np.argsort(place, kind="stable")
@@ -52,7 +52,7 @@ def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
 
 
 def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Sorted array of the distinct rows.
+    """Array of the distinct rows, sorted by their columns from left to right.
 
     `numpy.unique` imports masked arrays where it is asked for no indices; this function does not.
     """
@@ -68,7 +68,7 @@ def membership_mask(numbers: IntArray, size: int) -> BoolArray:
 
 
 def numbered_rows(rows: IntArray) -> IntArray:
-    """Number of each row: equal rows have equal numbers, from 0 in order of first appearance.
+    """Number each row from 0 in order of first appearance; equal rows have equal numbers.
 
     `numpy.unique`, which sorts rows field by field, takes ten times as long.
     """

@@ -103,7 +103,7 @@ def build(path: Path, *, processes: int) -> None:
 
 
 def _balanced_groups(names: list[str], processes: int) -> list[list[str]]:
-    """Divide kernel names among processes, about equally; packages stay together.
+    """Divide kernel names into one group a process, about equal; a package's names stay together.
 
     Modules of a package share functions.
     """
@@ -200,7 +200,7 @@ def _link(compiler: list[str], tables: list[dict[str, Any]], folder: Path, path:
 
 
 def _signatures() -> dict[str, Any]:
-    """Argument types of all kernels, from `kernel_signatures.json`."""
+    """Argument types of each kernel by its name, from `kernel_signatures.json`."""
     result: dict[str, Any] = json.loads(
         (HERE / "kernel_signatures.json").read_text(encoding="utf-8")
     )

@@ -73,7 +73,7 @@ def source_digest(function: Callable[..., Any]) -> str:
 
 
 def _python_function(function: Any) -> FunctionType:
-    """Python function of a kernel in any form."""
+    """Python function of a kernel, whether numba, the extension or nothing compiled it."""
     result: FunctionType = getattr(function, "py_func", function)
     return result
 
@@ -81,7 +81,7 @@ def _python_function(function: Any) -> FunctionType:
 def _fingerprints(
     code: CodeType, names: dict[str, Any], doc: str | None
 ) -> Iterator[bytes | str | FunctionType]:
-    """Yield the byte code, constants, named values and called functions of a function."""
+    """Yield what a function's machine code depends on: byte code, constants, globals, functions."""
     yield code.co_code
     yield repr((code.co_names, code.co_varnames, code.co_argcount))
     for constant in code.co_consts:
@@ -97,7 +97,7 @@ def _fingerprints(
 def _value_fingerprints(
     name: str, value: Any, attributes: tuple[str, ...]
 ) -> Iterator[bytes | str | FunctionType]:
-    """Yield the fingerprint of a global value that a kernel names, or the function itself."""
+    """Yield the name and value of a global that a kernel reads; a function is yielded itself."""
     if isinstance(_python_function(value), FunctionType):
         yield name
         yield _python_function(value)
@@ -137,7 +137,7 @@ class KernelPart:
 
     @property
     def _dispatcher(self) -> Any:
-        """The numba function, made on first use."""
+        """numba dispatcher of the function, compiled by numba on first use only."""
         found = self.__dict__.get("dispatcher")
         if found is None:
             found = self.__dict__["dispatcher"] = self._translate(self.py_func)
@@ -164,7 +164,7 @@ class BuiltKernel(KernelPart):
     def __call__(self, *values: Any, **named: Any) -> Any:
         """Call the machine code, or numba's or Python's form where no argument types match."""
         if named:
-            values = self._in_order(values, named)
+            values = self._positional_arguments(values, named)
         if self._built is None:
             self._built = _machine_code_variants(self)
         for variant in self._built:
@@ -172,12 +172,14 @@ class BuiltKernel(KernelPart):
             if result is not NotImplemented:
                 return result
         if len(values) != self.py_func.__code__.co_argcount:
-            return self(*self._in_order(values, {}))
+            return self(*self._positional_arguments(values, {}))
         fallbacks.setdefault(kernel_name(self), "arguments")
         return self._dispatcher(*values)
 
-    def _in_order(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Positional arguments from positional and named ones, with defaults."""
+    def _positional_arguments(
+        self, values: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """Positional arguments of a call, from its positional, named and default values."""
         code = self.py_func.__code__
         names = code.co_varnames[: code.co_argcount]
         defaults = self.py_func.__defaults__ or ()
@@ -196,14 +198,14 @@ _extension: list[Any] = []
 
 
 def use_extension(extension: ModuleType) -> None:
-    """Run kernels as this extension's machine code from now on."""
+    """Make calls of kernels from now on run this extension's machine code."""
     _extension[:] = [extension.Kernel]
     _table.clear()
     _table.update(marshal.loads(extension.table))
 
 
 def _machine_code_variants(kernel: BuiltKernel) -> tuple[Any, ...]:
-    """Machine code of a kernel for each list of argument types; empty if the source has changed."""
+    """Callables of a kernel, one for each list of argument types; empty if its source changed."""
     name = kernel_name(kernel)
     built, variants = _table.get(name, ("", []))
     if not variants:
@@ -225,6 +227,6 @@ def _machine_code_variants(kernel: BuiltKernel) -> tuple[Any, ...]:
 
 
 def _class_of(name: str) -> Any:
-    """Import a class from "module:class"."""
+    """Import the class that "module:class" names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

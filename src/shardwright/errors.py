@@ -47,7 +47,7 @@ class ShardwrightError(Exception):
 
 
 def _one_line(text: str) -> str:
-    """Text on one line, with characters that a terminal does not show written as escapes."""
+    """Text on one line, with control characters written as escapes."""
     line = " ".join(text.split())
     return (
         line

@@ -56,7 +56,7 @@ _listeners: dict[Callable[..., None], Any] = {}
 
 
 def choose_form(wanted: str) -> str:
-    """Choose the kernels' form: the wanted one, or the first present where `wanted` is empty.
+    """Form of kernels (built, numba, parts or python): `wanted`, or built, numba, python if empty.
 
     "parts" is the form that `build_kernels` compiles.
     """
@@ -90,7 +90,7 @@ def _import_numba() -> None:
         for one in _passed_by_reference:
             _references.by_reference(one)
     for start in _listening:
-        _listen(start)
+        _register_listener(start)
 
 
 form = choose_form(os.environ.get("SHARDWRIGHT_KERNELS", ""))
@@ -142,7 +142,7 @@ def compiling() -> Iterator[None]:
 
 @contextmanager
 def compile_in_other_process(module: str, function: str) -> Iterator[None]:
-    """Context in which another process calls `module.function` too, if numba must compile.
+    """Context: if numba compiles, another process calls `module.function` to compile in parallel.
 
     The context waits for that process at its end. numba compiles one function at a time in a
     process. The other process leaves its machine code in the cache folder of both; where it fails,
@@ -162,8 +162,9 @@ def compile_in_other_process(module: str, function: str) -> Iterator[None]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*_: Any) -> None:
+        """Start the other process at numba's first compilation."""
         if not started:
-            started.append(_call_elsewhere(module, function))
+            started.append(_start_silent_process(module, function))
 
     listener = type("Starting", (event.Listener,), {"on_start": start, "on_end": lambda *_: None})
     try:
@@ -180,7 +181,7 @@ def compile_in_other_process(module: str, function: str) -> Iterator[None]:
 
 @contextmanager
 def when_compiling(call: Callable[[], None]) -> Iterator[None]:
-    """Context in which `call` runs once, just before numba compiles a function.
+    """Context in which `call` runs once, before numba's first compilation.
 
     Where kernels are built, numba is imported only for a kernel without a built form, and its
     events are heard from then on.
@@ -188,13 +189,14 @@ def when_compiling(call: Callable[[], None]) -> Iterator[None]:
     called: list[bool] = []
 
     def start(*_: Any) -> None:
+        """Run `call` at numba's first compilation."""
         if not called:
             called.append(True)
             call()
 
     _listening.append(start)
     if _numba is not None:
-        _listen(start)
+        _register_listener(start)
     try:
         yield
     finally:
@@ -203,8 +205,8 @@ def when_compiling(call: Callable[[], None]) -> Iterator[None]:
             import_module("numba.core.event").unregister(COMPILES, _listeners.pop(start))
 
 
-def _listen(start: Callable[..., None]) -> None:
-    """Register a listener for numba's compile events."""
+def _register_listener(start: Callable[..., None]) -> None:
+    """Let numba call `start` at the beginning of each compilation."""
     event = import_module("numba.core.event")
     listener = type(
         "Announcing",
@@ -215,8 +217,8 @@ def _listen(start: Callable[..., None]) -> None:
     _listeners[start] = listener
 
 
-def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
-    """Start a Python process that calls `module.function`."""
+def _start_silent_process(module: str, function: str) -> subprocess.Popen[bytes]:
+    """Start a Python process that calls `module.function`, without input and output."""
     processes = import_module("subprocess")
     nowhere, path = processes.DEVNULL, os.pathsep.join(filter(None, sys.path))
     code = f"from {module} import {function}; {function}()"
@@ -244,6 +246,7 @@ def call_in_threads(calls: Iterable[Callable[[], None]]) -> None:
     failed: list[BaseException] = []
 
     def run(call: Callable[[], None]) -> None:
+        """Run a call and keep its error for the caller."""
         try:
             call()
         except BaseException as error:  # it is raised where the caller waits
@@ -321,7 +324,7 @@ def python_form(function: _F) -> _F:
 
 
 def _kernel(function: _F, **options: Any) -> _F:
-    """Make a kernel of a function in the form of this process."""
+    """Make a kernel of a function in this process's form: built, numba, parts or Python."""
     if form == "built":
         return cast(_F, BuiltKernel(cast(FunctionType, function), partial(_translate, **options)))
     return (
@@ -330,7 +333,7 @@ def _kernel(function: _F, **options: Any) -> _F:
 
 
 def _translate(function: _F, **options: Any) -> _F:
-    """Compile a function that Python calls with numba; the function itself without numba."""
+    """numba dispatcher of a kernel, with cached machine code; the function itself without numba."""
     _import_numba()
     if _numba is None:
         return function
@@ -348,7 +351,7 @@ def _translate(function: _F, **options: Any) -> _F:
 
 
 def _translate_part(function: _F, **options: Any) -> _F:
-    """Compile a function that only kernels call with numba; the function itself without numba."""
+    """numba dispatcher of a function that only kernels call; the function itself without numba."""
     _import_numba()
     if _numba is None:
         return function
@@ -362,6 +365,6 @@ def _translate_part(function: _F, **options: Any) -> _F:
 
 
 def _translate_inlined(function: _F) -> _F:
-    """Compile a function whose body numba inlines in its callers; itself without numba."""
+    """numba dispatcher that replaces calls by the function's body; the function without numba."""
     _import_numba()
     return function if _numba is None else _numba.njit(**_SETTINGS, inline="always")(function)

@@ -37,7 +37,7 @@ _SCALARS = {"int64": types.int64, "float64": types.float64, "bool": types.boolea
 
 
 def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, path: Path) -> None:
-    """Compile each kernel for its argument types to an object file, and write their table.
+    """Compile each named kernel to an object file in `folder`, and write their table to `path`.
 
     Object files that `folder` already has are reused. The table at `path` is name -> (digest of the
     source, [(object file, entry point, calling convention)]).
@@ -83,7 +83,7 @@ def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, pa
 def _compile(
     kernel: Any, described: list[Any], symbol: str, machine: Any
 ) -> tuple[bytes, tuple[Any, ...]]:
-    """(machine code, calling convention) of a kernel for one list of argument types."""
+    """(object file content, calling convention) of a kernel for one list of argument types."""
     arguments = tuple(type_of(one) for one in described)
     kernel.compile(arguments)
     compiled = kernel.overloads[arguments]
@@ -111,7 +111,7 @@ def _compile(
 
 
 def _entry_point(library: Any, context: Any, compiled: Any, symbol: str) -> Any:
-    """LLVM module with the entry point of a kernel.
+    """LLVM module: read arguments from 64-bit numbers, call the kernel, write the result back.
 
     It reads the arguments from one block of 64-bit numbers, calls the kernel, and writes its result
     to another block.
@@ -136,23 +136,23 @@ def _entry_point(library: Any, context: Any, compiled: Any, symbol: str) -> Any:
 
 
 class _Block:
-    """A block of 64-bit numbers, read or written from its start."""
+    """Emitter of LLVM code that reads or writes a block of 64-bit numbers from its start."""
 
     def __init__(self, context: Any, builder: Any, pointer: Any) -> None:
         self._context, self._builder, self._pointer, self._at = context, builder, pointer, 0
 
-    def _slot(self) -> Any:
-        """Pointer to the next number of the block."""
+    def _emit_slot_address(self) -> Any:
+        """Emit the address of the block's next slot."""
         slot = self._builder.gep(self._pointer, [ir.Constant(ir.IntType(64), self._at)])
         self._at += 1
         return slot
 
-    def _number(self) -> Any:
-        """Load the next number of the block."""
-        return self._builder.load(self._slot())
+    def _emit_load(self) -> Any:
+        """Emit the load of the 64-bit number in the block's next slot."""
+        return self._builder.load(self._emit_slot_address())
 
     def read(self, kind: Any) -> Any:
-        """Read a value of a numba type from the block."""
+        """Emit the code that reads a value of a numba type from the block's next slots."""
         context, builder = self._context, self._builder
         if isinstance(kind, Reference):
             return cgutils.alloca_once_value(builder, self.read(kind.held))
@@ -160,10 +160,10 @@ class _Block:
             return context.make_tuple(builder, kind, [self.read(one) for one in kind])
         if isinstance(kind, types.Array):
             array = context.make_array(kind)(context, builder)
-            address, _ = self._number(), self._number()
+            address, _ = self._emit_load(), self._emit_load()
             shape, strides = (
-                [self._number() for _ in range(kind.ndim)],
-                [self._number() for _ in range(kind.ndim)],
+                [self._emit_load() for _ in range(kind.ndim)],
+                [self._emit_load() for _ in range(kind.ndim)],
             )
             size = context.get_constant(types.intp, numpy_support.as_dtype(kind.dtype).itemsize)
             populate_array(
@@ -175,7 +175,7 @@ class _Block:
                 meminfo=None,
             )
             return array._getvalue()
-        number = self._number()
+        number = self._emit_load()
         if kind == types.float64:
             return builder.bitcast(number, ir.DoubleType())
         return (
@@ -183,7 +183,7 @@ class _Block:
         )
 
     def write(self, kind: Any, value: Any) -> None:
-        """Write a value of a numba type to the block."""
+        """Emit the code that writes a value of a numba type to the block's next slots."""
         context, builder = self._context, self._builder
         if kind == types.none:
             return
@@ -192,32 +192,32 @@ class _Block:
                 self.write(one, builder.extract_value(value, at))
         elif isinstance(kind, types.Array):
             array = context.make_array(kind)(context, builder, value)
-            self._put(builder.ptrtoint(array.data, ir.IntType(64)))
-            self._put(builder.ptrtoint(array.meminfo, ir.IntType(64)))
+            self._emit_store(builder.ptrtoint(array.data, ir.IntType(64)))
+            self._emit_store(builder.ptrtoint(array.meminfo, ir.IntType(64)))
             for numbers in (array.shape, array.strides):
                 for number in cgutils.unpack_tuple(builder, numbers, kind.ndim):
-                    self._put(number)
+                    self._emit_store(number)
         elif kind == types.float64:
-            self._put(builder.bitcast(value, ir.IntType(64)))
+            self._emit_store(builder.bitcast(value, ir.IntType(64)))
         elif value.type.width < 64:
             signed = isinstance(kind, types.Integer) and kind.signed
-            self._put(
+            self._emit_store(
                 builder.sext(value, ir.IntType(64))
                 if signed
                 else builder.zext(value, ir.IntType(64))
             )
         else:
-            self._put(value)
+            self._emit_store(value)
 
-    def _put(self, number: Any) -> None:
-        """Store a number in the next slot of the block."""
-        self._builder.store(number, self._slot())
+    def _emit_store(self, number: Any) -> None:
+        """Emit the store of a 64-bit value in the block's next slot."""
+        self._builder.store(number, self._emit_slot_address())
 
 
 def _value_code(
     kind: Any, dtypes: list[np.dtype[Any]], classes: list[str], *, result: bool = False
 ) -> bytes:
-    """Bytes that tell kernels.c how to read or make a value of a numba type."""
+    """Type code for kernels.c (``i``, ``f``, ``b``, ``a..``, ``(..``, ``t..``) of a numba type."""
     if isinstance(kind, Reference):
         kind = kind.held
     if kind == types.none:
@@ -242,7 +242,7 @@ def _value_code(
 
 
 def type_of(described: Any) -> Any:
-    """Convert a type of kernel_signatures.json to the numba type.
+    """Convert a type as written in kernel_signatures.json to the numba type.
 
     The types are "int64", "float64" or "bool"; {"array": dtype, "dimensions": n, ..}; {"tuple":
     items}, with its class if it is a NamedTuple.
@@ -253,7 +253,7 @@ def type_of(described: Any) -> Any:
         form = described["array"]
         descr_to_dtype: Any = np.lib.format.descr_to_dtype
         dtype = descr_to_dtype(
-            form if isinstance(form, str) else [tuple(map(_listed, field)) for field in form]
+            form if isinstance(form, str) else [tuple(map(_tuple_of_list, field)) for field in form]
         )
         layout = "C" if described["contiguous"] else "A"
         element = numpy_support.from_dtype(dtype)
@@ -277,6 +277,6 @@ def type_of(described: Any) -> Any:
     return Reference(held) if of in passed else held
 
 
-def _listed(value: Any) -> Any:
-    """A list as a tuple; any other value unchanged."""
+def _tuple_of_list(value: Any) -> Any:
+    """Convert a list to a tuple; other values stay unchanged."""
     return tuple(value) if isinstance(value, list) else value

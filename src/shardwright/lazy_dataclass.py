@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 
 def _refuse_change(self: Any, name: str, *value: Any) -> None:
-    """Raise FrozenInstanceError on setting or deleting a field.
+    """Raise FrozenInstanceError: field `name` is set (with a value) or deleted (without).
 
     Attributes that a subclass without fields of its own adds may change.
     """
@@ -34,33 +34,33 @@ def _refuse_change(self: Any, name: str, *value: Any) -> None:
 
 
 def _set(self: Any, name: str, value: Any) -> None:
-    """`__setattr__` of all classes: refuse to set a field."""
+    """`__setattr__` of lazy classes: raise FrozenInstanceError."""
     _refuse_change(self, name, value)
 
 
 def _delete(self: Any, name: str) -> None:
-    """`__delattr__` of all classes: refuse to delete a field."""
+    """`__delattr__` of lazy classes: raise FrozenInstanceError."""
     _refuse_change(self, name)
 
 
 def _field_values(self: Any) -> list[Any]:
-    """Values of all fields, for pickle and copy, because slots have no dictionary."""
+    """`__getstate__` of lazy classes: the values of all fields in order, for pickle and copy."""
     return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
 def _set_field_values(self: Any, state: Iterable[Any]) -> None:
-    """Set all fields from their values, for pickle and copy."""
+    """`__setstate__` of lazy classes: set all fields from the values in `state`, in order."""
     for field, value in zip(dataclasses.fields(self), state, strict=True):
         object.__setattr__(self, field.name, value)
 
 
 def _tuple_text(fields: Iterable[dataclasses.Field[Any]], owner: str) -> str:
-    """Source text of the tuple of an object's fields."""
+    """Source text of the tuple of fields of variable `owner`: ``(self.a, self.b, )``."""
     return "(" + "".join(f"{owner}.{field.name}, " for field in fields) + ")"
 
 
 def _init_text(cls: Any, names: dict[str, Any]) -> str:
-    """Source text of `__init__`; its default values go to `names`."""
+    """Source text of `__init__` for a class; its default values are added to `names`."""
     by_place, by_name, lines = list[str](), list[str](), list[str]()
     for field in dataclasses.fields(cls):
         name, default, value = field.name, "", field.name
@@ -86,7 +86,7 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
 
 
 def _eq_text(cls: Any, _: dict[str, Any]) -> str:
-    """Source text of `__eq__`."""
+    """Source text of `__eq__`, which compares the tuples of all fields of one class."""
     fields = [field for field in dataclasses.fields(cls) if field.compare]
     same = f"{_tuple_text(fields, 'self')} == {_tuple_text(fields, 'other')}"
     return (
@@ -96,7 +96,7 @@ def _eq_text(cls: Any, _: dict[str, Any]) -> str:
 
 
 def _hash_text(cls: Any, _: dict[str, Any]) -> str:
-    """Source text of `__hash__`."""
+    """Source text of `__hash__`, the hash of the tuple of the compared fields."""
     fields = [
         field
         for field in dataclasses.fields(cls)
@@ -106,7 +106,7 @@ def _hash_text(cls: Any, _: dict[str, Any]) -> str:
 
 
 def _repr_text(cls: Any, names: dict[str, Any]) -> str:
-    """Source text of `__repr__`."""
+    """Source text of `__repr__`, in the form of standard dataclasses."""
     names["recursive_repr"] = recursive_repr
     shown = ", ".join(
         f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(cls) if field.repr
@@ -136,9 +136,10 @@ def _compile_method(cls: Any, method: str) -> Any:
 
 
 def _compiled_on_first_call(cls: Any, method: str) -> Any:
-    """Stub of a method that compiles the method and calls it."""
+    """Method that compiles the class's own method on its first call, and calls it."""
 
     def stub(self: Any, *values: Any, **named: Any) -> Any:
+        """Compile the method, which replaces this stub, and call it."""
         return _compile_method(cls, method)(self, *values, **named)
 
     stub.__name__, stub.__module__ = method, __name__
@@ -165,7 +166,7 @@ def _dataclass_params(*, eq: bool, kw_only: bool) -> Any:
 
 
 def _lazy_class(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
-    """Class with slots, frozen fields and methods that are compiled on their first call."""
+    """Make a frozen dataclass with slots whose methods are compiled on their first call."""
     own = vars(cls)
     hints: dict[str, Any] = own.get("__annotations__", {})
     fields = _fields_of(own, hints, kw_only=kw_only)
@@ -218,7 +219,7 @@ def _lazy_class(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
 def _fields_of(
     own: Mapping[str, Any], hints: dict[str, Any], *, kw_only: bool
 ) -> dict[str, dataclasses.Field[Any]] | None:
-    """Fields of a class body; None where only the standard decorator can handle them."""
+    """Name -> field of a class body; None if only the standard decorator can handle a field."""
     found: dict[str, dataclasses.Field[Any]] = {}
     for name, hint in hints.items():
         default = own.get(name, dataclasses.MISSING)
@@ -248,7 +249,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: Any = None, /, **settings: Any) -> Any:
-        """`dataclasses.dataclass`, lazily where it is frozen and has slots."""
+        """`dataclasses.dataclass`; frozen slotted classes compile methods on first call."""
         others = {
             name: value for name, value in settings.items() if name not in ("frozen", "slots")
         }

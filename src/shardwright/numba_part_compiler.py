@@ -19,6 +19,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
     """numba code library of a function that links the parts of its parts too."""
 
     def add_linking_library(self, library: Any) -> None:
+        """Link a library, and the libraries that a part links, each once."""
         own = library._linking_libraries if isinstance(library, _Part) else ()
         for one in (library, *own):
             if one not in self._linking_libraries:
@@ -29,22 +30,26 @@ class _Part(_Library):
     """Code library of a function that only kernels call: translated, not optimized."""
 
     def _optimize_functions(self, module: Any) -> None:
+        """Set the module's data layout and skip numba's optimization of single functions."""
         module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
+        """Mark the part as complete, without optimizing or emitting machine code."""
         self._finalize_dynamic_globals()
         self._finalized = True
 
     def _get_module_for_linking(self) -> Any:
+        """LLVM module of the part, for the kernel that links it."""
         return self._final_module
 
     def get_pointer_to_function(self, name: str) -> int:
+        """Address 0: a part has no machine code of its own."""
         self._ensure_finalized()
         return 0
 
     @property
     def codegen(self) -> Any:
-        """Object that numba asks for the address of a function's Python objects; it stores none."""
+        """Object with `set_env` that does nothing, in place of numba's code generator."""
         return SimpleNamespace(set_env=lambda name, environment: None)
 
 
@@ -52,6 +57,7 @@ class Whole(_Library):
     """Code library of a kernel, optimized with all its parts."""
 
     def _optimize_final_module(self) -> None:
+        """Optimize the kernel with its parts, whose functions may be dropped once inlined."""
         for library in self._linking_libraries:
             if isinstance(library, _Part):
                 for function in library._final_module.functions:
@@ -61,7 +67,7 @@ class Whole(_Library):
         super()._optimize_final_module()
 
     def linked(self) -> Any:
-        """Link the kernel with all that it calls and optimize it, without emitting machine code."""
+        """LLVM module of the kernel linked with all its parts and optimized; no machine code."""
         for library in self._linking_libraries:
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._optimize_final_module()
@@ -89,7 +95,7 @@ class WholeCompiler(Compiler):  # type: ignore[misc]
 
 
 def compiled_once_for_integers(function: Any) -> Any:
-    """Make numba compile a function once for all integers, not for each literal value."""
+    """Make a numba dispatcher compile once for all integer literals, not for each value."""
     template = function.get_call_template
     function.get_call_template = lambda args, named: template(
         tuple(unliteral(arg) for arg in args), {name: unliteral(arg) for name, arg in named.items()}

@@ -33,7 +33,7 @@ class Reference(types.Type):  # numba has no types
 
     @property
     def mangling_args(self) -> tuple[str, tuple[()]]:
-        """Words of the type in mangled function names: the class alone, not its arrays' types.
+        """(class name, ()) for mangled function names, without the types of the tuple's arrays.
 
         numba distinguishes functions by numbers as well.
         """
@@ -57,13 +57,14 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
     key = Reference
 
     def generic_resolve(self, reference: Any, name: str) -> Any:
+        """numba type of the tuple's field `name`; None if the tuple has no such field."""
         held = reference.held
         return held[held.fields.index(name)] if name in held.fields else None
 
 
 @lower_getattr_generic(Reference)  # type: ignore[untyped-decorator]
-def _load(context: Any, builder: Any, reference: Any, pointer: Any, name: str) -> Any:
-    """Load one field of the referenced tuple."""
+def _emit_field_load(context: Any, builder: Any, reference: Any, pointer: Any, name: str) -> Any:
+    """Emit the load of field `name` of the tuple to which `pointer` points."""
     place = reference.held.fields.index(name)
     value = builder.load(cgutils.gep_inbounds(builder, pointer, 0, place))
     return impl_ret_borrowed(context, builder, reference.held[place], value)
@@ -71,7 +72,7 @@ def _load(context: Any, builder: Any, reference: Any, pointer: Any, name: str) -
 
 @unbox(Reference)  # type: ignore[untyped-decorator]
 def _unbox(reference: Any, value: Any, c: Any) -> Any:
-    """Convert a Python tuple to a reference on the stack."""
+    """Convert a Python tuple to numba's native tuple on the stack, and refer to it."""
     native = c.unbox(reference.held, value)
     return NativeValue(
         cgutils.alloca_once_value(c.builder, native.value),
@@ -80,8 +81,8 @@ def _unbox(reference: Any, value: Any, c: Any) -> Any:
     )
 
 
-def _refer(value: Any, c: Any) -> Any:
-    """numba type of a registered NamedTuple's value: a reference."""
+def _type_of_reference(value: Any, c: Any) -> Any:
+    """numba type of a value of a registered NamedTuple: a reference to it; None for others."""
     held = _typeof_tuple(value, c)
     return None if held is None else Reference(held)
 
@@ -92,5 +93,5 @@ passed: set[type] = set()
 
 def by_reference(named_tuple: type) -> None:
     """Register a NamedTuple class, so that compiled functions take its values by reference."""
-    typeof_impl.register(named_tuple)(_refer)
+    typeof_impl.register(named_tuple)(_type_of_reference)
     passed.add(named_tuple)

@@ -15,7 +15,7 @@ MAX_LETTERS = 80
 
 
 def load_target(target: str) -> Any:
-    """Import an object written as ``module:attribute``."""
+    """Import the object that ``module:attribute`` names."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -43,7 +43,7 @@ class Registry(Generic[T]):
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """``module:attribute`` of each member, by its name."""
+        """Member name -> its ``module:attribute``."""
         return MappingProxyType(self._targets)
 
     def __iter__(self) -> Iterator[str]:
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
         return name in self._targets or name in self._aliases
 
     def name_of(self, name: str) -> str:
-        """Registered name of a member that is called by its name or an alias.
+        """Registered name for a name or an alias; raises with the nearest names if unknown.
 
         Raises:
             ShardwrightError: of the class `error`; the hint has the nearest names.
@@ -72,6 +72,6 @@ class Registry(Generic[T]):
         return self._aliases.get(name, name)
 
     def load(self, name: str) -> T:
-        """Import the member of a name or alias; raises as `name_of`."""
+        """Import the member with a name or an alias; raises if the name is unknown."""
         member: T = load_target(self._targets[self.name_of(name)])
         return member

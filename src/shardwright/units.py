@@ -30,7 +30,7 @@ _COUNT_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"),
 
 
 def zero_below_clock(seconds: float) -> float:
-    """`seconds`, or 0 below half a picosecond, the resolution of the simulator's clock.
+    """`seconds`, or 0 if they are less than half a picosecond, the simulator's resolution.
 
     Rounding leaves such values in differences of equal sums.
     """

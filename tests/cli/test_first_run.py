@@ -205,7 +205,7 @@ def tripled(number):
 
 calls = []
 compiled.available_cores = lambda: int(os.environ["CORES"])
-compiled._call_elsewhere = lambda *named: calls.append(named)\
+compiled._start_silent_process = lambda *named: calls.append(named)\
  or type("Done", (), {"wait": lambda self: calls.append("waited")})()
 for number in (1, 1.0, 1.0):
     with compiled.compile_in_other_process("module", "function"):
@@ -241,6 +241,6 @@ def test_what_is_called_elsewhere_leaves_its_machine_code_here(tmp_path: Path) -
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         patch.syspath_prepend(str(tmp_path))
-        with compiled._call_elsewhere("leaving", "leave") as process:
+        with compiled._start_silent_process("leaving", "leave") as process:
             assert process.wait() == 0
     assert (tmp_path / "left").read_text().startswith(str(tmp_path))

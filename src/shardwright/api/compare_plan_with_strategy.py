@@ -56,7 +56,7 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
         StrategyError: the strategy cannot be read. InfeasibleError: no schedule within the memory
         was found.
     """
-    stored = _stored(answer)
+    stored = _stored_answer(answer)
     plan = stored.simulation
     problem = problem_of(plan.request)
     words_read = (
@@ -72,7 +72,7 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
         if has_searched_orders(requested)
         else grid_of(requested, model=problem.model)
     )
-    broken = tuple(_broken(problem, requested))
+    broken = tuple(_broken_rules(problem, requested))
     other = None
     if not broken:
         other = simulate_legal_strategy(
@@ -93,10 +93,10 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
     )
 
 
-def _stored(
+def _stored_answer(
     answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation,
 ) -> StoredSimulation:
-    """The content of a plan file for an answer of any kind."""
+    """Convert an answer of any search, or a simulation, to the content of its plan file."""
     if isinstance(answer, StoredSimulation):
         return answer
     if isinstance(answer, Answer):
@@ -119,8 +119,8 @@ def _requested_strategy(
     return source.name, source.strategy
 
 
-def _broken(problem: Problem, requested: Grid | Plan) -> tuple[Violation, ...]:
-    """Every rule that a strategy breaks, including rules of converting a grid to a plan."""
+def _broken_rules(problem: Problem, requested: Grid | Plan) -> tuple[Violation, ...]:
+    """Every rule that a grid or plan breaks; an error of converting a grid counts as one."""
     try:
         return tuple(
             grid_violations(problem, requested)

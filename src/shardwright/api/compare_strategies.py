@@ -45,6 +45,6 @@ def compare(
             error.message = f"{cluster}: {error.message}" if len(clusters) > 1 else error.message
             raise
     return tuple(
-        with_training_cost(cluster_request, tokens=tokens, prices=prices or {})
-        for cluster_request in simulated
+        with_training_cost(simulation, tokens=tokens, prices=prices or {})
+        for simulation in simulated
     )

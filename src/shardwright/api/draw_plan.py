@@ -73,7 +73,7 @@ def draw(
     picture = with_device_kinds(
         plan_picture(plan, model=source_plan.model, name=source_plan.name), problem
     )
-    return replace(picture, step=_step(problem, plan, name=source_plan.name))
+    return replace(picture, step=_step_picture(problem, plan, name=source_plan.name))
 
 
 def with_device_kinds(picture: PlanPicture, problem: Problem) -> PlanPicture:
@@ -96,8 +96,8 @@ def with_device_kinds(picture: PlanPicture, problem: Problem) -> PlanPicture:
     )
 
 
-def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
-    """Simulate the step of a plan and compute its picture."""
+def _step_picture(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
+    """Simulate a plan's step: picture of timeline, memory and traffic by device class."""
     result = simulate_plan(problem, plan)
     return step_picture(
         simulated_trace(result, plan=name),

@@ -85,7 +85,7 @@ def prove_deployment(request: ServingRequest, *, progress: Progress | None = Non
     report_progress = progress or (lambda phase, done, total: None)
     report_progress("make a small model", 0, 0)
     model, plans = tiny_workers(problem.model, [_grid(problem, worker) for worker in workers])
-    requests = _requests(
+    requests = _random_requests(
         request.seed,
         count=max(REQUESTS, MIN_REQUESTS_OF_RANK * max(worker.dpa for worker in workers)),
     )
@@ -93,7 +93,7 @@ def prove_deployment(request: ServingRequest, *, progress: Progress | None = Non
         _small_worker(problem, pool, longest=int((requests.inputs + requests.outputs).max()))
         for pool in deployment.pools
     )
-    log = _simulated(requests, sides)
+    log = _simulate_workers(requests, sides)
     report_progress(
         f"serve {sum(tokens for _, _, tokens in log):,} tokens on"
         f" {sum(plan.devices for plan in plans)} virtual devices",
@@ -132,19 +132,19 @@ class _SmallWorker:
     table: StepTable
 
     def state(self, requests: Requests) -> SchedulerState:
-        """Scheduler state before any request has arrived."""
+        """New scheduler state for `requests`, before any of them has arrived."""
         slots = self.worker.pp if self.worker.pp > 1 else 1 + self.scheduler.asynchronous
         return new_state(requests, self.scheduler, ranks=self.worker.dpa, slots=slots)
 
     def simulated(self, requests: Requests) -> tuple[Log, ServedRequests]:
-        """Simulate the worker; returns its log of (second, request, tokens) and the outcome.
+        """Simulate the worker with 1 s a stage; returns (second, request, tokens) rows and outcome.
 
         An iteration takes a second a stage.
         """
         log: list[tuple[int, int, int]] = []
 
         def watch(now: float, state: SchedulerState, rank: int, slot: int) -> None:
-            """Log the requests of an iteration that were not preempted."""
+            """Log (second, request, tokens) of an iteration's requests that stay running."""
             for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
                 if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
                     log.append((round(now), entry[ENTRY], entry[TOKENS]))
@@ -161,7 +161,7 @@ class _SmallWorker:
 
 
 def _small_worker(problem: ServingProblem, pool: WorkerPool, *, longest: int) -> _SmallWorker:
-    """The worker of a pool with small scheduler sizes.
+    """A pool's worker with the scheduler's limits replaced by small ones, for a small model.
 
     Args:
         longest: tokens of the longest request.
@@ -184,8 +184,8 @@ def _small_worker(problem: ServingProblem, pool: WorkerPool, *, longest: int) ->
     )
 
 
-def _simulated(requests: Requests, sides: tuple[_SmallWorker, ...]) -> Log:
-    """Simulate all workers in order; returns the concatenated logs of (turn, request, tokens).
+def _simulate_workers(requests: Requests, sides: tuple[_SmallWorker, ...]) -> Log:
+    """Simulate prefill and decode workers in order; returns joined (turn, request, tokens) rows.
 
     A prefilled request comes to the decode worker `TRANSFER_TURNS` later, the lowest number first.
     """
@@ -209,7 +209,7 @@ def _simulated(requests: Requests, sides: tuple[_SmallWorker, ...]) -> Log:
 
 
 def _grid(problem: ServingProblem, worker: Worker) -> Grid:
-    """The grid with the parallel degrees of a worker."""
+    """The grid with a worker's tp, attention dp, pp, and for experts ep and etp."""
     experts = any(o.experts is not None for block in problem.model.blocks for o in block.operators)
     return Grid(
         tp=worker.tp,
@@ -220,8 +220,8 @@ def _grid(problem: ServingProblem, worker: Worker) -> Grid:
     )
 
 
-def _requests(seed: int, *, count: int) -> Requests:
-    """Random requests with arrivals in turns."""
+def _random_requests(seed: int, *, count: int) -> Requests:
+    """Random requests: arrivals in whole turns, prompt and answer lengths up to small maxima."""
     random = Random(seed)
     return Requests(
         arrival_s=np.array(

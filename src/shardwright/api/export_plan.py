@@ -114,20 +114,20 @@ def export_plan(
     placement = placement_of(exportable, order=order, hosts=hosts)
     beside = placement_files(placement, plan=exportable.name, cluster=exportable.cluster)
     launched = tuple(
-        _launched(LAUNCHERS[name], exportable, placement, files, image)
+        _launch_file(LAUNCHERS[name], exportable, placement, files, image)
         for name in dict.fromkeys(launchers)
     )
     return Export(target=exporter, files=files, beside=(*beside, *launched), losses=shortfalls)
 
 
-def _launched(
+def _launch_file(
     launcher: Launcher,
     exportable: PlanToExport,
     placement: RankPlacement,
     files: tuple[ExportFile, ...],
     image: str,
 ) -> ExportFile:
-    """The launch file of a launcher; raises StrategyError if the launcher cannot start the plan."""
+    """The file that starts an exported plan by `launcher`; StrategyError if it cannot start it."""
     start = next((file for file in files if file.starts), None)
     if start is None:
         raise StrategyError(

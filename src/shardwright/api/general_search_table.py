@@ -37,13 +37,13 @@ class GeneralSearch:
     def answer(
         self, request: Request, *, progress: Progress | None, **arguments: object
     ) -> GeneralAnswer[Any]:
-        """Search for a request, with the arguments of `given` that this search takes."""
+        """Run this search for a request, with those of `arguments` that this search takes."""
         accepted = {name: value for name, value in arguments.items() if name in self.takes}
         answer: GeneralAnswer[Any] = load_target(self.plan)(request, progress=progress, **accepted)
         return answer
 
     def unsearched_options(self, answer: GeneralAnswer[Any]) -> Unsearched | None:
-        """The options that the search of an answer left at one value; None if it has no options."""
+        """Options that the answer's search left at one value; None if the search reports none."""
         if not self.unsearched:
             return None
         options: Unsearched | None = load_target(self.unsearched)(answer)

@@ -24,7 +24,7 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     ``mbs1``.
     """
     best: dict[str, tuple[float, str]] = {}
-    for axis, text in _changes(grid):
+    for axis, text in _memory_saving_words(grid):
         try:
             changed = changed_grid(grid, text)
             check_grid(problem, changed)
@@ -36,8 +36,8 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     return tuple(text for _, text in sorted(best.values())[:MAX_CHANGES])
 
 
-def _changes(grid: Grid) -> Iterator[tuple[str, str]]:
-    """Yield (axis, change as text) of all changes to try."""
+def _memory_saving_words(grid: Grid) -> Iterator[tuple[str, str]]:
+    """Yield (axis, grid word) of changes that save memory: recompute, ZeRO, offload, degrees."""
     levels = tuple(Recompute)
     for recompute in levels[levels.index(grid.recompute) + 1 :]:
         yield "recompute", f"recompute={recompute}"

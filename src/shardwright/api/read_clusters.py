@@ -69,7 +69,7 @@ def read_cluster(
 
 
 def show_cluster(text: str) -> ClusterPicture:
-    """The picture of the cluster in an expression or a file.
+    """Load a cluster from an expression or a file, and compute the picture of its tree.
 
     Raises:
         ClusterError: the text is not a cluster.
@@ -78,7 +78,7 @@ def show_cluster(text: str) -> ClusterPicture:
 
 
 def _is_nccl_tests(text: str) -> bool:
-    """True if the text is output of nccl-tests."""
+    """True if the text has the columns ``algbw`` and ``busbw`` of nccl-tests."""
     return "algbw" in text and "busbw" in text
 
 

@@ -126,7 +126,7 @@ def problem_of(request: Request) -> Problem:
 
 
 def _runtime_on(cluster: Cluster, text: str) -> Runtime:
-    """The runtime, restricted to options that all devices of the cluster support."""
+    """Load a runtime without the options that some device of the cluster does not support."""
     devices = [group.kind.accelerator for group in cluster.groups]
     generations = [frozenset(rates.generation for rates in device.attention) for device in devices]
     fewest = min(zip(generations, devices, strict=True), key=lambda pair: len(pair[0]))[1]
@@ -157,7 +157,7 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
 
 
 def _require_countable(problem: Problem) -> None:
-    """Raise an error if a step is too long for the simulated clock."""
+    """Raise UsageError if a step takes too long for the simulator's clock even at peak rates."""
     job, least = problem.job, seconds_at_peak(problem)
     if least > LONGEST_STEP_S:
         raise UsageError(
@@ -174,7 +174,7 @@ def _require_countable(problem: Problem) -> None:
 def _cluster(request: Request) -> Cluster:
     """The cluster of a request, with its profile, prices, device limit and reserved memory."""
     cluster = (
-        _profiled(request.cluster, Path(request.profile))
+        _cluster_with_profile(request.cluster, Path(request.profile))
         if request.profile
         else load_cluster(request.cluster)
     )
@@ -186,8 +186,8 @@ def _cluster(request: Request) -> Cluster:
     return reserve_memory(cluster, reserve_bytes=reserve) if reserve else cluster
 
 
-def _profiled(text: str, path: Path) -> Cluster:
-    """The cluster of a text with the rates of a profile."""
+def _cluster_with_profile(text: str, path: Path) -> Cluster:
+    """Load a cluster, with kernel and network rates from the profile file `path`."""
     from shardwright.files.profile_file import read_profile  # pydantic only where a file is read
 
     profile = read_profile(path)
@@ -199,12 +199,12 @@ def _profiled(text: str, path: Path) -> Cluster:
 
 
 def _is_file(text: str) -> bool:
-    """True if the text is a path of a YAML file, or YAML text."""
+    """True if a cluster's text is a YAML file's path or content, not an expression."""
     return text.endswith((".yaml", ".yml")) or "\n" in text
 
 
 def load_cluster(text: str) -> Cluster:
-    """Load a cluster from an expression, a YAML file, or YAML text."""
+    """Load a cluster: NAME:COUNT expression, path of a YAML file, or YAML text."""
     if _is_file(text):
         from shardwright.hardware.files.cluster_file import (
             load_cluster as from_file,
@@ -220,7 +220,7 @@ def has_cost_goal(request: Request) -> bool:
 
 
 def require_unranked(request: Request, search: str) -> None:
-    """Raise UsageError if a request asks for next best plans from a search that ranks none.
+    """Raise UsageError for a `top` other than 0 or the default: the named search ranks no plans.
 
     Raises:
         UsageError: the request's `top` is neither 0 nor the default.
@@ -232,8 +232,8 @@ def require_unranked(request: Request, search: str) -> None:
         )
 
 
-def require_any_stages(problem: Problem, search: str) -> None:
-    """Raise an error if the runtime cannot run stages with any numbers of layers.
+def require_unequal_stages(problem: Problem, search: str) -> None:
+    """Raise RuntimeModelError if the runtime needs pipeline stages with equal numbers of layers.
 
     Raises:
         RuntimeModelError: the runtime has no argument for the layers of a stage.
@@ -246,8 +246,8 @@ def require_any_stages(problem: Problem, search: str) -> None:
         )
 
 
-def _require_plain(request: Request) -> None:
-    """Raise UsageError for settings that a search over several scenarios does not support."""
+def _require_scenario_settings(request: Request) -> None:
+    """Raise UsageError for objectives, budgets and spaces that a scenario search lacks."""
     if has_cost_goal(request):
         raise UsageError(
             "plans for several scenarios are searched for time alone",
@@ -264,7 +264,7 @@ def _require_plain(request: Request) -> None:
 
 
 def method_of(request: Request) -> SearchMethod:
-    """The kind of search that answers a request.
+    """Search method by space, cluster and goal: grid, joint, exact, mixed or robust.
 
     Raises:
         UsageError: the space is unknown, or is for uniform clusters and the cluster is mixed.
@@ -276,7 +276,7 @@ def method_of(request: Request) -> SearchMethod:
             f"unknown space {space[:40]!r}", hint=nearest(space[:40], (*SPACES, *JOINT, EXACT))
         )
     if request.scenarios:
-        _require_plain(request)
+        _require_scenario_settings(request)
         return SearchMethod.ROBUST
     if request.tail:
         raise UsageError(
@@ -327,7 +327,7 @@ def capacity_of(request: Request, problem: Problem) -> int:
 
 
 def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
-    """The space of grids that a request names, with its pins and excluded values."""
+    """The space of grids named by a request, restricted by its pins, exclusions and options."""
     if request.space not in SPACES:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:

@@ -61,7 +61,7 @@ def prove_execution(saved: StoredSimulation, *, progress: Progress | None = None
 
 
 def num_ranks(stored: PlanOfProblem) -> int:
-    """Number of ranks that run a plan: one for each device of a stage."""
+    """Number of ranks that run a plan: one for each device on which some stage runs."""
     return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 
@@ -164,7 +164,7 @@ def run(
 
 
 def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
-    """Predicted peak memory of each class of devices."""
+    """Simulate a plan: predicted peak bytes of each class of devices."""
     simulated = simulate_plan(problem, plan)
     return tuple(
         RunMemory(

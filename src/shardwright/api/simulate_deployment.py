@@ -83,7 +83,9 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         ),
         metrics=user_metrics,
         served=served,
-        joules_per_token=_joules(problem.cluster, deployment, user_metrics.tokens_per_second),
+        joules_per_token=_joules_per_token(
+            problem.cluster, deployment, user_metrics.tokens_per_second
+        ),
         notes=_notes(request, problem, requests),
     )
 
@@ -100,7 +102,7 @@ def serve_estimate(request: ServingRequest) -> MeanEstimate:
 
 
 def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:
-    """The serving problem and the deployment of a request.
+    """Read and check a request: (serving problem, deployment; by default one worker).
 
     The engine is not yet adapted to its devices (`problem_on_worker`).
     """
@@ -126,7 +128,7 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
         prefix=read_prefix(request.prefix) if request.prefix else None,
         promise=read_promise(request.slo) if request.slo else Promise(),
         speculation=read_speculation(max(draft_tokens), request.acceptance),
-        expert_skew=_skew(request, model),
+        expert_skew=_checked_skew(request, model),
         seed=request.seed,
     )
     return (
@@ -144,16 +146,16 @@ def _precision(request: ServingRequest, model: Model, cluster: Cluster) -> Preci
     """Number formats that the request names, else the formats of the model's checkpoint."""
     if request.precision:
         return read_precision(request.precision)
-    return _formats(model, cluster).precision
+    return _checkpoint_formats(model, cluster).precision
 
 
-def _formats(model: Model, cluster: Cluster) -> CheckpointFormats:
+def _checkpoint_formats(model: Model, cluster: Cluster) -> CheckpointFormats:
     """Number formats of the model's checkpoint on the cluster's devices."""
     return checkpoint_formats(model, fp4_units=cluster.node.accelerator.peak(Dtype.FP4) > 0)
 
 
 def _served_model(name: str) -> Model:
-    """Load a decoder-only text model.
+    """Load a model by name; ModelError if it is not a decoder-only text model.
 
     Raises:
         ModelError: the model reads another sequence first, or is not causal.
@@ -169,7 +171,7 @@ def _served_model(name: str) -> Model:
 
 
 def _one_worker(cluster: Cluster) -> Deployment:
-    """A deployment of one worker on all devices, with tensor parallelism."""
+    """Deployment of one worker whose tensor parallelism covers all devices."""
     return Deployment(
         pools=(
             WorkerPool(role=WorkerRole.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),
@@ -187,7 +189,7 @@ def _require_devices(deployment: Deployment, cluster: Cluster) -> None:
 
 
 def _require_experts(deployment: Deployment, model: Model) -> None:
-    """Raise StrategyError if a worker spreads more experts than the model has."""
+    """Raise StrategyError if a worker's expert parallelism exceeds the model's experts."""
     experts = {
         o.experts.experts
         for block in model.blocks
@@ -233,7 +235,7 @@ def _arrivals(request: ServingRequest) -> Arrivals:
 
 
 def _lengths(request: ServingRequest, arrivals: Arrivals) -> Lengths | None:
-    """Ranges of prompt and answer lengths; None for a trace."""
+    """Ranges of prompt and answer lengths from --isl and --osl; None for a trace."""
     if isinstance(arrivals, Trace):
         if request.isl or request.osl:
             raise UsageError("a trace has lengths of its own", hint="drop --isl and --osl")
@@ -249,8 +251,8 @@ def _lengths(request: ServingRequest, arrivals: Arrivals) -> Lengths | None:
     )
 
 
-def _skew(request: ServingRequest, model: Model) -> float:
-    """The request's expert skew, after a check of its range."""
+def _checked_skew(request: ServingRequest, model: Model) -> float:
+    """Check --expert-skew (1 to 1,000, only with experts) and return it."""
     if not 1.0 <= request.expert_skew <= 1000:
         raise UsageError(
             f"--expert-skew {request.expert_skew:g} is not between 1 and 1,000",
@@ -273,8 +275,10 @@ def _checked_memory(problem: ServingProblem, pool: WorkerPool, longest: int) -> 
     return memory
 
 
-def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) -> float | None:
-    """Joules a token at the devices' power limits; None if the power is not known."""
+def _joules_per_token(
+    cluster: Cluster, deployment: Deployment, tokens_per_second: float
+) -> float | None:
+    """Joules a token if all devices draw their power limit; None if the limit is not known."""
     power = power_limit(cluster.node.accelerator)
     return (
         power.watts * deployment.devices / tokens_per_second
@@ -284,7 +288,7 @@ def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) 
 
 
 def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
-    """Sentences on the assumptions of the simulation."""
+    """Sentences on engine version, number formats and prompts beyond the model's context."""
     notes = [version_notice(problem.engine), _precision_note(request, problem)]
     if (
         problem.model.max_context
@@ -298,9 +302,9 @@ def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests)
 
 
 def _precision_note(request: ServingRequest, problem: ServingProblem) -> str:
-    """Sentence on the source of the number formats; empty for the checkpoint's formats."""
+    """Sentence on the formats' source, or on weights stored in another format; else empty."""
     if not request.precision:
-        return _formats(problem.model, problem.cluster).note
+        return _checkpoint_formats(problem.model, problem.cluster).note
     stored = problem.model.stored
     if stored is None or read_precision(request.precision).mlp.weights.value == stored.weights:
         return ""

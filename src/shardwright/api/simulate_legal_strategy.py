@@ -50,7 +50,7 @@ def simulate_legal_strategy(
         prediction=predict_plan(problem, resolved_plan, result),
         classes=tuple(device_text(np.array(c.devices)) for c in result.program.classes),
         notes=tuple(
-            f"order {order.schedule}({', '.join(order.lanes)}): {_stands_in(resolved_order)}"
+            f"order {order.schedule}({', '.join(order.lanes)}): {_phrase_for(resolved_order)}"
             " stands in its place"
             for order, resolved_order in replaced
         ),
@@ -66,8 +66,8 @@ def with_simulation(
     return replace(answer, simulation=simulation)
 
 
-def _stands_in(order: NamedOrder | Table) -> str:
-    """Text for the schedule that replaces a searched order."""
+def _phrase_for(order: NamedOrder | Table) -> str:
+    """Phrase for the schedule that an order search ended with: found table or named schedule."""
     return (
         "the best table found"
         if isinstance(order, Table)

@@ -38,12 +38,12 @@ MAX_DRAWN = 16
 
 
 def simulate(request: Request, *, strategy: str) -> Prediction:
-    """Predict the time and memory of one strategy; see `simulation`."""
+    """Predict the step time and memory of a strategy, given as text, for a request."""
     return simulation(request, strategy=strategy).prediction
 
 
 def simulation(request: Request, *, strategy: str) -> Simulation:
-    """Read and check a strategy's text, and simulate it.
+    """Parse a strategy's text, check it for a request, and simulate its step.
 
     A grid is simulated as a grid; so is a plan that equals a grid. Other plans are simulated as
     general plans. An order ``table-search`` is searched first.

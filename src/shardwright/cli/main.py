@@ -56,7 +56,7 @@ def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: N
         _note_uncached_kernels()
         return code
     except KeyboardInterrupt:
-        return keyboard_interrupt.say()
+        return keyboard_interrupt.report_interrupted()
     except standard_output.ReaderGone:
         return standard_output.NOBODY_READS
     except (BrokenPipeError, SystemExit):

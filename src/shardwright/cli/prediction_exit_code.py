@@ -14,7 +14,7 @@ def exit_code(*predictions: Prediction) -> int:
 
 
 def simulation_line(simulation: Simulation, *, prefix: str = "") -> str:
-    """The line of ``--quiet``: seconds of a step, the strategy after `prefix`, and a misfit."""
+    """Line of ``--quiet``: seconds a step, `prefix` and strategy, and a note if it does not fit."""
     prediction = simulation.prediction
     return answer_line(
         prefix + strategy_text(simulation),

@@ -16,7 +16,7 @@ from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.cli.terminal.additional_sections import ExtraAnswers
-from shardwright.cli.terminal.exportable_frameworks_section import frameworks_of
+from shardwright.cli.terminal.exportable_frameworks_section import frameworks_section
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.stored_plan_and_simulation import document_of, file_text
 from shardwright.report.screens.general_search_screen import render_general
@@ -41,7 +41,9 @@ def print_general(
     unsearched = None if is_line or STOP.is_set() else search.unsearched_options(answer)
     if output is not None:
         screen.save(output, file_text(stored, output))
-    beside = frameworks_of(stored) + (ExtraAnswers() if cost is None else cost(stored.simulation))
+    beside = frameworks_section(stored) + (
+        ExtraAnswers() if cost is None else cost(stored.simulation)
+    )
     searched = {} if unsearched is None else {"unsearched": to_json_value(unsearched, names={})}
     screen.print_answer(
         form,
@@ -63,4 +65,4 @@ def print_general(
             *beside.sections,
         ),
     )
-    return keyboard_interrupt.code() or verdict.exit_code(stored.prediction)
+    return keyboard_interrupt.exit_code_of_answer() or verdict.exit_code(stored.prediction)

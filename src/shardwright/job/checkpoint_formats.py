@@ -269,7 +269,7 @@ CHECKPOINTS: Final = (
 
 
 def find_checkpoint(model: str, *, words: str, name: str = "") -> Checkpoint | None:
-    """Find a checkpoint by its published name, else the usual one of a model and format.
+    """Checkpoint with the published `name`, else the first of a model in format `words`, or None.
 
     None if there is none.
 

@@ -49,7 +49,7 @@ def critical_batch(*, parameters: float, tokens: float) -> float:
 
 
 def useful_share(*, batch: float, critical: float) -> float:
-    """Fraction of a step's tokens that training with the smallest batches needs too.
+    """Useful fraction of a step's tokens, 1 / (1 + batch / critical batch).
 
     It is 1 / (1 + B / B_crit) for a step of B tokens.
     """

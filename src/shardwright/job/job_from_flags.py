@@ -118,29 +118,31 @@ def job_from_flags(
         UsageError: a number out of range, an unknown word, or a sequence without a length.
     """
     lengths = {
-        "text": _count(seq_len, flag="--seq-len", most=MAX_TOKENS),
-        "encoder": _count(encoder_len, flag="--encoder-len", most=MAX_TOKENS, least=0),
-        "image": _count(image_tokens, flag="--image-tokens", most=MAX_TOKENS, least=0),
+        "text": _checked_count(seq_len, flag="--seq-len", most=MAX_TOKENS),
+        "encoder": _checked_count(encoder_len, flag="--encoder-len", most=MAX_TOKENS, least=0),
+        "image": _checked_count(image_tokens, flag="--image-tokens", most=MAX_TOKENS, least=0),
     }
-    _require(needed, lengths)
-    recipe = _recipe(precision)
+    _require_lengths(needed, lengths)
+    recipe = _precision_recipe(precision)
     return TrainingJob(
         sequences=tuple(
             SequenceLength(name=name, tokens=tokens) for name, tokens in lengths.items() if tokens
         ),
-        global_batch=_count(global_batch, flag="--global-batch", most=MAX_SAMPLES),
+        global_batch=_checked_count(global_batch, flag="--global-batch", most=MAX_SAMPLES),
         optimizer=Optimizer(master=recipe.master, states=(recipe.states, recipe.states)),
         compute=recipe.compute,
         parameter=recipe.parameter,
         activation=recipe.activation,
-        gradient_wire=_dtype(gradient_wire, flag="--gradient-wire") if gradient_wire else None,
+        gradient_wire=_dtype_by_name(gradient_wire, flag="--gradient-wire")
+        if gradient_wire
+        else None,
         dropout=dropout,
-        expert_imbalance=_imbalance(expert_imbalance),
+        expert_imbalance=_checked_imbalance(expert_imbalance),
     )
 
 
-def _count(value: object, *, flag: str, most: int, least: int = 1) -> int:
-    """Check that a flag's value is a whole number from `least` to `most`."""
+def _checked_count(value: object, *, flag: str, most: int, least: int = 1) -> int:
+    """Return a flag's value if it is a whole number from `least` to `most`; else UsageError."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise UsageError(
             f"{flag} {_value_text(value)}", hint=f"a whole number from {least} to {most}"
@@ -148,8 +150,8 @@ def _count(value: object, *, flag: str, most: int, least: int = 1) -> int:
     return value
 
 
-def _imbalance(value: object) -> float:
-    """Check the value of ``--expert-imbalance``."""
+def _checked_imbalance(value: object) -> float:
+    """Return the value of ``--expert-imbalance`` if it is in its range; else UsageError."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
@@ -162,8 +164,8 @@ def _imbalance(value: object) -> float:
     return float(value)
 
 
-def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
-    """Check that every sequence that the model runs over has a length."""
+def _require_lengths(needed: Iterable[str], lengths: dict[str, int]) -> None:
+    """Raise UsageError if a sequence that the model runs over has no length in `lengths`."""
     for name in needed:
         if not name or name in OF_TEXT:
             continue
@@ -179,8 +181,8 @@ def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
             )
 
 
-def _recipe(precision: str) -> PrecisionRecipe:
-    """Number formats of a precision by its name; UsageError if unknown."""
+def _precision_recipe(precision: str) -> PrecisionRecipe:
+    """Number formats of a training precision by its name, such as fp8; UsageError if unknown."""
     word = precision.strip().lower()
     recipe = PRECISIONS.get(_OTHER_NAMES.get(word, word))
     if word in _NEAREST_RECIPE:
@@ -194,7 +196,7 @@ def _recipe(precision: str) -> PrecisionRecipe:
     return recipe
 
 
-def _dtype(name: str, *, flag: str) -> Dtype:
+def _dtype_by_name(name: str, *, flag: str) -> Dtype:
     """Number format by its name; UsageError if unknown."""
     names = {dtype.value: dtype for dtype in Dtype}
     dtype = names.get(name.strip().lower())

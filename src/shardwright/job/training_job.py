@@ -33,7 +33,7 @@ class Optimizer:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the master copy and the states of one parameter."""
+        """Bytes of the master copy and the optimizer states of one parameter element."""
         bits = sum(s.bits for s in self.states) + (self.master.bits if self.master else 0)
         return bits // 8
 

@@ -36,7 +36,7 @@ class LatentSizes:
 
 
 def latent_of(block: Block) -> LatentSizes | None:
-    """The latent attention of a block; None if its keys and values do not come from a latent.
+    """Heads, latent width and rotary width of a block's latent attention (MLA); None without one.
 
     It is recognised by its form: the core's keys and values are heads that one product expands from
     a normed part of another product, whose other part (the rotary keys) goes to the core as it is.

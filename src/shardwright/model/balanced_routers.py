@@ -12,7 +12,7 @@ from shardwright.model.ir.tensor_dims import Parameter
 
 
 def balanced_routers(block: Block) -> Iterator[Operator]:
-    """Yield the routers of a block; none for a prediction module or a teacher.
+    """Yield a block's router operators (kind ROUTE); none in a prediction module or teacher block.
 
     The published loss leaves these out.
     """

@@ -38,17 +38,18 @@ class DecodeState:
     state: bool = False
 
     def elements(self, parts: int = 1) -> int:
-        """Elements on the device with the most, if heads are split into `parts`.
+        """State elements on the fullest device with heads split into `parts`; others are copied.
 
         8 key heads of 128 + 128 elements on 16 devices are 256.
         """
         return sum(
-            _largest(extent, parts if extent.dim is Dim.HEADS else 1) for extent in self.extents
+            _largest_part_elements(extent, parts if extent.dim is Dim.HEADS else 1)
+            for extent in self.extents
         )
 
 
-def _largest(extent: Extent, parts: int) -> int:
-    """Elements of the largest part of an extent."""
+def _largest_part_elements(extent: Extent, parts: int) -> int:
+    """Elements of the largest of `parts` parts of an extent, which divides between its runs."""
     return -(-extent.runs // parts) * extent.quantum
 
 

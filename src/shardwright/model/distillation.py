@@ -99,7 +99,7 @@ def _head(model: Model, *, role: str) -> Block:
 
 
 def _teacher_block(block: Block, owners: dict[str, str]) -> Block:
-    """A block of the teacher, frozen and with the prefixed names."""
+    """A block of the teacher, frozen, with names and tied owners under the teacher's prefix."""
     operators = tuple(
         replace(
             frozen(o),
@@ -113,18 +113,18 @@ def _teacher_block(block: Block, owners: dict[str, str]) -> Block:
 
 
 def _teacher_parameter(parameter: Parameter, prefix: str, owners: dict[str, str]) -> Parameter:
-    """A frozen parameter of the teacher; a tied parameter names its owner's new place."""
+    """A teacher's parameter, frozen, under `prefix`; tied to its owner's new name in `owners`."""
     owner = parameter.tied_to and owners.get(parameter.tied_to, OF_BLOCKS + parameter.tied_to)
     return replace(parameter, name=prefix + parameter.name, tied_to=owner)
 
 
 def _joint_head(head: Block, last: Block, owners: dict[str, str]) -> Block:
-    """The model's head with the teacher's head operators before the loss."""
+    """The model's head with the teacher's frozen head, and a loss that reads both logits."""
     *own, loss = head.operators
     names = {INPUT: MEMORY} | {o.name: IN_HEAD + o.name for o in last.operators}
 
     def in_head(operator: Operator) -> Operator:
-        """A frozen operator of the teacher's head under its name in the model's head."""
+        """Freeze an operator of the teacher's head and rename it for the model's head."""
         found = frozen(operator).reading(names)
         parameters = tuple(_teacher_parameter(p, IN_HEAD, owners) for p in found.parameters)
         return replace(found, name=IN_HEAD + found.name, parameters=parameters)

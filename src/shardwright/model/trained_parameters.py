@@ -125,16 +125,18 @@ def trained(model: Model, text: str) -> Model:
     operators = [(b, o) for b in model.blocks for o in b.operators]
     if training.rank:
         products = [o for _, o in operators if o.kind in LINEAR]
-        _require(
+        _require_known_names(
             training.adapted,
             {n for o in products for n in (o.klass.value, o.name)},
             default=training.adapted is ADAPTED,
         )
-    _require(training.frozen, {n for b, o in operators for n in (o.klass.value, b.name)})
+    _require_known_names(
+        training.frozen, {n for b, o in operators for n in (o.klass.value, b.name)}
+    )
     owners = frozenset(
         f"{b.name}.{p.name}"
         for b, o in operators
-        if _is_named(b, o, training)
+        if _is_named_frozen(b, o, training)
         for p in o.parameters
     )
     result = with_constant_inputs(
@@ -149,8 +151,10 @@ def trained(model: Model, text: str) -> Model:
     return result
 
 
-def _require(names: Iterable[str], known: Iterable[str], *, default: bool = False) -> None:
-    """Raise UsageError for a name that the model lacks, except default names."""
+def _require_known_names(
+    names: Iterable[str], known: Iterable[str], *, default: bool = False
+) -> None:
+    """Raise UsageError for a name of --train that is not `known`; nothing if `default`."""
     for name in names:
         if name not in known and not default:
             raise UsageError(
@@ -158,20 +162,20 @@ def _require(names: Iterable[str], known: Iterable[str], *, default: bool = Fals
             )
 
 
-def _is_named(block: Block, operator: Operator, training: TrainedParts) -> bool:
-    """True if the operator's class or block is named as frozen."""
+def _is_named_frozen(block: Block, operator: Operator, training: TrainedParts) -> bool:
+    """True if --train freezes the operator's class or block by name."""
     return bool({operator.klass.value, block.name} & set(training.frozen))
 
 
 def _trained_block(block: Block, training: TrainedParts, owners: frozenset[str]) -> Block:
-    """The block with its frozen parameters and adapters.
+    """Apply --train to a block: freeze named and tied parameters, and add the LoRA adapters.
 
     `owners`: frozen parameters as ``block.parameter``; parameters tied to them are frozen too.
     """
 
     def changed(operator: Operator) -> Operator:
-        """The operator with its frozen parameters and its adapter."""
-        named = _is_named(block, operator, training)
+        """The operator with parameters frozen and, if --train selects it, with a LoRA adapter."""
+        named = _is_named_frozen(block, operator, training)
         is_frozen = [p.tied_to in owners if p.tied_to else named for p in operator.parameters]
         gone = all(is_frozen) if is_frozen else named
         if not training.rank:
@@ -197,7 +201,7 @@ def frozen(operator: Operator) -> Operator:
 
 
 def _frozen_in_part(operator: Operator, is_frozen: list[bool]) -> Operator:
-    """The operator with some parameters frozen, directly or because their owner is frozen."""
+    """The operator with the parameters frozen for which `is_frozen` has True."""
     pairs = zip(operator.parameters, is_frozen, strict=True)
     return (
         replace(
@@ -209,7 +213,7 @@ def _frozen_in_part(operator: Operator, is_frozen: list[bool]) -> Operator:
 
 
 def _frozen_parameter(parameter: Parameter) -> Parameter:
-    """A frozen parameter, of class BASE if it was dense."""
+    """The parameter without training; class BASE in place of DENSE."""
     klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
     return replace(parameter, klass=klass, trainable=False)
 

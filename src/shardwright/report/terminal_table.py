@@ -50,7 +50,7 @@ class PlainTable:
             [least[c] for c in columns], [self._max_width(c) for c in columns], width=width
         )
         if any(self.header):
-            yield from self._lines(self.header, columns, widths, style="dim", below=True)
+            yield from self._lines(self.header, columns, widths, style="dim", at_bottom=True)
         shortened: set[int] = set()
         for number, row in enumerate(self.rows):
             cells = list(row)
@@ -80,7 +80,7 @@ class PlainTable:
             )
 
     def _titles(self, columns: Collection[int]) -> list[str]:
-        """Titles of columns, without the empty ones."""
+        """Non-empty titles of columns, in column order."""
         return [self.header[c] for c in sorted(columns) if self.header[c]]
 
     def _cells(self, column: int) -> list[str]:
@@ -88,11 +88,11 @@ class PlainTable:
         return [row[column] for row in self.rows]
 
     def _max_width(self, column: int) -> int:
-        """Widest cell of a column, in terminal cells."""
+        """Width in terminal cells of a column's longest text, its title included."""
         return max(map(cell_len, (self.header[column], *self._cells(column))))
 
     def _min_width(self, column: int) -> int:
-        """Narrowest width of a column to which its cells can be wrapped or shortened."""
+        """Least width in terminal cells to which a column's texts can be wrapped or shortened."""
         cells = self._cells(column)
         title = _longest_word(self.header[column])
         if column in self.shorter:
@@ -126,15 +126,15 @@ class PlainTable:
         widths: Sequence[int],
         *,
         style: str = "",
-        below: bool = False,
+        at_bottom: bool = False,
     ) -> Iterator[Text]:
-        """Yield the lines of a row; with `below`, shorter cells are aligned at the bottom."""
+        """Yield the lines of a row; wrapped cells are aligned at the top, or `at_bottom`."""
         cells = [
             wrapped_lines(row[column], width=size)
             for column, size in zip(columns, widths, strict=True)
         ]
         height = max(map(len, cells))
-        if below:
+        if at_bottom:
             cells = [[""] * (height - len(cell)) + cell for cell in cells]
         for line in zip_longest(*cells, fillvalue=""):
             parts = (
@@ -195,12 +195,12 @@ def _padded(text: str, size: int, *, right: bool) -> str:
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Width of columns with the gaps between."""
+    """Width in terminal cells of columns with the gaps between them."""
     return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _columns_left_out(least: Sequence[int], *, spare: Sequence[int], width: int) -> set[int]:
-    """Columns to leave out: the first of `spare` without which the rest fits into `width`."""
+    """Drop columns of `spare` in order until the others fit into `width`; the dropped ones."""
     gone: set[int] = set()
     for column in spare:
         if _total([size for c, size in enumerate(least) if c not in gone]) <= width:
@@ -210,7 +210,7 @@ def _columns_left_out(least: Sequence[int], *, spare: Sequence[int], width: int)
 
 
 def _widths(least: Sequence[int], most: Sequence[int], *, width: int) -> list[int]:
-    """Column widths from `least` to `most`; the rest of `width` is shared evenly."""
+    """Column widths from `least` up to `most` that share the spare part of `width` evenly."""
     widths = list(least)
     left = max(width - _total(least), 0)
     wanting = sorted(range(len(least)), key=lambda c: most[c] - least[c])

@@ -46,6 +46,6 @@ class GridRule:
 
 
 def raise_first(violations: Iterable[Violation]) -> None:
-    """Raise the first violation as a StrategyError, if there is one."""
+    """Raise the first violation as a StrategyError; nothing if there is none."""
     for broken in violations:
         raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)

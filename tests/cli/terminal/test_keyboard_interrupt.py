@@ -76,7 +76,7 @@ def run(words, **given):
     try:
         exec("raise KeyboardInterrupt")
     except KeyboardInterrupt:
-        return interrupt.say()
+        return interrupt.report_interrupted()
 
 def fail(words, **given):
     raise KeyboardInterrupt

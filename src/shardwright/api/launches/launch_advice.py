@@ -96,14 +96,14 @@ def read_request(
         pins=request.pins or launch.possible,
     )
     completed = with_defaults(completed)
-    launch = _on_devices(launch, completed)
+    launch = _without_unsupported_kernels(launch, completed)
     return replace(
         launch, seq_len=length, global_batch=batch, precision=completed.precision
     ), completed
 
 
-def _on_devices(launch: Launch, request: Request) -> Launch:
-    """The launch without kernel options that its devices lack; the devices' kernels are priced."""
+def _without_unsupported_kernels(launch: Launch, request: Request) -> Launch:
+    """Drop kernel options that the launch's devices do not offer, and add a note about them."""
     kernel_options = [
         (name, value) for name, value in launch.grid.options if BY_NAME[name].of_device
     ]
@@ -146,8 +146,8 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
         runtime=" ".join([launch.runtime, *(f"{name}={value}" for name, value in numeric_options)]),
     )
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
-    best = _best(searched, facts, capacity=capacity, progress=progress)
-    changes, considered = _changes(
+    best = _search_best(searched, facts, capacity=capacity, progress=progress)
+    changes, considered = _best_single_changes(
         problem,
         space,
         facts,
@@ -170,7 +170,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
         ]
         if now is not None and now.prediction.fits and fullest(now.prediction).reserved <= capacity:
             starts.insert(0, (grid, now.prediction.step_time_s))
-        fastest_grid, seconds = _everything(problem, starts, capacity=capacity)
+        fastest_grid, seconds = _with_all_helping_options(problem, starts, capacity=capacity)
         everything = _change(
             problem, request, launch, print_grid(fastest_grid), fastest_grid, seconds, now
         )
@@ -188,10 +188,10 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     )
 
 
-def _everything(
+def _with_all_helping_options(
     problem: Problem, starts: Sequence[tuple[Grid, float]], *, capacity: int
 ) -> tuple[Grid, float]:
-    """The fastest (strategy, step seconds) of several, each improved with every option that helps.
+    """Add every option that helps to each strategy; returns the fastest (strategy, step seconds).
 
     Args:
         starts: strategies with the seconds of their steps.
@@ -203,10 +203,10 @@ def _everything(
     return min(improved, key=lambda strategy: strategy[1])
 
 
-def _best(
+def _search_best(
     request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None
 ) -> Answer | None:
-    """The certified best strategy of the launch's space; None if nothing fits."""
+    """Search the launch's space of grids: the certified best strategy; None if nothing fits."""
     problem = problem_of(request)
     try:
         answer = find(
@@ -223,10 +223,10 @@ def _best(
     return replace(answer, request=request, plan=plan_of_grid(problem, answer.grid))
 
 
-def _changes(
+def _best_single_changes(
     problem: Problem, space: Space, facts: GridFacts, launch: Launch, *, now: float, capacity: int
 ) -> tuple[list[tuple[str, Grid, float]], int]:
-    """(text, strategy, step seconds) of each decision's best value, and the number simulated."""
+    """(text, grid, step s) of each decision's fastest value, fastest first; number simulated."""
     best_of_decision: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
     for text, changed_grid in one_change(problem, space, facts, launch.grid):
@@ -257,7 +257,7 @@ def _change(
     seconds: float,
     now: Simulation | None,
 ) -> Change:
-    """A strategy as a change of the launch: gain, and settings to add and to remove.
+    """Describe a strategy as a change of the launch: share of time gained, settings to add, remove.
 
     No settings are compared for a launch that cannot run.
     """
@@ -278,7 +278,7 @@ def _change(
 
 
 def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) -> Mapping[str, str]:
-    """Settings of a strategy in the launch's framework, as `export` writes them.
+    """(name -> value) settings of a strategy in the launch's framework; empty without exporter.
 
     Where `export` writes the files of another framework with the same settings, the flags of the
     strategy's options follow.

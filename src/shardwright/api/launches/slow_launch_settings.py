@@ -30,7 +30,7 @@ LEAST_GAIN: Final = 0.01
 
 
 def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tuple[Change, ...]:
-    """Predict the launch's strategy with another number format or no dropout; largest gain first.
+    """Gains of the launch with 16 bits instead of fp32, and without dropout; largest first.
 
     Only causes with a gain above `LEAST_GAIN` are returned.
 
@@ -41,8 +41,8 @@ def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tupl
         return ()
     changes = [
         change
-        for job_change in _jobs(launch, request)
-        if (change := _changed(launch, now, *job_change)) is not None
+        for job_change in _changed_jobs(launch, request)
+        if (change := _gain_of_changed_job(launch, now, *job_change)) is not None
     ]
     return tuple(
         sorted(
@@ -53,7 +53,7 @@ def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tupl
 
 
 def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
-    """True if another strategy would let the framework start a launch that it refuses.
+    """True if the framework refuses the launch only for unequal stages, and `grid` has equal ones.
 
     Pipeline stages with equal numbers of layers repair one of the framework's rules. No strategy
     repairs the others.
@@ -65,10 +65,10 @@ def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
     )
 
 
-def _jobs(
+def _changed_jobs(
     launch: Launch, request: Request
 ) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
-    """Yield (text, changed request, settings that make the change) of each change of the job."""
+    """Yield (text, request, settings): 16 bits in place of fp32, and no dropout."""
     if request.precision == Dtype.FP32.value:
         for half in (Dtype.BF16.value, Dtype.FP16.value):
             try:
@@ -86,14 +86,14 @@ def _jobs(
         yield "no dropout", replace(request, dropout=False), settings
 
 
-def _changed(
+def _gain_of_changed_job(
     launch: Launch,
     now: Simulation,
     text: str,
     request: Request,
     settings: tuple[tuple[str, str], ...],
 ) -> Change | None:
-    """Predict the launch's strategy under a changed job; None if the job is not legal."""
+    """Gain of the launch's strategy under a changed job; None if the job is not legal."""
     try:
         problem = problem_of(request)
         if next(iter(grid_violations(problem, launch.grid)), None) is not None:

@@ -35,7 +35,7 @@ SMALLEST, LARGEST = 1 / 32, 2.0
 
 
 def powers_between(low: int, high: int) -> tuple[int, ...]:
-    """`low`, its doublings below `high`, and `high`.
+    """`low`, its doublings that are below `high`, and `high` itself, ascending.
 
     Raises:
         UsageError: `high` is less than `low`.
@@ -71,7 +71,7 @@ def plan_device_counts(
             hint="name the largest cluster: h100-sxm:512",
         )
     all_trials = tuple(
-        _trials((replace(request, max_devices=count) for count in devices), progress)
+        _plan_trials((replace(request, max_devices=count) for count in devices), progress)
     )
     # Whole nodes: several numbers may mean the same.
     trials = tuple({trial.devices: trial for trial in all_trials}.values())
@@ -117,8 +117,10 @@ def plan_batches(
             "" if tokens else f", {TOKENS_PER_PARAMETER:g} a parameter"
         )
         source = f"{SOURCE}; {format_parameters(active)} parameters a token, {token_text} tokens"
-    batch_sizes = sizes or _around(critical / request.seq_len)
-    trials = tuple(_trials((replace(request, global_batch=size) for size in batch_sizes), progress))
+    batch_sizes = sizes or _batches_near(critical / request.seq_len)
+    trials = tuple(
+        _plan_trials((replace(request, global_batch=size) for size in batch_sizes), progress)
+    )
     if not any(trial.simulation is not None for trial in trials):
         raise InfeasibleError(
             f"with no batch from {min(batch_sizes):,} to {max(batch_sizes):,} sequences:"
@@ -142,16 +144,16 @@ def progress_rate(trial: Trial, *, seq_len: int, critical: float) -> float:
     return trial.tokens_per_s * useful_share(batch=trial.global_batch * seq_len, critical=critical)
 
 
-def _around(critical: float) -> tuple[int, ...]:
-    """Powers of two from `SMALLEST` to `LARGEST` of the critical batch, in sequences."""
+def _batches_near(critical: float) -> tuple[int, ...]:
+    """Powers of two, in sequences, near the critical batch: `SMALLEST` to `LARGEST` times it."""
     powers = [1 << exponent for exponent in range(40)]
     return tuple(size for size in powers if SMALLEST * critical <= size <= LARGEST * critical) or (
         1,
     )
 
 
-def _trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[Trial]:
-    """Yield the trial of each request, in order; raises UsageError for too many requests."""
+def _plan_trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[Trial]:
+    """Plan each request in order and yield the result; UsageError for too many requests."""
     all_requests = list(requests)
     if len(all_requests) > MAX_TRIALS:
         raise UsageError(
@@ -159,13 +161,13 @@ def _trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[
             hint=f"at most {MAX_TRIALS}: a smaller range",
         )
     for number, request in enumerate(all_requests, start=1):
-        yield _trial(request)
+        yield _plan_trial(request)
         if progress is not None:
             progress("search", number, len(all_requests))
 
 
-def _trial(request: Request) -> Trial:
-    """Plan a request; returns its best plan, or the reason why nothing fits."""
+def _plan_trial(request: Request) -> Trial:
+    """Search one request's best plan; the trial has the reason instead if nothing fits."""
     request = with_defaults(request)
     devices = problem_of(request).cluster.num_devices
     try:

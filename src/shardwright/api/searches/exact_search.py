@@ -7,7 +7,7 @@ from dataclasses import replace
 from shardwright.api.request_to_problem import (
     EXACT,
     problem_of,
-    require_any_stages,
+    require_unequal_stages,
     require_unranked,
     with_defaults,
 )
@@ -49,7 +49,7 @@ def plan_exact(
         )
     request = with_defaults(request)
     problem = problem_of(request)
-    require_any_stages(problem, "the exact search")
+    require_unequal_stages(problem, "the exact search")
     roomy = replace(problem, cluster=reserve_memory_share(problem.cluster, share=request.headroom))
     blocks = chain_blocks(roomy)
     space = exact_space(roomy, blocks=blocks, lanes=request.lanes)

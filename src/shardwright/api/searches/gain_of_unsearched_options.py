@@ -15,7 +15,7 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def unsearched_of(answer: Answer) -> Unsearched:
-    """Options that a grid search kept at one value, and the best gain of another value.
+    """Options that a grid search left at one value, and the largest gain of another value.
 
     Only options that change no numerics.
     """
@@ -24,7 +24,7 @@ def unsearched_of(answer: Answer) -> Unsearched:
 
 
 def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: float) -> Unsearched:
-    """Options kept at one value in a request's space of grids, and the best gain of another value.
+    """Options left at one value by a request's grids, and another value's gain over `strategy`.
 
     The gain is relative to the step time of `strategy`.
     """

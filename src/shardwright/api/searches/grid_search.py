@@ -88,7 +88,7 @@ def _completed(
     searched: Searched | None,
     progress: Progress | None,
 ) -> Answer:
-    """The answer with sensitivity, nearby sizes, goodput and the plan of its grid.
+    """Add sensitivity, nearby sizes, goodput and the general plan to a grid search's answer.
 
     Sensitivity and nearby sizes are left out after Ctrl-C or without a finished search.
     """
@@ -120,7 +120,7 @@ def _sensitivity(
     searched: Searched,
     progress: Progress | None,
 ) -> Sensitivity | None:
-    """The best plan with a slower network; None on one scale-up island.
+    """The best plan with 10 % less network bandwidth, and this plan there; None on one island.
 
     No lower bound of a step falls with a slower network, so meshes that were bounded above the same
     plan's step are not searched again.

@@ -10,7 +10,7 @@ from shardwright.api.request_to_problem import (
     capacity_of,
     facts_of,
     problem_of,
-    require_any_stages,
+    require_unequal_stages,
     require_unranked,
     space_of,
     with_defaults,
@@ -71,9 +71,12 @@ def plan_joint(
             "a model beside a teacher is not searched jointly yet",
             hint="--space standard or exhaustive",
         )
-    require_any_stages(problem, "a joint search")
+    require_unequal_stages(problem, "a joint search")
     facts = facts_of(problem)
-    space, capacity = space_of(_grids(request), problem, facts), capacity_of(request, problem)
+    space, capacity = (
+        space_of(_with_standard_space(request), problem, facts),
+        capacity_of(request, problem),
+    )
     for name, _ in (*request.pins, *request.excludes):
         if name in CHOSEN_AXES:
             raise UsageError(
@@ -108,10 +111,12 @@ def unsearched_of_joint(answer: GeneralAnswer[JointDetail]) -> Unsearched:
     """
     assert answer.simulation is not None
     return unsearched_beside(
-        _grids(answer.simulation.request), answer.strategy, step_time_s=answer.step_time_s
+        _with_standard_space(answer.simulation.request),
+        answer.strategy,
+        step_time_s=answer.step_time_s,
     )
 
 
-def _grids(request: Request) -> Request:
-    """The request for the grids of a joint space."""
+def _with_standard_space(request: Request) -> Request:
+    """The request with space standard if it names a space of grids; else unchanged."""
     return replace(request, space="standard") if request.space in SPACES else request

@@ -18,7 +18,7 @@ NAME = "mixed"
 
 
 def choices_for(request: Request, problem: Problem) -> PinnedValues:
-    """The values that a request fixes in a mixed search: pins, exclusions and runtime options."""
+    """Values that a mixed search may not choose: pins, exclusions and named runtime options."""
     choices = pinned_values_of(
         request.pins,
         request.excludes,

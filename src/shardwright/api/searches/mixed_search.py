@@ -8,7 +8,7 @@ from math import inf
 from shardwright.api.request_to_problem import (
     has_cost_goal,
     problem_of,
-    require_any_stages,
+    require_unequal_stages,
     require_unranked,
     with_defaults,
 )
@@ -71,7 +71,7 @@ def plan_mixed(
         require_unranked(request, "a search for cost, energy or within a budget")
     request = with_defaults(request)
     problem = problem_of(request)
-    require_any_stages(problem, "a search on a mixed cluster")
+    require_unequal_stages(problem, "a search on a mixed cluster")
     choices = choices_for(request, problem)
     find = (
         partial(find_for_goal, goal=goal_of(request))
@@ -120,14 +120,14 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
 
 
 def goal_of(request: Request) -> Goal:
-    """The goal of a request: its objective and budget."""
+    """The objective and budget (dollars an hour, infinite by default) of a request."""
     return Goal(objective=request.objective, budget=request.budget or inf)
 
 
 def check_prices(
     request: Request, certificate: Certificate, *, progress: Progress | None = None
 ) -> int:
-    """Verify every closed frame of a mixed certificate by its prices; returns the number of frames.
+    """Verify by dual prices that each subspace of a mixed certificate is closed; returns the count.
 
     Every shape of every frame is priced again.
 
@@ -139,7 +139,7 @@ def check_prices(
     problem = with_headroom(request, problem_of(request))
     choices = choices_for(request, problem)
     if part.valued is not None:
-        return _check_cells(request, problem, part.valued, progress)
+        return _check_intervals(request, problem, part.valued, progress)
     done = 0
     for closed in part.closed if part.lower_bound_s else ():
         pipelines = PricedPipelines.of(MixedStageCosts.of(under(problem, closed.options), choices))
@@ -159,10 +159,10 @@ def check_prices(
     return done
 
 
-def _check_cells(
+def _check_intervals(
     request: Request, problem: Problem, part: ValuedPart, progress: Progress | None
 ) -> int:
-    """Verify every time interval of a cost certificate by its prices; returns their number.
+    """Verify by dual prices each time interval of a cost certificate; returns their number.
 
     Every shape of every frame is priced again.
 

@@ -67,7 +67,7 @@ def suggest_nearby(
 def _first_worthwhile(
     request: Request, problems: Iterator[Problem], rate: float, progress: Progress | None
 ) -> Nearby | None:
-    """The first problem that gains half of the largest gain that any bound allows; None if none."""
+    """The first problem whose gain is at least half the largest that bounds allow, or None."""
     possible_gains = [
         (candidate, _rate_bound(request, candidate) / rate - 1)
         for candidate in islice(problems, MAX_BOUNDED)
@@ -114,7 +114,7 @@ def _rate_bound(request: Request, problem: Problem) -> float:
 
 
 def _nearest_batches(problem: Problem, max_distance: float) -> Iterator[Problem]:
-    """Yield problems with near batches that share a large divisor with the device count.
+    """Yield the problem with other batches, nearest first: multiples of device-count divisors.
 
     The nearest is first.
     """
@@ -136,7 +136,7 @@ def _nearest_batches(problem: Problem, max_distance: float) -> Iterator[Problem]
 
 
 def _larger_clusters(problem: Problem, max_distance: float) -> Iterator[Problem]:
-    """Yield problems on more nodes that share a large divisor with the batch, fewest first."""
+    """Yield the problem on more nodes, fewest first: multiples of divisors of the batch."""
     batch, cluster = problem.job.global_batch, problem.cluster
     if len(cluster.groups) > 1:
         return

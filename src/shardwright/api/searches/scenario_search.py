@@ -53,7 +53,7 @@ def plan_robust(
     request = with_defaults(request)
     problem = problem_of(request)
     found = find_robust(
-        _questions(request, problem),
+        _scenario_tasks(request, problem),
         level=request.tail,
         engine=engine or Serial(),
         top=request.top,
@@ -63,34 +63,38 @@ def plan_robust(
     return with_simulation(request, problem, found, name=name)
 
 
-def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
-    """The search task of each scenario in the request's file."""
+def _scenario_tasks(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
+    """One search task for each scenario of the request's file, with its share of the time."""
     from shardwright.hardware.files.scenario_file import (
         load_states,
     )  # pydantic and yaml only where a file is read
 
     states = load_states(Path(request.scenarios))
     return tuple(
-        _question(request, problem, state, share=share)
+        _scenario_task(request, problem, state, share=share)
         for state, share in zip(states, time_shares(states), strict=True)
     )
 
 
-def _question(request: Request, problem: Problem, state: State, *, share: float) -> StateQuestion:
-    """The search task of one scenario, with its probability."""
+def _scenario_task(
+    request: Request, problem: Problem, state: State, *, share: float
+) -> StateQuestion:
+    """Search task of one scenario: its problem, the space that bounds it, and further plans."""
     there = replace(problem, cluster=cluster_in_state(problem.cluster, state))
     alike = replace(problem, cluster=cluster_in_state(problem.cluster, state.alike))
     return StateQuestion(
         state=state,
         share=share,
         problem=with_headroom(request, there),
-        bounding=_grids(request, alike) if alike.cluster.is_uniform else _mixed(request, alike),
-        further=_further(request, there) if state.nodes else None,
+        bounding=_grid_task(request, alike)
+        if alike.cluster.is_uniform
+        else _mixed_task(request, alike),
+        further=_uneven_nodes_task(request, there) if state.nodes else None,
     )
 
 
-def _grids(request: Request, problem: Problem) -> GridQuestion:
-    """The search task over grids on a uniform cluster."""
+def _grid_task(request: Request, problem: Problem) -> GridQuestion:
+    """Task of searching the request's grids on a uniform cluster."""
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     return GridQuestion(
@@ -98,8 +102,8 @@ def _grids(request: Request, problem: Problem) -> GridQuestion:
     )
 
 
-def _mixed(request: Request, problem: Problem) -> MixedQuestion:
-    """The search task over mixed plans."""
+def _mixed_task(request: Request, problem: Problem) -> MixedQuestion:
+    """Task of searching plans with unequal pipelines on a cluster of several device kinds."""
     return MixedQuestion(
         problem=with_headroom(request, problem),
         choices=choices_for(request, problem),
@@ -107,9 +111,9 @@ def _mixed(request: Request, problem: Problem) -> MixedQuestion:
     )
 
 
-def _further(request: Request, problem: Problem) -> MixedQuestion | None:
-    """The task over plans that give slow nodes less work; None if pins leave only grids."""
+def _uneven_nodes_task(request: Request, problem: Problem) -> MixedQuestion | None:
+    """Task of searching plans that give slow nodes less work; None if pins allow only grids."""
     try:
-        return _mixed(request, problem)
+        return _mixed_task(request, problem)
     except UsageError:
         return None

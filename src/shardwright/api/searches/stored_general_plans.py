@@ -18,7 +18,7 @@ from shardwright.search.simulated_strategy import Verified
 
 
 def method_of_certificate(certificate: Certificate) -> SearchMethod:
-    """The kind of search that made a general plan's certificate."""
+    """Search method (joint, exact, mixed or robust) that made a general plan's certificate."""
     if certificate.scenarios is not None:
         return SearchMethod.ROBUST
     if certificate.mixed is not None:
@@ -27,7 +27,7 @@ def method_of_certificate(certificate: Certificate) -> SearchMethod:
 
 
 def stored_general(answer: GeneralAnswer[Any]) -> StoredPlan:
-    """The content of a plan file for a general search's answer."""
+    """Make the content of a plan file from the simulation and certificate of an answer."""
     assert answer.simulation is not None
     return stored_plan(answer.simulation, answer.certificate)
 

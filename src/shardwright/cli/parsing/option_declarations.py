@@ -62,7 +62,7 @@ def group(panel: str) -> Callable[[type[T]], type[T]]:
     """
 
     def decorate(cls: type[T]) -> type[T]:
-        """Make the class a frozen dataclass and register its help title."""
+        """Make the class a frozen dataclass and store its help title."""
         made: type[T] = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         _PANELS[made] = panel
         return made
@@ -71,7 +71,7 @@ def group(panel: str) -> Callable[[type[T]], type[T]]:
 
 
 def _is_group(hint: Any) -> bool:
-    """Whether a type is a class of options made by `group`."""
+    """True if a type is a class of options made by `group`."""
     return isinstance(hint, type) and hint in _PANELS
 
 
@@ -101,7 +101,7 @@ def _options_of(group_class: Any) -> Iterator[inspect.Parameter]:
 
 
 def values_by_flag(options: Any) -> dict[str, Any]:
-    """The value of each option of a group, by its name on the command line without dashes."""
+    """Flag without dashes -> value, for each option of a filled group of options."""
     names = {
         parameter.name: get_args(parameter.annotation)[1].names[0]
         for parameter in _options_of(type(options))
@@ -110,7 +110,7 @@ def values_by_flag(options: Any) -> dict[str, Any]:
 
 
 def call_verb(function: Verb, values: Mapping[str, Any]) -> int:
-    """Run a verb with the value of each option and argument; returns its exit code."""
+    """Build option groups from `values` and call a verb; returns its exit code, 0 for None."""
     hints, arguments = get_type_hints(function), dict(values)
     for name in inspect.signature(function).parameters:
         if _is_group(hints[name]):
@@ -148,13 +148,13 @@ class _Unusual(Exception):  # noqa: N818  # no error: typer reads the command li
 def parse_words(function: Verb, words: Sequence[str]) -> dict[str, Any] | None:
     """Parse the words of a verb into the value of each parameter; None if they need typer."""
     try:
-        return _parse(list(verb_parameters(function)), words)
+        return _parse_plain(list(verb_parameters(function)), words)
     except _Unusual:
         return None
 
 
 def verb_parameters(function: Verb) -> Iterator[VerbParameter]:
-    """Yield the parameters of a verb's function in order.
+    """Yield the parameters of a verb's function with names, types, limits and defaults.
 
     Raises _Unusual where a parameter is not declared with this module.
     """
@@ -163,7 +163,7 @@ def verb_parameters(function: Verb) -> Iterator[VerbParameter]:
         declared = get_args(hint)[1] if get_origin(hint) is Annotated else None
         if not isinstance(declared, Declaration):
             raise _Unusual
-        kind, is_list = _kind(get_args(hint)[0])
+        kind, is_list = _value_type_and_is_list(get_args(hint)[0])
         if any("/" in one for one in declared.names) or (kind is bool and is_list):
             raise _Unusual
         yield VerbParameter(
@@ -176,15 +176,15 @@ def verb_parameters(function: Verb) -> Iterator[VerbParameter]:
         )
 
 
-def _kind(hint: Any) -> tuple[Any, bool]:
-    """The type of one value of a parameter, and whether the parameter is a list."""
+def _value_type_and_is_list(hint: Any) -> tuple[Any, bool]:
+    """(type of one value, True for a list) of a declared parameter; `_Unusual` for other types."""
     if get_origin(hint) in (Union, UnionType):
         types = [one for one in get_args(hint) if one is not NoneType]
         if len(types) != 1:
             raise _Unusual
-        return _kind(types[0])
+        return _value_type_and_is_list(types[0])
     if get_origin(hint) is list:
-        return _kind(get_args(hint)[0])[0], True
+        return _value_type_and_is_list(get_args(hint)[0])[0], True
     if hint not in (str, int, float, bool, Path):
         raise _Unusual
     return hint, False
@@ -208,7 +208,7 @@ def _value_parser(kind: Any, settings: dict[str, Any]) -> Callable[[str], Any]:
     return read
 
 
-def _parse(parameters: Sequence[VerbParameter], words: Sequence[str]) -> dict[str, Any]:
+def _parse_plain(parameters: Sequence[VerbParameter], words: Sequence[str]) -> dict[str, Any]:
     """Parse words into the value of each parameter; raises `_Unusual` if they need typer."""
     options = {name: parameter for parameter in parameters for name in parameter.declared.names}
     arguments = [parameter for parameter in parameters if not parameter.declared.is_option]

@@ -74,7 +74,7 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
 
 
 def _parse_count(text: str, *, flag: str) -> tuple[int, bool]:
-    """Parse a count: (number, whether the text has the unit tokens)."""
+    """Parse a count: (number, True if the text has a unit of tokens such as k or M)."""
     match = _COUNT.fullmatch(text.strip().lower()) if len(text) <= MAX_LETTERS else None
     number = (
         Fraction(match[1].replace(",", "").replace("_", "")) * MULTIPLIERS[match[2]]

@@ -59,7 +59,7 @@ def with_typer_declarations(function: Verb) -> Verb:
 
 
 def _typer_hint(hint: Any) -> Any:
-    """Convert a declared type hint to typer's option or argument."""
+    """Convert a type hint with our declaration to typer's Option or Argument; others unchanged."""
     if get_origin(hint) is not Annotated or not isinstance(get_args(hint)[1], Declaration):
         return hint
     kind, declaration = get_args(hint)

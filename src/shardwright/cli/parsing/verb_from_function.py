@@ -10,13 +10,15 @@ from shardwright.cli.parsing.option_declarations import Verb, call_verb, parse_w
 
 
 def verb(function: Verb, *, name: str) -> Callable[[Sequence[str]], int]:
-    """The verb `name` as a function of its words; options and help are those of `function`."""
+    """Make a function that parses a verb's words, runs `function` and returns the exit code."""
 
     def main(words: Sequence[str]) -> int:
-        """Run the verb with the words of a command line; returns the exit code."""
+        """Parse the words and run the verb; returns its exit code, errors pass through."""
         values = parse_words(function, words)
         return (
-            _typer().run(function, name, words) if values is None else call_verb(function, values)
+            _typer_parser().run(function, name, words)
+            if values is None
+            else call_verb(function, values)
         )
 
     return main
@@ -25,20 +27,20 @@ def verb(function: Verb, *, name: str) -> Callable[[Sequence[str]], int]:
 def verbs(
     functions: Mapping[str, Verb], *, name: str, about: str
 ) -> Callable[[Sequence[str]], int]:
-    """The verb `name` whose second word selects one of `functions`; `about` is its help."""
+    """Make a verb whose first word selects one of `functions`; `about` is its help."""
 
     def main(words: Sequence[str]) -> int:
-        """Run the function that the first word selects; returns the exit code."""
+        """Run the function that the first word selects on the others; errors pass through."""
         function = functions.get(words[0]) if words else None
         values = None if function is None else parse_words(function, words[1:])
         if function is None or values is None:
-            code: int = _typer().run_one_of(functions, name, about, words)
+            code: int = _typer_parser().run_one_of(functions, name, about, words)
             return code
         return call_verb(function, values)
 
     return main
 
 
-def _typer() -> Any:
-    """Import the module that parses with typer."""
+def _typer_parser() -> Any:
+    """Import the module that parses with typer, which is slow to import."""
     return import_module("shardwright.cli.parsing.parse_with_typer")

@@ -15,8 +15,8 @@ from shardwright.report.screens.export_frameworks_screen import (
 )
 
 
-def frameworks_of(saved: StoredSimulation) -> ExtraAnswers:
-    """Screen section and JSON of the frameworks that can run a plan."""
+def frameworks_section(saved: StoredSimulation) -> ExtraAnswers:
+    """Screen section and JSON of the export targets that can run a stored plan."""
     runners = frameworks_for_plan(stored_plan(saved))
     return ExtraAnswers(
         sections=(render_frameworks(runners),),

@@ -16,8 +16,8 @@ INTERRUPTED: Final = 130
 
 
 @contextmanager
-def stopping() -> Iterator[None]:
-    """Context in which the first Ctrl-C ends a search as a time limit does; the second is raised.
+def stop_search_on_interrupt() -> Iterator[None]:
+    """Context: the first Ctrl-C stops a search with its best plan so far, the second interrupts.
 
     Searches look at the clock between pieces of compiled work of about a second.
     """
@@ -37,22 +37,22 @@ def stopping() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def note(*, waited: bool) -> None:
-    """Write a note on standard error if a stopped search had to wait for its first plan."""
+def note_late_plan(*, waited: bool) -> None:
+    """If `waited`, write on standard error that a stopped search first had to find a plan."""
     if waited:
         sys.stderr.write(
             "note: no plan was found before the search was to stop; it went on until the first\n"
         )
 
 
-def code() -> int:
+def exit_code_of_answer() -> int:
     """Exit code of an answer: 130 if its search was stopped by Ctrl-C, else 0."""
     stopped = STOP.is_set()
     STOP.clear()
     return INTERRUPTED if stopped else 0
 
 
-def say() -> int:
+def report_interrupted() -> int:
     """Report on standard error that the program was interrupted; returns exit code 130."""
     sys.stderr.write("interrupted\n")
     return INTERRUPTED

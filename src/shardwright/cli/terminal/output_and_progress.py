@@ -53,12 +53,12 @@ def print_answer(
 
 
 def print_lines(form: AnswerForm, *, document: Mapping[str, Any], text: str) -> None:
-    """Print a short answer: as JSON, or as `text` in every other form."""
+    """Print a short answer: `document` as JSON with --json, else `text`."""
     write(to_text(document) if form.as_json else text)
 
 
 def show(renderable: RenderableType) -> None:
-    """Print on standard output: in colour on a terminal, else plain and COLUMNS or `WIDTH` wide."""
+    """Print a screen: in colour on a terminal, else plain, COLUMNS or `WIDTH` characters wide."""
     if not import_module("shardwright.cli.terminal.rich_output").show_on_terminal(renderable):
         columns = os.environ.get("COLUMNS", "")
         standard_output.write(
@@ -67,18 +67,18 @@ def show(renderable: RenderableType) -> None:
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
-    """Render to text without colour and without trailing spaces."""
+    """Render a screen to plain text `width` characters wide, without trailing spaces."""
     text: str = import_module("shardwright.cli.terminal.rich_output").plain(renderable, width=width)
     return text
 
 
 def write(text: str) -> None:
-    """Write text on standard output. Raises as `standard_output.write`."""
+    """Write text on standard output; raises ReaderGone or OutputError if that fails."""
     standard_output.write(text)
 
 
 def note(line: str) -> None:
-    """Write a line on standard error that stays there."""
+    """Write a line on standard error, which the progress bar does not erase."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -98,7 +98,7 @@ def text_or_stdin(text: str) -> str:
 
 
 def check_writable(path: Path | None) -> None:
-    """Raise before the work starts if `path` cannot be written.
+    """Raise UsageError if `path` is a folder or its folder is missing; None is accepted.
 
     None is never an error.
 
@@ -143,7 +143,7 @@ def output_ending(path: Path | None, *, forms: Sequence[str], what: str) -> str:
 
 
 def save(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, where the system lets a file replace another.
+    """Write `text` to `path`, by replacing the file atomically where the system allows that.
 
     Raises:
         UsageError: the operating system refuses.
@@ -194,7 +194,7 @@ def progress(
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report | None]:
-    """Context with a progress function; a bar appears after one second.
+    """Context with a progress function, or None with --json or --quiet; a bar after one second.
 
     The function is None with --json and --quiet.
 
@@ -220,7 +220,7 @@ def progress(
                 update(*last)
 
     def report(phase: str, done: int, total: int) -> None:
-        """Record progress, and show it if the bar is shown or due."""
+        """Store a phase's progress; show it once the bar has begun, after one second."""
         nonlocal last
         last = phase, done, total
         if update is not None:

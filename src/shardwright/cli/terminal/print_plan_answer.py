@@ -30,7 +30,7 @@ def show(
     output: Path | None,
     form: AnswerForm,
 ) -> None:
-    """Save the answer to `output`, if there is one, and print it as JSON or as a screen.
+    """Save a grid search's answer to `output`, if given, and print it as JSON or as a screen.
 
     Args:
         cost: makes additional sections of the answer; None = none.

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 
 def show_on_terminal(renderable: RenderableType) -> bool:
-    """Print in colour if standard output is a terminal; returns whether it is."""
+    """Print a screen in colour if standard output is a terminal; False if it is not."""
     console = Console(file=sys.stdout, highlight=False)
     if console.is_terminal:
         console.print(renderable, crop=False)
@@ -17,7 +17,7 @@ def show_on_terminal(renderable: RenderableType) -> bool:
 
 
 def plain(renderable: RenderableType, *, width: int) -> str:
-    """Render to text without colour and without trailing spaces."""
+    """Render a screen to plain text `width` characters wide, without trailing spaces."""
     text = StringIO()
     Console(
         file=text,

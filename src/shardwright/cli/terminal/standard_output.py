@@ -53,7 +53,7 @@ def _ascii_replacement(error: UnicodeError) -> tuple[str, int]:
 
 
 def write(text: str) -> None:
-    """Write text on standard output.
+    """Write text on standard output; raises ReaderGone or OutputError if that fails.
 
     Raises:
         OutputError: the operating system refuses. ReaderGone: the reader of the pipe has gone.
@@ -65,7 +65,7 @@ def write(text: str) -> None:
 
 
 def finish() -> None:
-    """Flush standard output. Raises as `write`."""
+    """Flush standard output; raises ReaderGone or OutputError if that fails."""
     try:
         sys.stdout.flush()
     except OSError as error:

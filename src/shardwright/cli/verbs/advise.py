@@ -78,7 +78,7 @@ def advise(
         reserve_bytes=reserve_bytes,
         reserve_fraction=reserve_fraction,
     )
-    variables = dict(_value(pair) for pair in values or [])
+    variables = dict(_name_and_value(pair) for pair in values or [])
     launch, request = launch_advice.read_request(
         paths, request, cluster=load_cluster(cluster), framework=framework, given=variables
     )
@@ -92,8 +92,8 @@ def advise(
     )
 
 
-def _value(pair: str) -> tuple[str, str]:
-    """Parse ``NAME=VALUE`` of --set."""
+def _name_and_value(pair: str) -> tuple[str, str]:
+    """Split the ``NAME=VALUE`` of --set into name and value."""
     name, equals, value = pair.partition("=")
     if not (name and equals):
         raise UsageError(f"--set {pair[:40]}", hint="--set NAME=VALUE")

@@ -119,11 +119,11 @@ def calibrate(
     """Measure this machine with torch, or import measurements, into a profile to plan with."""
     screen.check_writable(output)
     request = Calibration(
-        date=_day(day),
+        date=_date_text(day),
         device=device,
         accelerator=name,
         ranks=ranks,
-        dtypes=tuple(_dtype(word) for word in dtype or ()),
+        dtypes=tuple(_dtype_by_name(word) for word in dtype or ()),
         collectives_only=collectives_only,
         nccl_tests=tuple(from_nccl_tests or ()),
         kineto=from_kineto,
@@ -158,8 +158,8 @@ def calibrate(
     )
 
 
-def _day(text: str) -> str:
-    """ISO date of --date, or today."""
+def _date_text(text: str) -> str:
+    """The ISO date of --date after a check; today if the text is empty."""
     if not text:
         return datetime.now(tz=UTC).date().isoformat()
     try:
@@ -168,8 +168,8 @@ def _day(text: str) -> str:
         raise UsageError(f"--date {text[:40]!r} is not a day", hint="write YYYY-MM-DD") from None
 
 
-def _dtype(word: str) -> Dtype:
-    """The number format of --dtype."""
+def _dtype_by_name(word: str) -> Dtype:
+    """Convert a word of --dtype to a number format; UsageError if unknown."""
     names = {d.value: d for d in Dtype}
     if word not in names:
         raise UsageError(

@@ -57,7 +57,7 @@ class CatalogColumn:
     is_spare: bool = False
 
     def of(self, entry: Any) -> Any:
-        """The value of an entry in this column."""
+        """Value of a catalog entry in this column; a tuple becomes a list."""
         value = getattr(entry, self.key) if self.value is None else self.value(entry)
         return list(value) if isinstance(value, tuple) else value
 
@@ -72,18 +72,18 @@ class Catalog:
     note: str = ""
 
 
-def _names(values: Sequence[str]) -> str:
-    """Names with commas."""
+def _joined(values: Sequence[str]) -> str:
+    """Names joined by commas."""
     return ", ".join(values)
 
 
-def _whole(value: float) -> str:
-    """A whole number with separators, or a dash for 0."""
+def _count_text(value: float) -> str:
+    """Format a whole number with thousands separators; a dash for 0."""
     return f"{value:,.0f}" if value else "-"
 
 
 def _precisions(device: Accelerator) -> list[str]:
-    """Names of the precisions that a device has a peak rate for."""
+    """Names of the number formats for which a device has a peak rate."""
     return [name for name, recipe in PRECISIONS.items() if device.peak(recipe.compute)]
 
 
@@ -95,58 +95,62 @@ def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[CatalogColumn, ...]:
             "memory_gib",
             lambda e: node(e).accelerator.memory_bytes / GIB,
             "GiB",
-            _whole,
+            _count_text,
             is_number=True,
             is_spare=True,
         ),
         CatalogColumn(
-            "devices_per_node", lambda e: node(e).num_devices, "per node", _whole, is_number=True
+            "devices_per_node",
+            lambda e: node(e).num_devices,
+            "per node",
+            _count_text,
+            is_number=True,
         ),
         CatalogColumn(
             "scale_up_domain",
             lambda e: node(e).island,
             "scale-up domain",
-            _whole,
+            _count_text,
             is_number=True,
             is_spare=True,
         ),
         CatalogColumn(
-            "nics", lambda e: node(e).nics, "NICs", _whole, is_number=True, is_spare=True
+            "nics", lambda e: node(e).nics, "NICs", _count_text, is_number=True, is_spare=True
         ),
         CatalogColumn(
             "nic_gbit_per_s",
             lambda e: node(e).nic.bandwidth * BITS_PER_BYTE / GIGA,
             "Gb/s each",
-            _whole,
+            _count_text,
             is_number=True,
         ),
         CatalogColumn(
-            "precisions", lambda e: _precisions(node(e).accelerator), "precisions", _names
+            "precisions", lambda e: _precisions(node(e).accelerator), "precisions", _joined
         ),
     )
 
 
-def _instances() -> list[NodeKind]:
-    """All cloud instances as nodes."""
+def _cloud_instances() -> list[NodeKind]:
+    """Node kinds of all cloud instances in the catalog."""
     return [node for name in instance_names() if (node := find_instance(name)) is not None]
 
 
-def _clusters() -> list[Cluster]:
+def _published_clusters() -> list[Cluster]:
     """All published clusters."""
     return [parse_cluster(name) for name in published_names()]
 
 
-def _runtimes() -> list[Runtime]:
+def _all_runtimes() -> list[Runtime]:
     """All training runtimes."""
     return [load_runtime(name) for name in runtime_names()]
 
 
-def _runs(schedule: str) -> list[str]:
-    """Names of the runtimes that have a schedule."""
-    return [runtime.name for runtime in _runtimes() if schedule in runtime.schedules]
+def _runtimes_with_schedule(schedule: str) -> list[str]:
+    """Names of the runtimes that offer a pipeline schedule."""
+    return [runtime.name for runtime in _all_runtimes() if schedule in runtime.schedules]
 
 
-def _options(runtime: Runtime) -> list[str]:
+def _runtime_option_values(runtime: Runtime) -> list[str]:
     """Each option of a runtime as ``name=value|value``, the runtime's default first."""
     defaults = dict(runtime.own)
     return [
@@ -155,16 +159,16 @@ def _options(runtime: Runtime) -> list[str]:
     ]
 
 
-def _some_values(options: Sequence[str]) -> str:
-    """Options with their values; of an option with many values only the first."""
+def _shortened_options(options: Sequence[str]) -> str:
+    """Options joined by commas; an option with many values shows its first value and ``..``."""
     return (
-        _names([o if o.count("|") < MOST_VALUES else f"{o.split('|')[0]}|.." for o in options])
+        _joined([o if o.count("|") < MOST_VALUES else f"{o.split('|')[0]}|.." for o in options])
         or "-"
     )
 
 
 def _engine_values(option: str) -> list[str]:
-    """Words that an option of any engine takes; empty for a number, a share or a list."""
+    """Words that some serving engine takes for an option; empty for numbers and lists."""
     return list(
         dict.fromkeys(
             word.word
@@ -177,16 +181,16 @@ def _engine_values(option: str) -> list[str]:
 
 
 def _engine_options(engine: Engine) -> list[str]:
-    """Names of an engine's options."""
+    """Names of the launch options of a serving engine."""
     return [setting.option for setting in engine.settings]
 
 
 NAME: Final = CatalogColumn("name", title="name")
-ALIASES: Final = CatalogColumn("aliases", title="also", shown=_names, is_spare=True)
+ALIASES: Final = CatalogColumn("aliases", title="also", shown=_joined, is_spare=True)
 ACCELERATOR: Final = (
     NAME,
     CatalogColumn("vendor", title="vendor"),
-    CatalogColumn("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _whole, is_number=True),
+    CatalogColumn("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _count_text, is_number=True),
     CatalogColumn(
         "memory_bandwidth_tb_per_s",
         lambda a: a.memory_bandwidth / TERA,
@@ -195,12 +199,16 @@ ACCELERATOR: Final = (
         is_number=True,
     ),
     CatalogColumn(
-        "bf16_tflops", lambda a: a.peak(Dtype.BF16) / TERA, "bf16 TFLOP/s", _whole, is_number=True
+        "bf16_tflops",
+        lambda a: a.peak(Dtype.BF16) / TERA,
+        "bf16 TFLOP/s",
+        _count_text,
+        is_number=True,
     ),
     CatalogColumn(
-        "fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _whole, is_number=True
+        "fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _count_text, is_number=True
     ),
-    CatalogColumn("precisions", _precisions, "precisions", _names),
+    CatalogColumn("precisions", _precisions, "precisions", _joined),
     CatalogColumn("evidence", lambda a: a.origin.evidence.value, "known by", is_spare=True),
     CatalogColumn("reference", lambda a: a.origin.reference),
     ALIASES,
@@ -212,7 +220,7 @@ INSTANCE: Final = (
 )
 CLUSTER: Final = (
     CatalogColumn("name", lambda c: c.expression, "name"),
-    CatalogColumn("devices", lambda c: c.num_devices, "devices", _whole, is_number=True),
+    CatalogColumn("devices", lambda c: c.num_devices, "devices", _count_text, is_number=True),
     *(replace(column, is_spare=column.is_number) for column in _node_columns(lambda c: c.node)),
     CatalogColumn("switches", fabric_text, "switches"),
     CatalogColumn("reference", lambda c: c.fabric_origin.reference),
@@ -224,24 +232,26 @@ MODEL: Final = (
         "architecture", lambda e: ", ".join(e.config.get("architectures", [])), "architecture"
     ),
     CatalogColumn("reference", lambda e: e.source),
-    CatalogColumn("aliases", lambda e: e.names[1:], "also", _names, is_spare=True),
+    CatalogColumn("aliases", lambda e: e.names[1:], "also", _joined, is_spare=True),
 )
 RUNTIME: Final = (
     NAME,
     *(CatalogColumn(key, title=key, is_spare=True) for key in ("framework", "version")),
     CatalogColumn("released", title="released", is_spare=True),
-    CatalogColumn("vendors", title="runs on", shown=_names, is_spare=True),
+    CatalogColumn("vendors", title="runs on", shown=_joined, is_spare=True),
     CatalogColumn("schedules"),
     CatalogColumn(
         "zero_stages", title="ZeRO", shown=lambda stages: ", ".join(map(str, stages)), is_spare=True
     ),
-    CatalogColumn("options", _options, "options, its own value first", _some_values),
+    CatalogColumn(
+        "options", _runtime_option_values, "options, its own value first", _shortened_options
+    ),
     ALIASES,
 )
 OPTION: Final = (
     NAME,
     CatalogColumn("about", title="what it decides"),
-    CatalogColumn("values", lambda o: list(o.values), "values", _names),
+    CatalogColumn("values", lambda o: list(o.values), "values", _joined),
     CatalogColumn(
         "numerics",
         lambda o: o.numerics,
@@ -250,9 +260,9 @@ OPTION: Final = (
     ),
     CatalogColumn(
         "runtimes",
-        lambda o: [r.name for r in _runtimes() if o.name in dict(r.own)],
+        lambda o: [r.name for r in _all_runtimes() if o.name in dict(r.own)],
         "runtimes that have it",
-        _names,
+        _joined,
         is_spare=True,
     ),
 )
@@ -264,12 +274,14 @@ ENGINE: Final = (
     CatalogColumn("eviction", lambda e: e.eviction.value, "when full"),
     CatalogColumn("memory_rule", lambda e: e.memory_rule.value, "memory share of"),
     CatalogColumn("options", _engine_options),
-    CatalogColumn("facts", lambda e: len(e.facts), "facts", _whole, is_number=True, is_spare=True),
+    CatalogColumn(
+        "facts", lambda e: len(e.facts), "facts", _count_text, is_number=True, is_spare=True
+    ),
     CatalogColumn(
         "checked",
         lambda e: sum(fact.checked for fact in e.facts),
         "read",
-        _whole,
+        _count_text,
         is_number=True,
         is_spare=True,
     ),
@@ -277,7 +289,7 @@ ENGINE: Final = (
 ENGINE_OPTION: Final = (
     NAME,
     CatalogColumn("about", title="what it decides"),
-    CatalogColumn("values", lambda o: _engine_values(o.name) or [o.form.value], "values", _names),
+    CatalogColumn("values", lambda o: _engine_values(o.name) or [o.form.value], "values", _joined),
     CatalogColumn(
         "flags",
         lambda o: {e.name: s.flag for e in all_engines() for s in e.settings if s.option == o.name},
@@ -286,12 +298,17 @@ ENGINE_OPTION: Final = (
         "engines",
         lambda o: sorted({e.engine for e in all_engines() if o.name in _engine_options(e)}),
         "engines that have it",
-        _names,
+        _joined,
     ),
 )
 SCHEDULE: Final = (
     CatalogColumn("name", str, "name"),
-    CatalogColumn("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"),
+    CatalogColumn(
+        "runtimes",
+        _runtimes_with_schedule,
+        "runtimes that run it",
+        lambda names: _joined(names) or "-",
+    ),
 )
 KINDS: Final[Mapping[str, Catalog]] = {
     "accelerators": Catalog(
@@ -302,13 +319,13 @@ KINDS: Final[Mapping[str, Catalog]] = {
     "instances": Catalog(
         "cloud instances: a CLUSTER is NAME:INSTANCES",
         INSTANCE,
-        _instances,
+        _cloud_instances,
         note="The cloud's prefix may be left out.",
     ),
     "clusters": Catalog(
         "published clusters with their switches: a CLUSTER is NAME or NAME:DEVICES",
         CLUSTER,
-        _clusters,
+        _published_clusters,
     ),
     "models": Catalog(
         "models: a MODEL is one of them, or a Hugging Face config.json", MODEL, lambda: ENTRIES
@@ -316,7 +333,7 @@ KINDS: Final[Mapping[str, Catalog]] = {
     "runtimes": Catalog(
         "training frameworks and their options, for --runtime",
         RUNTIME,
-        _runtimes,
+        _all_runtimes,
         note=(
             "A runtime takes every precision that the devices have. `shardwright catalog schedules`"
             " says which schedules it runs, `shardwright catalog options` what an option decides."
@@ -354,7 +371,7 @@ KINDS: Final[Mapping[str, Catalog]] = {
 KIND: Final = (
     CatalogColumn("name", lambda item: item[0], "kind"),
     CatalogColumn(
-        "entries", lambda item: len(list(item[1].entries())), "entries", _whole, is_number=True
+        "entries", lambda item: len(list(item[1].entries())), "entries", _count_text, is_number=True
     ),
     CatalogColumn("about", lambda item: item[1].about, "what"),
 )

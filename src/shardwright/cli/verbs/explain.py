@@ -35,7 +35,7 @@ def explain(
 
 
 def _picture(saved: StoredSimulation) -> RenderableType:
-    """The screen of a plan file or a simulation file, with all sources."""
+    """Screen of a stored plan or simulation, with the source of every input number."""
     if isinstance(saved, StoredPlan) and saved.answer is not None:
         return render_explanation(saved.answer)
     simulation, frameworks = (
@@ -44,7 +44,7 @@ def _picture(saved: StoredSimulation) -> RenderableType:
     )
     explained = render_explained(simulation, picture=simulate_strategy.small_picture(simulation))
     certificate = [render_certificate(saved.certificate)] if isinstance(saved, StoredPlan) else []
-    return Group(explained, *certificate, *frameworks.frameworks_of(saved).sections)
+    return Group(explained, *certificate, *frameworks.frameworks_section(saved).sections)
 
 
 main = verb(explain, name="explain")

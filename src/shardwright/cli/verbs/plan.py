@@ -303,14 +303,14 @@ def _plan_grids(
 ) -> int:
     """Search a space of grids and print the answer; returns the exit code."""
     prints_line = form.quiet and not form.as_json
-    with keyboard_interrupt.stopping(), screen.progress(form) as report:
+    with keyboard_interrupt.stop_search_on_interrupt(), screen.progress(form) as report:
         answer = grid_search.plan(
             request,
             time_limit_s=time_limit,
             progress=report,
             sensitive=output is not None or not prints_line,
         )
-    keyboard_interrupt.note(waited=answer.waited)
+    keyboard_interrupt.note_late_plan(waited=answer.waited)
     if output is not None or not prints_line:
         import_module("shardwright.cli.terminal.print_plan_answer").show(
             answer, cost=cost, output=output, form=form
@@ -320,7 +320,7 @@ def _plan_grids(
         # Not `verdict.simulation_line`: its simulation is not made for a line.
         strategy, misfit = print_grid(answer.grid), misfit_text(prediction)
         screen.write(answer_line(strategy, step_time_s=prediction.step_time_s, misfit=misfit))
-    return keyboard_interrupt.code() or verdict.exit_code(prediction)
+    return keyboard_interrupt.exit_code_of_answer() or verdict.exit_code(prediction)
 
 
 main = verb(plan, name="plan")

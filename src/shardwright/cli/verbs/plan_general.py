@@ -38,10 +38,14 @@ def plan(
     if method is SearchMethod.ROBUST and isfinite(time_limit):
         raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
     # The searches of several scenarios cannot be repeated up to where they were stopped.
-    stopping = nullcontext() if method is SearchMethod.ROBUST else keyboard_interrupt.stopping()
+    stopping = (
+        nullcontext()
+        if method is SearchMethod.ROBUST
+        else keyboard_interrupt.stop_search_on_interrupt()
+    )
     with stopping, screen.progress(form) as report:
         answer = search.answer(request, progress=report, engine=engine, time_limit_s=time_limit)
-    keyboard_interrupt.note(waited=answer.waited)
+    keyboard_interrupt.note_late_plan(waited=answer.waited)
     # The modules that print an answer are imported after the search, whose first plan they would
     # delay.
     code: int = import_module("shardwright.cli.print_general_plan").print_general(

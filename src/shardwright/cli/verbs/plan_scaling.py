@@ -85,7 +85,7 @@ def show_scaling(
     prices: Mapping[str, float],
     form: AnswerForm,
 ) -> None:
-    """Plan on growing numbers of devices and print the scaling table.
+    """Search the best plan for each number of devices in `devices`, and print the scaling table.
 
     With `tokens`, the table has days and dollars.
     """
@@ -107,7 +107,7 @@ def show_scaling(
 
 
 def _knee_line(table: ScalingTable) -> str:
-    """The line of ``--quiet``: the number of devices at the knee, and their plan."""
+    """Line of ``--quiet``: the number of devices at the knee of efficiency, and their best plan."""
     knee = next(trial.simulation for trial in table.trials if trial.devices == table.knee)
     assert knee is not None
     return simulation_line(knee, prefix=f"{table.knee} devices: ")
@@ -122,7 +122,7 @@ def batch_and_cost(
     prices: Mapping[str, float],
     form: AnswerForm,
 ) -> tuple[Request, Callable[[Simulation], ExtraAnswers]]:
-    """The request with its automatic batch size, and a function for the sections on batch and cost.
+    """Search the batch if `batch` is auto..: request, and maker of batch and cost sections.
 
     Args:
         batch: text of ``--global-batch``.

@@ -254,7 +254,7 @@ def serve_simulate(
             **({"sources": sources_document(answer)} if method.explain else {}),
             **({"execution": served_document(proof)} if proof else {}),
         },
-        line=lambda: _line(answer),
+        line=lambda: _quiet_line(answer),
         picture=lambda: Group(
             render_serving(answer),
             *([render_sources(answer)] if method.explain else []),
@@ -263,8 +263,8 @@ def serve_simulate(
     )
 
 
-def _line(answer: ServingAnswer) -> str:
-    """The line of ``--quiet``: throughput and mean latencies."""
+def _quiet_line(answer: ServingAnswer) -> str:
+    """Line of ``--quiet``: tokens a second and mean latencies."""
     metrics = answer.metrics
     return (
         f"{metrics.tokens_per_second:.4g} tokens/s, TTFT {format_seconds(metrics.ttft.mean)}, TPOT"

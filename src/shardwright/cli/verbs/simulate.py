@@ -62,12 +62,12 @@ def simulate(
 
 
 def _picture(simulation: Simulation) -> RenderableType:
-    """The screen of a simulation; for a general plan with the frameworks that can run it."""
+    """Screen of a simulation; for a general plan also the frameworks that can run it."""
     shown = render_simulation(simulation, picture=simulate_strategy.small_picture(simulation))
     if simulation.grid is not None:
         return shown
     frameworks = import_module("shardwright.cli.terminal.exportable_frameworks_section")
-    return Group(shown, *frameworks.frameworks_of(stored_simulation(simulation)).sections)
+    return Group(shown, *frameworks.frameworks_section(stored_simulation(simulation)).sections)
 
 
 main = verb(simulate, name="simulate")

@@ -23,7 +23,7 @@ def distinct(blocks: Sequence[Block]) -> tuple[Block, ...]:
 
 
 def layer_runs(layers: Sequence[Block]) -> tuple[tuple[str, Block, int], ...]:
-    """Group equal consecutive layers as (run name, block, count).
+    """Group consecutive layers of one block name as (run name, block, number of layers).
 
     The name is ``layers``, or ``layers.<first>`` if there are several runs.
     """
@@ -131,7 +131,7 @@ def configured_model(
 
 
 def blocks_of(kinds: Iterable[tuple[Any, ...]], build: Callable[..., Block]) -> list[Block]:
-    """The block of each layer, built once for each distinct kind by `build(*kind)`."""
+    """The block of each layer: `build(*kind)`, called once for each distinct entry of `kinds`."""
     listed = list(kinds)
     built = {kind: build(*kind) for kind in dict.fromkeys(listed)}
     return [built[kind] for kind in listed]

@@ -9,29 +9,29 @@ SLIDING = "sliding_attention"
 
 
 def windows_of(
-    fields: Fields, *, layers: int, uniform: bool = False, usual: int = 0
+    fields: Fields, *, layers: int, on_all_without_types: bool = False, default_window: int = 0
 ) -> tuple[int, ...]:
-    """Sliding window of each layer in keys; 0 = all keys.
+    """Window of each layer in keys (0 = all), from ``sliding_window`` and ``layer_types``.
 
-    ``layer_types`` selects the layers with the window. Without it, `uniform` puts the window on all
-    layers (Mistral, Mixtral, Phi-3); otherwise a window without ``layer_types`` is an error.
-    `usual`: window if none is written.
+    ``layer_types`` selects the layers with the window. Without it, `on_all_without_types` puts the
+    window on all layers (Mistral, Mixtral, Phi-3); otherwise a written window is an error.
+    `default_window`: window if none is written.
     """
     window = fields.optional_integer("sliding_window", maximum=MAX_CONTEXT) or (
-        0 if fields.written("sliding_window") else usual
+        0 if fields.written("sliding_window") else default_window
     )
     kinds = fields.layer_types(layers=layers, allowed=(FULL, SLIDING))
     if kinds:
         if SLIDING in kinds and not window:
             fields.missing("sliding_window")
         return tuple(window if kind == SLIDING else 0 for kind in kinds)
-    if window and not uniform:
+    if window and not on_all_without_types:
         fields.missing("layer_types")
     return (window,) * layers
 
 
 def windows_by_period(fields: Fields, *, layers: int, period: int) -> tuple[int, ...]:
-    """Sliding window of each layer in keys, with all keys in every `period`-th layer.
+    """Window of each layer in keys; every `period`-th layer sees all (0), unless ``layer_types``.
 
     A written ``layer_types`` overrides the period.
     """

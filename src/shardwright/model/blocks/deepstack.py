@@ -35,7 +35,7 @@ def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[
     if not after:
         return model
     deep = Block(name=DEEP, operators=tuple(merger), sequence=IMAGE, beside=True)
-    runs = _tower(model, after, deep=len(model.blocks))
+    runs = _runs_with_taps(model, after, deep=len(model.blocks))
     blocks = [*model.blocks, deep]
     for number in range(len(after)):
         runs = _with_separate_layer(
@@ -46,8 +46,8 @@ def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[
     return replace(model, blocks=tuple(blocks[i] for i in used), runs=tuple(runs))
 
 
-def _tower(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
-    """The runs with the tower split after each tapped layer, and the mergers after the tower."""
+def _runs_with_taps(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
+    """Split the vision tower's run after each layer of `after`, and add a merger run for each."""
     runs: list[Run] = []
     for run in model.runs:
         if run.name == "vision":
@@ -73,7 +73,7 @@ def _tower(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
 def _with_separate_layer(
     runs: list[Run], blocks: list[Block], number: int, *, width: int, folds: int
 ) -> list[Run]:
-    """The runs with language layer `number` as its own run, which reads merger `number`.
+    """Give language layer `number` a run of its own that adds the output of merger `number`.
 
     Its block is added to `blocks`.
     """
@@ -103,7 +103,7 @@ def _with_separate_layer(
 
 
 def _run_of(runs: Sequence[Run], number: int) -> tuple[int, int]:
-    """(index, number of its first layer) of the run that contains a language layer."""
+    """(index of the run that contains language layer `number`, number of the run's first layer)."""
     first = 0
     for place, run in enumerate(runs):
         if run.name.startswith("layers"):
@@ -114,7 +114,7 @@ def _run_of(runs: Sequence[Run], number: int) -> tuple[int, int]:
 
 
 def _with_feature_addition(layer: Block, *, width: int, folds: int) -> Block:
-    """A language layer with an operator at its end that adds the memory at image-token positions.
+    """A language layer, then an operator that adds merged image features at image-token positions.
 
     Each image token has `folds` patches.
     """

@@ -76,7 +76,7 @@ def expert_operators(
     width, klass = (hidden_extent(hidden),), OperatorClass.EXPERTS
 
     def permutation(name: str, inputs: tuple[str, ...]) -> Operator:
-        """A permutation of tokens by the router's selection."""
+        """Operator that moves tokens to or from the experts that the router selected for them."""
         kind = OperatorKind.PERMUTE
         return Operator(
             name=name,
@@ -109,7 +109,7 @@ def expert_operators(
 def shared_operators(
     *, source: str, hidden: int, ffn: int, gated: bool = True, gate: bool = False
 ) -> tuple[Operator, ...]:
-    """The shared expert, through which every token passes.
+    """The shared expert, through which every token passes; `gate` scales its output by a sigmoid.
 
     `gate`: its output is scaled by a sigmoid of one learned score per token (Qwen2-MoE).
     """

@@ -54,7 +54,7 @@ class LatentShape:
 
 
 def latent_shape(fields: Fields, *, q_lora: int = 1536) -> LatentShape:
-    """Read the sizes of latent attention from a configuration.
+    """Read heads, latent ranks and head widths; `q_lora` is the default of ``q_lora_rank``.
 
     ``q_lora_rank`` null means no query latent; if it is not written, `q_lora` of the class holds.
 

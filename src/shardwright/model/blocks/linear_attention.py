@@ -131,7 +131,7 @@ def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
 def gated_attention_operators(
     *, hidden: int, shape: AttentionShape, bias: bool = False, gate_width: int | None = None
 ) -> tuple[Operator, ...]:
-    """Softmax attention with its output multiplied by sigmoid(gate), from ``norm1``.
+    """Softmax attention from ``norm1``, with the core's output times sigmoid(gate) before ``proj``.
 
     Operators: ``qkv qk_norm rotary core gate proj``.
 

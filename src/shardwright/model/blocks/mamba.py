@@ -158,7 +158,7 @@ def mamba2_operators(
 
 
 def width_norm(*, source: str, width: Extent, gain: Extent, prefix: str = "") -> Operator:
-    """``gate_norm``: RMSNorm over (groups of) an inner width, with a gain of extent `gain`.
+    """``gate_norm``: RMSNorm over an inner width or its groups, with a gain of extent `gain`.
 
     The gain has the width, or one head.
     """
@@ -274,7 +274,7 @@ def mixer_block(name: str, *, hidden: int, mixer: tuple[Operator, ...]) -> Block
 
 
 def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> ScanShape:
-    """Read the shape of a Mamba-2 recurrence; groups must divide heads.
+    """Read a Mamba-2 recurrence's shape from the fields named `heads`, `head_dim` and `state`.
 
     `heads`, `head_dim` and `state` are the family's field names.
     """

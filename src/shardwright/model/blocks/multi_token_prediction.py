@@ -28,12 +28,12 @@ PREDICTED: Final = ("num_nextn_predict_layers", "num_mtp_layers")
 
 
 def num_predictors(fields: Fields) -> int:
-    """Number of prediction modules in a configuration; 0 if it names none."""
+    """Number of multi-token prediction modules in a configuration; 0 if no field names it."""
     return fields.integer(*PREDICTED, minimum=0, maximum=MAX_PREDICTORS, default=0)
 
 
 def num_predictors_of(model: Model) -> int:
-    """Number of prediction modules of a model."""
+    """Number of multi-token prediction modules of a model."""
     return sum(model.blocks[run.block].name == MODULE for run in model.runs)
 
 
@@ -54,7 +54,7 @@ def without_predictors(model: Model) -> Model:
 def predictor_modules(
     count: int, *, layer: Block, hidden: int, vocab: int, tied: bool
 ) -> tuple[tuple[Block, Block], ...]:
-    """(module, head) blocks of each of `count` prediction modules.
+    """(module, head) blocks of each of `count` modules; each head is tied to the model's weight.
 
     Args:
         layer: the decoder layer inside a module; it reads the block's input.

@@ -12,7 +12,7 @@ from shardwright.model.ir.tensor_dims import Parameter
 def pooled_operators(
     *, width: int, hidden: int, source: str, merge: int, factor: float, standard: bool
 ) -> tuple[Operator, ...]:
-    """Operators ``pool norm out`` from patches to image tokens of the language model's width.
+    """Image projector ``pool norm out``: mean of `merge` patches, RMSNorm, linear to `hidden`.
 
     Args:
         width: elements of a patch.

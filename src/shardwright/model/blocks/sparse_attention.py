@@ -50,7 +50,7 @@ def index_operators(
     shape: IndexShape,
     blocks: BlockChoice | None = None,
 ) -> tuple[Operator, ...]:
-    """Operators of an indexer: the scorer's projections, and the selection ``index``.
+    """Indexer of sparse attention: projections of scorer queries and keys, and selection ``index``.
 
     The attention core keeps the selection.
 
@@ -115,7 +115,7 @@ def index_operators(
 
 
 def _untrained(operator: Operator) -> Operator:
-    """The operator with all parameters untrained."""
+    """The operator with all parameters marked as not trainable."""
     return replace(
         operator, parameters=tuple(replace(p, trainable=False) for p in operator.parameters)
     )
@@ -124,7 +124,7 @@ def _untrained(operator: Operator) -> Operator:
 def with_selection(
     attention: tuple[Operator, ...], *, indexer: tuple[Operator, ...], after: str
 ) -> tuple[Operator, ...]:
-    """Insert an indexer after the operator `after`, and let the core keep its selection.
+    """Insert an indexer's operators behind operator `after`; attention cores keep its selection.
 
     The selection is in the core's `keeps` and not among its inputs: it is an index, so no gradient
     goes back along that edge.

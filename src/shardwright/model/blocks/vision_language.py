@@ -154,7 +154,7 @@ class ProjectorShape:
 def projector_operators(
     shape: ProjectorShape, *, width: int, hidden: int, source: str, merge: int = 1, prefix: str = ""
 ) -> tuple[Operator, ...]:
-    """Operators ``(norm) up act down`` from patches to the width of the language model.
+    """Image projector ``(norm) up act down``: joins `merge` patches, MLP to width `hidden`.
 
     Args:
         width: elements of a patch.

@@ -114,7 +114,7 @@ def _nemotron(
 
 
 def _nemotron_experts(experts: int, topk: int, ffn: int, **more: Any) -> dict[str, Any]:
-    """Configuration fields of the experts of Nemotron 3."""
+    """Configuration fields of the mixture of experts of Nemotron 3."""
     sizes = {
         "moe_intermediate_size": ffn,
         "moe_shared_expert_intermediate_size": 2 * ffn,

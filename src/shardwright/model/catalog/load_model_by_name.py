@@ -32,9 +32,9 @@ def catalog_entry(name: str) -> CatalogEntry:
     Raises:
         ModelError: the catalog has no such name; the hint names similar names.
     """
-    entry = _find(name)
+    entry = _find_entry(name)
     if entry is None:
-        hint = nearest(_spelled(name)[:100], _BY_NAME)
+        hint = nearest(_catalog_spelling(name)[:100], _BY_NAME)
         raise ModelError(
             f"no model is called {name[:100]!r}", hint=f"{hint} (or give the path of a config.json)"
         )
@@ -43,7 +43,7 @@ def catalog_entry(name: str) -> CatalogEntry:
 
 def is_catalog_name(name: str) -> bool:
     """True if the catalog has a model of that name in any spelling."""
-    return _find(name) is not None
+    return _find_entry(name) is not None
 
 
 def load_model(name_or_path: str) -> Model:
@@ -54,7 +54,7 @@ def load_model(name_or_path: str) -> Model:
     Raises:
         ModelError: the text is neither a catalog name nor a usable file.
     """
-    entry = _find(name_or_path)
+    entry = _find_entry(name_or_path)
     if entry is not None:
         return model_from_config(entry.config, name=entry.names[0])
     path = Path(name_or_path)
@@ -73,14 +73,14 @@ def load_model(name_or_path: str) -> Model:
     return model_from_config(entry.config, name=entry.names[0])
 
 
-def _find(name: str) -> CatalogEntry | None:
-    """The catalog entry of a name; None if there is none."""
-    spelled = _spelled(name)
+def _find_entry(name: str) -> CatalogEntry | None:
+    """The catalog entry with a name in any spelling; None if there is none."""
+    spelled = _catalog_spelling(name)
     return _BY_NAME.get(spelled) or (
         _BY_NAME.get(spelled.partition("/")[2]) if spelled.count("/") == 1 else None
     )
 
 
-def _spelled(name: str) -> str:
-    """A name in the catalog's spelling: lower case, hyphens."""
+def _catalog_spelling(name: str) -> str:
+    """Spell a name as the catalog does: lower case, hyphens for underscores and spaces."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")

@@ -103,7 +103,7 @@ def _qwen2(
 def _latent(
     architecture: str, layers: int, hidden: int, heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
-    """Configuration of a decoder with DeepSeek's latent attention."""
+    """Configuration of a decoder with DeepSeek's multi-head latent attention."""
     sizes = {
         "kv_lora_rank": 512,
         "qk_nope_head_dim": 128,
@@ -115,7 +115,7 @@ def _latent(
 
 
 def _deepseek_v3(predictors: int) -> dict[str, Any]:
-    """Configuration of DeepSeek-V3 with a number of prediction modules."""
+    """Configuration of DeepSeek-V3 with `predictors` multi-token prediction modules."""
     return _latent(
         "DeepseekV3ForCausalLM",
         61,

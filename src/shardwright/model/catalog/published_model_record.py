@@ -31,7 +31,7 @@ class CatalogEntry:
 def entry(
     names: str, config: Mapping[str, Any], parameters: float, source: str = CARD
 ) -> CatalogEntry:
-    """A catalog entry from a text of names with spaces between."""
+    """Make a catalog entry; `names` separates the model's names by spaces, first the short name."""
     return CatalogEntry(
         names=tuple(names.split()), config=config, parameters=round(parameters), source=source
     )
@@ -40,7 +40,7 @@ def entry(
 def sizes(
     layers: int, hidden: int, heads: int, kv_heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
-    """Configuration fields of a decoder's sizes in Llama's spelling, and further fields `more`."""
+    """Llama's configuration fields for a decoder's sizes, together with the fields `more`."""
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -53,5 +53,5 @@ def sizes(
 
 
 def decoder(architecture: str, *counts: int, **more: Any) -> dict[str, Any]:
-    """A configuration of `architecture` with the fields of `sizes`."""
+    """Configuration with this architecture and the fields of `sizes` for `counts` and `more`."""
     return {"architectures": [architecture], **sizes(*counts, **more)}

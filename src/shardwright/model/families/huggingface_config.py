@@ -42,7 +42,7 @@ def known_architectures() -> tuple[str, ...]:
 
 
 def load_config(path: str | Path) -> Model:
-    """Load the model of a ``config.json``.
+    """Build the model of a Hugging Face ``config.json`` file; ModelError for every fault.
 
     Raises:
         ModelError: the file does not exist, is not a JSON object, or is refused by
@@ -57,7 +57,7 @@ def load_config(path: str | Path) -> Model:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read the JSON object in a file."""
+    """Read a file's JSON object; ModelError if it is missing, too large or no object."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
@@ -149,7 +149,7 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
 
 
 def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The section of a configuration that describes the language model, with shared fields."""
+    """The language model's section with the top level's fields below; the whole if it has none."""
     nested: Iterator[dict[str, Any]] = (
         mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict)
     )
@@ -172,7 +172,11 @@ def build_architecture(key: str, fields: Fields) -> Model:
     target = REGISTRY.get(key)
     if target is None:
         nested = fields.present(*TEXT_CONFIGS)
-        hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
+        hint = (
+            "its text_config alone may be one that is"
+            if nested
+            else _similar_architecture_hint(key)
+        )
         raise ModelError(
             f"{fields.source}: architecture {value_text(key)} is not supported", hint=hint
         )
@@ -182,7 +186,7 @@ def build_architecture(key: str, fields: Fields) -> Model:
     return replace(model, architecture=model.architecture or ARCHITECTURES[target])
 
 
-def _near_architecture(key: str) -> str:
+def _similar_architecture_hint(key: str) -> str:
     """Hint with the most similar known architecture."""
     spelled = {known.lower(): known for known in known_architectures()}
     hint = nearest(key[:100], spelled)

@@ -76,7 +76,7 @@ class Block:
 
     @property
     def output_width(self) -> int:
-        """Elements a token of the block's last hidden state; 0 = none.
+        """Elements a token of the last hidden state that the block writes; 0 if it writes none.
 
         A loss is not a hidden state.
         """

@@ -31,7 +31,7 @@ MAX_CONTEXT: Final = 2**32
 
 
 def value_text(value: object) -> str:
-    """A JSON value as short text on one line, for errors."""
+    """Text of a JSON value for errors: at most 60 characters; objects and lists only by kind."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, (list, tuple)):
@@ -59,7 +59,7 @@ class FieldRecord:
     builders: dict[str, str] = field(default_factory=dict)
 
     def read_by(self, name: str) -> tuple[str, str]:
-        """(path, builder) of the innermost object with its own builder that contains a name."""
+        """(path, builder) of the innermost object around a field that has its own builder."""
         path = max((path for path in self.builders if name.startswith(path)), key=len)
         return path, self.builders[path]
 
@@ -93,7 +93,7 @@ class Fields:
         self.reading.objects.setdefault(self.path, self.mapping)
 
     def fail(self, message: str, *, hint: str = "") -> NoReturn:
-        """Raise a `ModelError` that begins with the source."""
+        """Raise `ModelError` with the source file before the message."""
         raise ModelError(f"{self.source}: {message}", hint=hint)
 
     def unsupported(self, feature: str, *, hint: str = "") -> NoReturn:
@@ -104,25 +104,25 @@ class Fields:
         )
 
     def present(self, *names: str) -> bool:
-        """True if one of the spellings is written and not null."""
+        """True if a field with one of these spellings is in the file and not null."""
         self.mark_read(*names)
         return any(self.mapping.get(name) is not None for name in names)
 
     def written(self, name: str) -> bool:
-        """True if the field is written, null or not."""
+        """True if the field is in the file, even if it is null."""
         self.mark_read(name)
         return name in self.mapping
 
     def mark_read(self, *names: str) -> None:
-        """Mark fields as read although their values change nothing."""
+        """Count fields as read, so that they are not reported as unknown."""
         self.reading.names.update(f"{self.path}{name}" for name in names)
 
     def replaced(self, name: str, value: Any) -> Fields:
-        """The same object with another value of a field."""
+        """Copy of the fields with another value of field `name`."""
         return Fields({**self.mapping, name: value}, self.source, self.path, self.reading)
 
     def inner(self, mapping: Mapping[str, Any], path: str) -> Fields:
-        """Fields of an object inside this one, at `path` from here."""
+        """Fields of a nested object `mapping`, whose path in this object is `path`."""
         return Fields(mapping, self.source, f"{self.path}{path}.", self.reading)
 
     def find(self, *names: str) -> tuple[str, Any]:
@@ -208,16 +208,18 @@ class Fields:
     def flag(self, *names: str, default: bool | None = None) -> bool:
         """Read true or false; null is false, `default` is for an absent field."""
         null = any(self.written(name) for name in names)
-        return self._of(
+        return self._typed_value(
             bool, "true or false", names, False if null and default is not None else default
         )
 
     def string(self, *names: str, default: str | None = None) -> str:
         """Read a text; `default` if the field is absent or null."""
-        return self._of(str, "a text", names, default)
+        return self._typed_value(str, "a text", names, default)
 
-    def _of(self, kind: type[T], words: str, names: tuple[str, ...], default: T | None) -> T:
-        """Read a value of a type; `default` if the field is absent or null."""
+    def _typed_value(
+        self, kind: type[T], words: str, names: tuple[str, ...], default: T | None
+    ) -> T:
+        """Read a value of type `kind`; `default` if absent or null, ModelError for another type."""
         name, value = self.find(*names)
         if value is None:
             if default is None:
@@ -228,7 +230,7 @@ class Fields:
         return value
 
     def strings(self, *names: str) -> tuple[str, ...]:
-        """Read a list of texts; empty if the field is absent."""
+        """Read a list of texts; empty if the field is absent or null."""
         name, value = self.find(*names)
         if value is None:
             return ()
@@ -254,7 +256,7 @@ class Fields:
         return tuple(value)
 
     def switches(self, name: str, *, layers: int) -> tuple[bool, ...]:
-        """Read a list with a 0 or 1 for each layer, as booleans."""
+        """Read a list of 0 and 1, one entry for each of `layers` layers, as booleans."""
         values = self.integers(name, maximum=1)
         if len(values) != layers:
             self.fail(
@@ -264,7 +266,7 @@ class Fields:
         return tuple(bool(v) for v in values)
 
     def section(self, *names: str) -> Fields:
-        """Fields of a required nested object."""
+        """Fields of a required nested object, under the first spelling that is written."""
         inner = self.optional_section(*names)
         if inner is None:
             self.missing(*names)
@@ -292,7 +294,7 @@ class Fields:
     # Fields that nearly every decoder has, with their spellings.
 
     def layers(self) -> int:
-        """Number of decoder layers."""
+        """Number of decoder layers, from ``num_hidden_layers`` or its other spellings."""
         return self.integer(
             "num_hidden_layers", "n_layer", "n_layers", "num_layers", maximum=MAX_LAYERS
         )
@@ -302,11 +304,11 @@ class Fields:
         return self.integer("hidden_size", "n_embd", "n_embed", "d_model", maximum=MAX_HIDDEN)
 
     def vocab(self) -> int:
-        """Rows of the embedding."""
+        """Vocabulary size: rows of the token embedding."""
         return self.integer("vocab_size", maximum=MAX_VOCAB)
 
     def context(self) -> int:
-        """Longest context in tokens; 0 if the configuration has none."""
+        """Longest context in tokens (``max_position_embeddings`` ..); 0 if not written."""
         return self.integer(
             "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=0
         )
@@ -357,7 +359,7 @@ class Fields:
         return hidden // heads
 
     def ffn(self, *names: str, default: int | None = None) -> int:
-        """Inner width of a feed-forward in elements."""
+        """Inner width of a feed-forward, from ``intermediate_size`` or the fields `names`."""
         return self.integer(*(names or ("intermediate_size",)), maximum=MAX_FFN, default=default)
 
     def layer_types(

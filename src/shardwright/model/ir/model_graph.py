@@ -97,7 +97,7 @@ class Model:
         )
 
     def before(self, name: str) -> frozenset[str]:
-        """Names of the runs on a path to run `name`, itself included."""
+        """Names of all runs whose output reaches run `name`, itself included."""
         inputs = {run.name: run.inputs for run in self.runs}
         reached: set[str] = set()
         open_names = [name]

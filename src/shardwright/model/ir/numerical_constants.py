@@ -153,11 +153,11 @@ class ImageInput:
         return (self.patch[0], *((self.frames,) if self.frames else ()), *self.patch[1:])
 
     def written(self, positions: int) -> int:
-        """Number of image tokens of an image with this many positions in the tower."""
+        """Image tokens that an image of this many tower positions puts into the text."""
         return (positions - self.first) // (self.block[0] * self.block[1])
 
     def grid(self, patches: int) -> tuple[int, int] | None:
-        """(rows, columns) of a square image of this many patches; None if blocks do not fit."""
+        """(rows, columns) of patches of a square image; None if not square or blocks do not fit."""
         side = isqrt(patches)
         return (
             (side, side)
@@ -222,7 +222,7 @@ class PositionGrid:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, columns) of the table in files, without the width of a row."""
+        """(rows, columns): dims of the position table in weight files, before its width."""
         return self.rows, self.columns
 
 
@@ -234,7 +234,7 @@ class PositionAxes:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(2, rows) of the table in files, without the width of a row."""
+        """(2, rows): dims of the position table in weight files, before a position's width."""
         return 2, self.rows
 
 
@@ -324,7 +324,7 @@ class Settings:
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:
-        """The settings of a block, or of a single operator (``projector.up``), by name."""
+        """The settings written for a block or one of its operators; else the model's own."""
         return next(
             (
                 settings
@@ -335,7 +335,7 @@ class Settings:
         )
 
     def of_layers(self, *, local: bool) -> Settings:
-        """The settings of layers with a window (`local`), or of the other layers."""
+        """Settings with the rotary base of windowed layers if `local`, else with the model's."""
         return (
             replace(self, rope_base=self.local_rope_base, longer=None, local_rope_base=0.0)
             if local and self.local_rope_base

@@ -219,7 +219,7 @@ class Operator:
 
     @property
     def rank(self) -> int:
-        """Rank of the adapters; 0 = none."""
+        """Rank of the operator's LoRA adapters; 0 without adapters."""
         return self.adapters[0].extents[-1].size if self.adapted else 0
 
     @property
@@ -245,7 +245,7 @@ class Operator:
 
     @property
     def reads_features(self) -> bool:
-        """True for a projection of data that are not tokens (image patches)."""
+        """True for the projection of image patches (not tokens) into an embedding."""
         return self.kind is OperatorKind.LINEAR and self.klass is OperatorClass.EMBED
 
     @property
@@ -262,12 +262,12 @@ class Operator:
 
     @property
     def memory_width(self) -> int:
-        """Elements of a memory position that the operator merges."""
+        """Elements of each memory position that the operator merges, a share of its width."""
         return -(-self.reads[0].size // self.folds)
 
     @property
     def pools(self) -> bool:
-        """True if the operator takes the mean of neighbouring tokens."""
+        """True if the operator replaces groups of neighbouring tokens by their mean."""
         return self.kind is OperatorKind.ACTIVATION and self.joins > 1
 
     @property
@@ -280,7 +280,7 @@ class Operator:
         return hash((self.name, self.inputs))
 
     def reading(self, renamed: Mapping[str, str]) -> Operator:
-        """The same operator with its input tensors renamed by `renamed`."""
+        """The operator with names in its inputs and kept tensors replaced by `renamed`."""
         inputs, keeps = (
             tuple(renamed.get(name, name) for name in names) for names in (self.inputs, self.keeps)
         )

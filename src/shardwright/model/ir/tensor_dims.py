@@ -63,7 +63,7 @@ class Extent:
 
     @property
     def runs(self) -> int:
-        """Number of indivisible runs."""
+        """Number of pieces between which a split may cut the extent: size / quantum."""
         return self.size // self.quantum
 
 

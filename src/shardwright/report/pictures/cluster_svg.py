@@ -63,20 +63,20 @@ def cluster_page(picture: ClusterPicture) -> str:
 
 
 def _title(branch: Branch) -> str:
-    """Title of a branch's box, with the number of equal units."""
+    """Title of a branch's box, with the number of equal units that it stands for."""
     return printable(
         f"{branch.count:,} x {branch.title}" if branch.count > 1 else branch.title, length=MAX_WORDS
     )
 
 
 def _box_width(branch: Branch) -> float:
-    """Width of a branch's box: enough for its longest text and for the boxes inside."""
+    """Width of a branch's box in pixels: enough for its longest text and for the boxes inside."""
     words = max(map(len, (_title(branch), *branch.lines))) * LETTER + 2 * PAD
     return max([words, *(_box_width(inner) + 2 * GAP for inner in branch.inside)])
 
 
 def _box(sheet: SvgSheet, branch: Branch, x: float, y: float, width: float) -> float:
-    """Draw a branch and its inner boxes with the corner at (x, y); returns the y below the box."""
+    """Draw a branch and its inner boxes, top left corner at (x, y); returns the y below the box."""
     place = len(sheet.parts)
     below = y + LINE
     sheet.text(x + PAD, below, _title(branch), bold=True)

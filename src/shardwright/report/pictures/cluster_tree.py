@@ -74,7 +74,7 @@ def cluster_picture(cluster: Cluster) -> ClusterPicture:
 
 
 def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int) -> Branch:
-    """Branch of the unit of a level that holds the devices from `start` up to `end`."""
+    """Branch of the unit at `level` with devices `start` to `end` - 1, and its branches below."""
     groups, inner = _groups_in_range(cluster, start, end), levels_inside_nodes(cluster)
     inside = (
         _inner_branches(cluster, units, level - 1, start, end)
@@ -155,7 +155,7 @@ def _groups_in_range(cluster: Cluster, start: int, end: int) -> list[tuple[int, 
 
 
 def _host_memory(host: Host) -> str:
-    """The host's memory in words."""
+    """Text of a host's memory: ``of 512 GiB``, or ``of unknown memory``."""
     return f"of {format_bytes(host.memory_bytes)}" if host.memory_bytes else "of unknown memory"
 
 
@@ -200,7 +200,7 @@ def _node_branches(group: NodeGroup, devices: int) -> list[Branch]:
 
 
 def _island(kind: NodeKind, size: int) -> str:
-    """Text of a device's scale-up link inside an island of `size` devices."""
+    """Text of a device's scale-up link (bandwidth, latency) in an island of `size` devices."""
     up = kind.scale_up
     reduces = ", its switch reduces" if kind.in_network_reduction else ""
     link_text = (
@@ -211,7 +211,7 @@ def _island(kind: NodeKind, size: int) -> str:
 
 
 def _node_tier(tier: NodeTier) -> str:
-    """Text of a tier inside a node: its devices, and the link of each unit below into the tier."""
+    """Text of a tier inside a node: devices, and bandwidth, efficiency, latency of a link."""
     link = tier.link
     link_text = (
         f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_efficiency_text(link.efficiency)},"
@@ -221,7 +221,7 @@ def _node_tier(tier: NodeTier) -> str:
 
 
 def _efficiency_text(efficiency: float) -> str:
-    """Text of the share of a link's bandwidth that transfers reach."""
+    """Text of the fraction of a link's bandwidth that transfers reach, in percent."""
     return f"{format_percent(efficiency, digits=0)} reached"
 
 

@@ -19,7 +19,7 @@ MAX_RANGES = 3
 
 @lru_cache(maxsize=1024)
 def split_paths(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
-    """Paths from a split tree's root to its leaves: (cuts as text, offsets of the devices reached).
+    """(cuts as text, device offsets) of each path of a split tree; equal parts are one path.
 
     Equal parts are one way (``b8``); an unequal part says its share (``b2/3``). ``b[2:1]{t2, .+2}``
     has the ways ``b2/3 t2`` to 0 and 1, and ``b1/3`` to 2. A single device without cuts is the
@@ -37,7 +37,7 @@ def split_paths(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
 
 
 def _split_paths(split: Split | None) -> list[tuple[str, IntArray]]:
-    """Unsorted (cuts, device offsets) of every path below a split."""
+    """Unsorted (cuts as text, offsets of its devices) of each path of a split tree."""
     if split is None:
         return [("", np.zeros(1, np.int64))]
     zigzag = "z" if split.zigzag else ""
@@ -60,7 +60,7 @@ def _split_paths(split: Split | None) -> list[tuple[str, IntArray]]:
 
 
 def _prefixed(cut: str, way: str) -> str:
-    """Prefix a path's cuts with one more cut."""
+    """Put a cut before the cuts of a path, with a space between."""
     return f"{cut} {way}" if way else cut
 
 

@@ -41,29 +41,31 @@ class View:
 
 
 def full_view(picture: PlanPicture) -> View:
-    """A view that draws every row and column."""
-    return View(columns=_single(len(picture.columns)), rows=_single(len(picture.rows)))
+    """View of a plan picture in which every row and column is drawn."""
+    return View(
+        columns=_one_band_each(len(picture.columns)), rows=_one_band_each(len(picture.rows))
+    )
 
 
 def folded_view(picture: PlanPicture, *, columns: int, rows: int) -> View:
-    """A view of at most `columns` and `rows` bands: repeats are drawn once, then the middle is cut.
+    """View within `columns` and `rows` bands: fold repeated columns, then drop the middle.
 
     Three bands are always drawn.
 
     Columns repeat at a period if the same rows do the same there, in chunks that grow by the same
     number each time. A view that has room for all columns is not folded.
     """
-    bands = _single(len(picture.columns))
+    bands = _one_band_each(len(picture.columns))
     if len(bands) > columns:
-        bands = _repeats(picture)
+        bands = _folded_columns(picture)
     return View(
         columns=_without_middle(bands, limit=columns),
-        rows=_without_middle(_single(len(picture.rows)), limit=rows),
+        rows=_without_middle(_one_band_each(len(picture.rows)), limit=rows),
     )
 
 
-def _single(count: int) -> tuple[Band, ...]:
-    """A band for each of `count` rows or columns."""
+def _one_band_each(count: int) -> tuple[Band, ...]:
+    """A band of its own for each of `count` rows or columns."""
     return tuple(Band(members=(i,)) for i in range(count))
 
 
@@ -77,8 +79,8 @@ def _without_middle(bands: tuple[Band, ...], *, limit: int) -> tuple[Band, ...]:
     return (*bands[:before], Band(members=middle, hidden=True), *bands[len(bands) - after :])
 
 
-def _repeats(picture: PlanPicture) -> tuple[Band, ...]:
-    """Columns as bands, each repetition drawn once: from the left, the period that saves most."""
+def _folded_columns(picture: PlanPicture) -> tuple[Band, ...]:
+    """Columns as bands with repeated periods drawn once; of periods, the one that saves most."""
     cells: list[list[PictureCell]] = [[] for _ in picture.columns]
     for cell in picture.cells:
         cells[cell.column].append(cell)
@@ -112,7 +114,7 @@ def _repeats(picture: PlanPicture) -> tuple[Band, ...]:
 def _repetitions(
     marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, period: int
 ) -> int:
-    """Number of times that the `period` columns from `at` repeat, with chunks in equal steps."""
+    """Times that `period` columns from `at` repeat, with chunk numbers that grow in equal steps."""
     if at + 2 * period > len(marks) or marks[at] != marks[at + period]:
         return 1
     steps = [
@@ -133,18 +135,20 @@ def _repetitions(
     return times
 
 
-def cell_text(cell: PictureCell, *, picture: PlanPicture, level: int) -> str:
-    """Text of a cell: lane, chunk and cuts (level 0), chunk and tree letter (1), or chunk (2)."""
+def cell_text(cell: PictureCell, *, picture: PlanPicture, shortening: int) -> str:
+    """Text of a cell at `shortening` 0: chunk and cuts; 1: chunk and tree letter; 2: chunk."""
     several_lanes = len(picture.lanes) > 1
-    if level == 0:
+    if shortening == 0:
         lane = f"{picture.lanes[cell.lane][0]}/" if several_lanes else ""
         return f"{lane}{cell.chunk} {cell.degrees}".rstrip()
-    letter = picture.letters[cell.lane][cell.chunk] if level == 1 and len(picture.trees) > 1 else ""
+    letter = (
+        picture.letters[cell.lane][cell.chunk] if shortening == 1 and len(picture.trees) > 1 else ""
+    )
     return f"{lane_prefix(cell.lane, lanes=len(picture.lanes))}{cell.chunk}{letter}"
 
 
 def lane_prefix(lane: int, *, lanes: int) -> str:
-    """Prefix of a lane's chunks: nothing and ``'`` for one or two lanes, ``3:`` for one of many."""
+    """Prefix of a lane's chunk numbers: empty or ``'`` with up to two lanes, else ``3:``."""
     if lanes <= 2:
         return "'" * lane
     return f"{lane}:"

@@ -34,7 +34,7 @@ class ColumnBlocks:
 
 
 def block_ranges(plan: Plan, *, model: Model) -> tuple[ColumnBlocks, ...]:
-    """Divide all blocks of the model where any stage or split tree of the plan begins or ends.
+    """Divide the model's blocks wherever a stage or a split tree of the plan begins or ends.
 
     Raises:
         StrategyError: a stage's items are not in the model, or a lane leaves blocks out or takes
@@ -56,7 +56,7 @@ def block_ranges(plan: Plan, *, model: Model) -> tuple[ColumnBlocks, ...]:
                         edge
                         for lane in taken
                         for stage, n, p in lane.get(number, ())
-                        for edge in _edges(stage, n, p)
+                        for edge in _range_edges(stage, n, p)
                     ),
                 }
             )
@@ -92,7 +92,7 @@ class _Chunk:
 
 
 def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
-    """By run, the pieces of a lane's stages: (chunk, number of its blocks before, piece)."""
+    """Run number -> (chunk, chunk's blocks before the piece, piece) of each piece of a lane."""
     pieces, broken = stage_pieces(lane, model=model)
     if broken:
         raise StrategyError(
@@ -111,8 +111,8 @@ def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
     return result
 
 
-def _edges(chunk: _Chunk, counted: int, piece: BlockPiece) -> Iterator[int]:
-    """Positions in a run at which a piece, or a block range of its placements, begins and ends."""
+def _range_edges(chunk: _Chunk, counted: int, piece: BlockPiece) -> Iterator[int]:
+    """Yield block positions where a piece, or a placement's block range in it, begins or ends."""
     yield piece.first
     yield piece.first + piece.count
     for placement in chunk.stage.placements:
@@ -134,7 +134,7 @@ def _owner_in_lane(
     classes: frozenset[str],
     where: str,
 ) -> tuple[int, tuple[int, ...]]:
-    """Chunk and placements of one lane for the blocks or the operator that begin at `first`."""
+    """(chunk, placement numbers) in one lane of the blocks or operator that begin at `first`."""
     if operator:
         owners = [t for t in taken if t[2].operator in ("", operator)]
     else:

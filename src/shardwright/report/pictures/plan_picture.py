@@ -56,7 +56,7 @@ class PictureRow:
 
     @property
     def count(self) -> int:
-        """Number of devices of the class."""
+        """Number of devices of the row's class."""
         return int(self.members.size)
 
     def label(self, *, length: int) -> str:
@@ -151,7 +151,7 @@ def plan_picture(plan: Plan, *, model: Model, name: str = "plan") -> PlanPicture
         for use, several in reached.items()
     }
     columns, cells = _columns(spans, degrees, model=model)
-    trees, letters = _trees(plan)
+    trees, letters = _trees_and_letters(plan)
     return PlanPicture(
         name=printable(" ".join(map(printable, name.split(" "))), length=MAX_STRATEGY),
         devices=plan.devices,
@@ -176,7 +176,7 @@ def _columns(
     cells: list[PictureCell] = []
 
     def look(span: ColumnBlocks) -> tuple[tuple[int, dict[int, str]], ...]:
-        """Chunk and device paths of each lane, by which neighbouring ranges are equal."""
+        """(chunk, device class -> cuts) by lane; neighbours with equal values join."""
         return tuple(
             (chunk, degrees[lane, chunk, used]) for lane, (chunk, used) in enumerate(span.owners)
         )
@@ -191,12 +191,12 @@ def _columns(
         blocks = sum(span.count for span in group if not span.operator) + len(
             {span.run for span in group if span.operator}
         )
-        columns.append(PictureColumn(parts=_parts(group, model=model), blocks=blocks))
+        columns.append(PictureColumn(parts=_block_names(group, model=model), blocks=blocks))
     return tuple(columns), tuple(cells)
 
 
-def _parts(spans: Sequence[ColumnBlocks], *, model: Model) -> tuple[str, ...]:
-    """Names of the blocks of a column: layers by number, others by run, neighbours joined."""
+def _block_names(spans: Sequence[ColumnBlocks], *, model: Model) -> tuple[str, ...]:
+    """Names of a column's blocks: ``0-7`` for layers, others by run, neighbours joined."""
     parts: list[tuple[str, int, int]] = []
     names: list[tuple[str, str]] = []
     for span in spans:
@@ -216,7 +216,7 @@ def _parts(spans: Sequence[ColumnBlocks], *, model: Model) -> tuple[str, ...]:
 
 
 def _numbered(run: Run) -> tuple[str, int]:
-    """(shared name, number of the first block) of a run; -1 for a block without a number."""
+    """(shared name, number of the first block) of a run; number -1 if blocks have none."""
     stem, _, number = run.name.rpartition(".")
     if stem and number.isascii() and number.isdigit() and len(number) < 9:
         return stem, int(number)
@@ -239,7 +239,7 @@ def _stages_of_rows(cells: Sequence[PictureCell], *, rows: int) -> list[frozense
     return [frozenset(pairs) for pairs in result]
 
 
-def _trees(plan: Plan) -> tuple[tuple[StageTrees, ...], tuple[tuple[str, ...], ...]]:
+def _trees_and_letters(plan: Plan) -> tuple[tuple[StageTrees, ...], tuple[tuple[str, ...], ...]]:
     """The distinct placements of a plan's stages as trees, and each stage's letter by lane."""
     users: dict[tuple[Placement, ...], dict[int, list[int]]] = {}
     for number, lane in enumerate(plan.lanes):
@@ -253,14 +253,16 @@ def _trees(plan: Plan) -> tuple[tuple[StageTrees, ...], tuple[tuple[str, ...], .
         )
         first = next(iter(lanes))
         stage = plan.lanes[first].stages[lanes[first][0]]
-        result.append(StageTrees(letter=letter[placements], stages=lines, trees=_roots(stage)))
+        result.append(
+            StageTrees(letter=letter[placements], stages=lines, trees=_named_trees(stage))
+        )
     return tuple(result), tuple(
         tuple(letter[stage.placements] for stage in lane.stages) for lane in plan.lanes
     )
 
 
 def _stage_list_text(lane: Lane, chunks: Sequence[int]) -> str:
-    """Text of the stages of a lane that share a tree, and of the devices where they begin."""
+    """Text of stages that share split trees: lane, stage numbers and their first devices."""
     bases = printable(print_bases([lane.stages[c].base for c in chunks]), length=60)
     noun = "stage" if len(chunks) == 1 else "stages"
     return (
@@ -270,12 +272,12 @@ def _stage_list_text(lane: Lane, chunks: Sequence[int]) -> str:
 
 
 def _letter(place: int) -> str:
-    """Letter of a position: A to Z, then A1, B1, .."""
+    """Letter for stages by position: A to Z, then A1 to Z1, A2 .."""
     round_number, at = divmod(place, len(ascii_uppercase))
     return ascii_uppercase[at] + (str(round_number) if round_number else "")
 
 
-def _roots(stage: Stage) -> tuple[tuple[str, TreeNode], ...]:
+def _named_trees(stage: Stage) -> tuple[tuple[str, TreeNode], ...]:
     """(names of the operator classes, split tree) of each distinct tree of a stage."""
     names: dict[tuple[object, ...], list[str]] = {}
     for p in stage.placements:

@@ -70,7 +70,7 @@ def plan_svg(picture: PlanPicture) -> str:
 
 
 def _lanes(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
-    """Draw a line for each lane from `y`; returns the y below."""
+    """Draw a line of text for each lane from `y` downwards; returns the y below."""
     for number, (name, takes) in enumerate(picture.lanes[:MAX_ROWS]):
         if len(picture.lanes) > 1:
             sheet.rect(MARGIN, y - 10, 18, 12, fill="#eee")
@@ -84,13 +84,13 @@ def _lanes(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
 def _grid(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
     """Draw the grid's headers, cells and notes from `y`; returns the y below."""
     view = folded_view(picture, columns=MAX_COLUMNS, rows=MAX_ROWS)
-    level = 0 if len(view.columns) <= MAX_COLUMNS // 2 else 1
+    shortening = 0 if len(view.columns) <= MAX_COLUMNS // 2 else 1
     cells: dict[tuple[int, int], list[PictureCell]] = {}
     for cell in picture.cells:
         cells.setdefault((cell.row, cell.column), []).append(cell)
     headers = [_header(picture, band) for band in view.columns]
     widths = [
-        _column_width(picture, band, header, cells, view=view, level=level)
+        _column_width(picture, band, header, cells, view=view, shortening=shortening)
         for band, header in zip(view.columns, headers, strict=True)
     ]
     labels = [_row_label(picture, band) for band in view.rows]
@@ -117,7 +117,7 @@ def _grid(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
                     x,
                     y,
                     width,
-                    level=level,
+                    shortening=shortening,
                 )
             x += width
         y += ROW
@@ -135,7 +135,7 @@ def _cell(
     y: float,
     width: float,
     *,
-    level: int,
+    shortening: int,
 ) -> None:
     """Draw one grid cell: a faint frame if empty, or one rectangle a lane side by side."""
     if not cells:
@@ -157,13 +157,13 @@ def _cell(
         sheet.text(
             at + share / 2,
             y + ROW / 2 + 4,
-            cell_text(cell, picture=picture, level=level),
+            cell_text(cell, picture=picture, shortening=shortening),
             middle=True,
         )
 
 
 def _header(picture: PlanPicture, band: Band) -> tuple[str, ...]:
-    """Lines of a column's header."""
+    """Lines of a column's header: names of its blocks, or a mark for hidden columns."""
     if band.hidden:
         return (f".. {len(band.members)}",)
     parts = tuple(
@@ -188,7 +188,7 @@ def _column_width(
     cells: dict[tuple[int, int], list[PictureCell]],
     *,
     view: View,
-    level: int,
+    shortening: int,
 ) -> float:
     """Width of a column: enough for its text, and growing with its number of blocks."""
     words = max(map(len, header))
@@ -199,7 +199,8 @@ def _column_width(
                 words,
                 len(cells_here)
                 * max(
-                    (len(cell_text(c, picture=picture, level=level)) for c in cells_here), default=0
+                    (len(cell_text(c, picture=picture, shortening=shortening)) for c in cells_here),
+                    default=0,
                 ),
             )
     blocks = 0 if band.hidden else picture.columns[band.members[0]].blocks
@@ -259,7 +260,7 @@ def _node(sheet: SvgSheet, node: TreeNode, x: float, y: float) -> float:
 
 
 def _orders(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
-    """Draw the schedules as text lines from `y`; returns the y below."""
+    """Draw each pipeline schedule as lines of text from `y` downwards; returns the y below."""
     sheet.text(MARGIN, y, "Order" if len(picture.orders) == 1 else "Orders", bold=True)
     y += LINE
     for order in picture.orders[:MAX_ROWS]:

@@ -74,7 +74,7 @@ def _lines(picture: PlanPicture, *, width: int) -> Iterator[Text]:
 
 
 def _block_count_text(picture: PlanPicture) -> str:
-    """Text of the numbers of blocks and stages."""
+    """Text of the number of blocks and the number of stages."""
     stages = sum(map(len, picture.letters))
     return (
         f"{sum(c.blocks for c in picture.columns):,} blocks, {stages:,}"
@@ -91,46 +91,48 @@ class _Layout:
     widths: tuple[int, ...]
     label: int
     gap: int
-    level: int
+    shortening: int
 
     @property
     def width(self) -> int:
-        """Characters of a line of the grid."""
+        """Characters of a line of the grid: row label, columns and gaps."""
         return self.label + sum(w + self.gap for w in self.widths)
 
 
-def _layout(picture: PlanPicture, view: View, *, level: int) -> _Layout:
-    """Compute the cell texts and column widths of a view at a level of detail."""
+def _layout(picture: PlanPicture, view: View, *, shortening: int) -> _Layout:
+    """Compute a view's cell texts and column widths; shortening 0 = full texts, 2 = shortest."""
     words: dict[tuple[int, int], list[tuple[PictureCell, str]]] = {}
     drawn = {band.members[0] for band in view.rows if not band.hidden}
     for cell in picture.cells:
         if cell.row in drawn:
             words.setdefault((cell.row, cell.column), []).append(
-                (cell, cell_text(cell, picture=picture, level=level))
+                (cell, cell_text(cell, picture=picture, shortening=shortening))
             )
     widest: dict[int, int] = {}
     for (_, column), several in words.items():
-        widest[column] = max(widest.get(column, 0), _length(several))
+        widest[column] = max(widest.get(column, 0), _cell_length(several))
     widths = [
         max(
-            *map(len, _header(picture, band, level=level)),
+            *map(len, _header(picture, band, shortening=shortening)),
             0 if band.hidden else widest.get(band.members[0], 1),
         )
         for band in view.columns
     ]
-    gap = 2 if level == 0 else 1
-    for first, count, repeat in _spans(view.columns):
+    gap = 2 if shortening == 0 else 1
+    for first, count, repeat in _repeated_spans(view.columns):
         widths[first] += max(
             0, len(repeat) - sum(widths[first : first + count]) - gap * (count - 1)
         )
     label = max(
         len(line) for line in ("devices", *(_row_label(picture, band) for band in view.rows))
     )
-    return _Layout(view=view, words=words, widths=tuple(widths), label=label, gap=gap, level=level)
+    return _Layout(
+        view=view, words=words, widths=tuple(widths), label=label, gap=gap, shortening=shortening
+    )
 
 
-def _spans(bands: Sequence[Band]) -> Iterator[tuple[int, int, str]]:
-    """Yield (first, count, text) of neighbouring bands with the same repetition."""
+def _repeated_spans(bands: Sequence[Band]) -> Iterator[tuple[int, int, str]]:
+    """Yield (first band, number of bands, repetition text) of neighbours with equal repetition."""
     at = 0
     for repeat, several in groupby(bands, key=lambda band: band.repeat):
         count = len(list(several))
@@ -138,17 +140,17 @@ def _spans(bands: Sequence[Band]) -> Iterator[tuple[int, int, str]]:
         at += count
 
 
-def _length(words: Sequence[tuple[PictureCell, str]]) -> int:
-    """Characters of a cell's texts with the spaces between."""
+def _cell_length(words: Sequence[tuple[PictureCell, str]]) -> int:
+    """Characters of a cell's texts, with a space between two texts."""
     return sum(len(word) for _, word in words) + len(words) - 1
 
 
-def _header(picture: PlanPicture, band: Band, *, level: int) -> tuple[str, ...]:
-    """Lines of a column's header."""
+def _header(picture: PlanPicture, band: Band, *, shortening: int) -> tuple[str, ...]:
+    """Lines of a column's header: names of its blocks, or a mark for hidden columns."""
     if band.hidden:
         return (f".. {len(band.members)}",)
     parts = tuple(
-        shortened_name(part, length=14 if level < 2 else 7)
+        shortened_name(part, length=14 if shortening < 2 else 7)
         for part in picture.columns[band.members[0]].parts
     )
     return parts if len(parts) <= 4 else (*parts[:2], "..", parts[-1])
@@ -162,20 +164,22 @@ def _row_label(picture: PlanPicture, band: Band) -> str:
 
 
 def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
-    """The most detailed layout of at most `width`: whole, else folded, else without middle."""
+    """The fullest layout of at most `width` characters: all columns, folded, or without middle."""
     rows = folded_view(picture, columns=len(picture.columns), rows=MAX_ROWS).rows
-    for level in (0, 1):
-        layout = _layout(picture, View(columns=full_view(picture).columns, rows=rows), level=level)
+    for shortening in (0, 1):
+        layout = _layout(
+            picture, View(columns=full_view(picture).columns, rows=rows), shortening=shortening
+        )
         if layout.width <= width:
             return layout
     last_column = len(picture.columns) - 1
-    for level in (0, 1):
+    for shortening in (0, 1):
         layout = _layout(
             picture,
             View(
                 columns=folded_view(picture, columns=last_column, rows=MAX_ROWS).columns, rows=rows
             ),
-            level=level,
+            shortening=shortening,
         )
         if layout.width <= width:
             return layout
@@ -185,25 +189,25 @@ def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
             View(
                 columns=folded_view(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows
             ),
-            level=2,
+            shortening=2,
         )
         if layout.width <= width:
             return layout
-    for level in (1, 2):
+    for shortening in (1, 2):
         for columns in range(min(len(layout.view.columns), width // 3), 4, -1):
             layout = _layout(
                 picture,
                 View(
                     columns=folded_view(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows
                 ),
-                level=level,
+                shortening=shortening,
             )
             if layout.width <= width:
                 return layout
     return _layout(
         picture,
         View(columns=folded_view(picture, columns=3, rows=MAX_ROWS).columns, rows=rows),
-        level=2,
+        shortening=2,
     )
 
 
@@ -213,11 +217,11 @@ def _grid(picture: PlanPicture, *, width: int) -> Iterator[Text]:
     between = " " * layout.gap
     if any(band.repeat for band in layout.view.columns):
         text = Text(" " * layout.label, style="dim")
-        for first, count, repeat in _spans(layout.view.columns):
+        for first, count, repeat in _repeated_spans(layout.view.columns):
             size = sum(layout.widths[first : first + count]) + layout.gap * (count - 1)
             text.append(between + (f"{repeat} ".ljust(size, "─")[:size] if repeat else " " * size))
         yield text
-    headers = [_header(picture, band, level=layout.level) for band in layout.view.columns]
+    headers = [_header(picture, band, shortening=layout.shortening) for band in layout.view.columns]
     height = max(map(len, headers))
     for line in range(height):
         text = Text(("devices" if line == height - 1 else "").ljust(layout.label), style="dim")
@@ -249,7 +253,7 @@ def _append_cell(text: Text, words: Sequence[tuple[PictureCell, str]], *, size: 
     if not words:
         text.append("·".ljust(size), style="dim")
         return
-    room = size - _length(words)
+    room = size - _cell_length(words)
     for place, (cell, word) in enumerate(words):
         style = f"{'bold ' if cell.lane % 2 else ''}black on {PALETTE[cell.chunk % len(PALETTE)]}"
         last = place == len(words) - 1
@@ -274,7 +278,7 @@ def _trees(trees: StageTrees, *, lettered: bool, width: int) -> Iterator[Text]:
 
 
 def _side_by_side(blocks: Sequence[Sequence[str]]) -> Iterator[Text]:
-    """Yield lines with blocks of text next to each other."""
+    """Join blocks of lines horizontally; yields the lines of the result."""
     height = max(map(len, blocks), default=0)
     for line in range(height):
         text = Text("    ", style="dim" if line == 0 else "")

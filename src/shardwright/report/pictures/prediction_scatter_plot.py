@@ -39,7 +39,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
     span = max(high - low, 0.5)
 
     def place(value: float) -> float:
-        """Position of a value on a logarithmic axis."""
+        """Position of a value on a logarithmic axis, in pixels."""
         return (log10(value) - low) / span * SIZE
 
     groups = sorted({p.group for p in points})
@@ -71,7 +71,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
 
 
 def _band(low: float, span: float) -> str:
-    """SVG of the 10 % band and of the line predicted = measured."""
+    """SVG of the band of 10 % around the line predicted = measured, and of the line."""
     wide = log10(1 + BAND) / span * SIZE
     corners = (
         f"0,{SIZE - wide:.1f} {SIZE - wide:.1f},0 {SIZE},0 {SIZE},{wide:.1f} {wide:.1f},{SIZE}"
@@ -101,7 +101,7 @@ def _ticks(low: float, high: float) -> list[str]:
 
 
 def _dot(point: ScatterPoint, *, place: Callable[[float], float], colour: str) -> str:
-    """SVG circle of one point with its tooltip."""
+    """SVG circle of one point at its measured and predicted value, with its tooltip."""
     x, y = place(point.measured), SIZE - place(point.predicted)
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"'
@@ -110,7 +110,7 @@ def _dot(point: ScatterPoint, *, place: Callable[[float], float], colour: str) -
 
 
 def _legend(groups: Sequence[str], *, colour: Mapping[str, str]) -> list[str]:
-    """SVG of the colours of the groups."""
+    """SVG lines with the colour and the name of each group of points."""
     parts = []
     for index, group in enumerate(groups):
         y = 12 + 20 * index

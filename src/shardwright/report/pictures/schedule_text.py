@@ -102,7 +102,7 @@ def _lines(
 
 
 def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
-    """Devices and action table of an explicit schedule; None if it is too large."""
+    """(lowest device of each row, action table) of an order table; None if too large to draw."""
     count = sum(len(entries) for _, entries in order.rows)
     if not order.rows or len(order.rows) > MAX_ROWS or count > MAX_ACTIONS:
         return None
@@ -114,7 +114,7 @@ def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
 def _from_name(
     order: NamedOrder, lanes: list[Lane], numbers: list[int], classes: dict[int, Stages]
 ) -> tuple[list[int], ActionTable] | None:
-    """Devices and action table of a named schedule; None if the plan groups chunks differently.
+    """(lowest device of each rank, actions) of a named schedule; None if too large or misfitting.
 
     The ranks of the schedule must run the same chunks together as the device classes do.
     """

@@ -54,9 +54,11 @@ def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:
     total = sum(split.parts)
     branches = [
         _node(
-            child, (bases[:, None] + np.array(steps)).ravel(), branch=_share(weight, total, steps)
+            child,
+            (bases[:, None] + np.array(steps)).ravel(),
+            branch=_part_text(weight, total, steps),
         )
-        for weight, steps, child in _branches(split)
+        for weight, steps, child in _equal_neighbours(split)
     ]
     if len(branches) > MAX_BRANCHES:
         left = len(branches) - MAX_BRANCHES
@@ -81,8 +83,8 @@ def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:
     )
 
 
-def _branches(split: Split) -> Iterator[tuple[int, list[int], Split | None]]:
-    """Yield (weight, steps, subtree) of neighbouring parts with one weight, subtree and stride."""
+def _equal_neighbours(split: Split) -> Iterator[tuple[int, list[int], Split | None]]:
+    """Yield (weight, device offsets, child) of neighbours equal in weight, child and stride."""
     assert isinstance(split.parts, tuple)
     assert isinstance(split.step, tuple)
     run: list[int] = []
@@ -98,8 +100,8 @@ def _branches(split: Split) -> Iterator[tuple[int, list[int], Split | None]]:
         yield before[0], run, before[1]
 
 
-def _share(weight: int, total: int, steps: list[int]) -> str:
-    """Text of a part's weight of the total, its count and stride."""
+def _part_text(weight: int, total: int, steps: list[int]) -> str:
+    """Text of a part's share, number and device stride, such as ``2/3 x4 @8``."""
     if len(steps) == 1:
         return f"{weight}/{total}"
     stride = f" @{steps[1] - steps[0]}" if steps[1] != steps[0] else ""
@@ -114,7 +116,7 @@ def tree_lines(node: TreeNode) -> list[str]:
 
 
 def _below(node: TreeNode, indent: str) -> list[str]:
-    """Lines of the children of a node, with an indent."""
+    """Lines of the subtrees below a node, with `indent` and tree-drawing characters."""
     lines: list[str] = []
     for place, child in enumerate(node.children):
         last = place == len(node.children) - 1

@@ -157,7 +157,7 @@ def _nodes(classes: Sequence[Sequence[int]], sizes: Sequence[int]) -> tuple[Equa
 
 
 def capacity_bytes(step: StepPicture, row: TimelineRow) -> int:
-    """Memory capacity in bytes of a device of a row."""
+    """Memory capacity in bytes of a row's devices: their own, else that of the whole step."""
     return row.memory.capacity or step.capacity
 
 
@@ -177,5 +177,5 @@ def nodes_label(nodes: EqualNodes) -> str:
 
 
 def group_text(group: DeviceList) -> str:
-    """Device numbers and size of a communication group as text."""
+    """Text of a communication group: its device numbers and, in brackets, its size."""
     return f"{device_text(group.array)} ({len(group):,})"

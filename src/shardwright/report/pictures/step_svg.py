@@ -49,7 +49,7 @@ def step_parts(sheet: SvgSheet, step: StepPicture, y: float) -> float:
 
 
 def drawn_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
-    """The first rows whose spans together keep the picture small; at least one row."""
+    """The first rows with at most `MAX_BARS` spans together, at least one row."""
     spans = accumulate(len(row.compute) + len(row.beside) for row in step.rows)
     return (
         tuple(
@@ -61,8 +61,8 @@ def drawn_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
     )
 
 
-def _left(rows: tuple[TimelineRow, ...]) -> float:
-    """x of the bars, right of the row labels."""
+def _bars_left(rows: tuple[TimelineRow, ...]) -> float:
+    """x coordinate at which the bars begin, right of the longest row label."""
     return MARGIN + max(len(row_label(row)) for row in rows) * LETTER + 2 * PAD
 
 
@@ -85,7 +85,7 @@ def _timeline(sheet: SvgSheet, step: StepPicture, y: float) -> float:
         sheet.rect(x, y + PAD, 12, 12, fill=colour)
         sheet.text(x + 16, y + LINE, word)
         x += 24 + (len(word) + 1) * LETTER
-    y, left = y + 2 * LINE, _left(rows)
+    y, left = y + 2 * LINE, _bars_left(rows)
     for row in rows:
         sheet.text(MARGIN, y + BAR - 3, row_label(row))
         sheet.bar(
@@ -95,7 +95,7 @@ def _timeline(sheet: SvgSheet, step: StepPicture, y: float) -> float:
             BAR,
             fill=BUBBLE,
             kind="step",
-            title=f"device {row.device}: {_idle(step, row)}",
+            title=f"device {row.device}: {_idle_text(step, row)}",
         )
         for span in row.compute:
             _span(sheet, step, span, left, y, BAR, kind="action")
@@ -110,11 +110,11 @@ def _timeline(sheet: SvgSheet, step: StepPicture, y: float) -> float:
             colour=FAINT,
             middle=True,
         )
-    return _more(sheet, len(step.rows) - len(rows), y + LINE * 3 / 2)
+    return _rows_left_out(sheet, len(step.rows) - len(rows), y + LINE * 3 / 2)
 
 
-def _idle(step: StepPicture, row: TimelineRow) -> str:
-    """Text of a device's idle share of the step."""
+def _idle_text(step: StepPicture, row: TimelineRow) -> str:
+    """Percent of the step in which a row's device computes nothing, as text."""
     return f"computes nothing for {format_percent(row.idle_s / step.end_s)} of the step"
 
 
@@ -128,7 +128,7 @@ def _span(
     *,
     kind: str,
 ) -> None:
-    """Draw one span of the timeline with its tooltip."""
+    """Draw an action or message as a bar from its start to its end, with a tooltip."""
     scale = TIMELINE / step.end_s
     where = f" lane {span.lane} chunk {span.chunk}" if span.chunk >= 0 else ""
     what = f" microbatch {span.microbatch}" if span.microbatch >= 0 else ""
@@ -147,8 +147,8 @@ def _span(
     )
 
 
-def _more(sheet: SvgSheet, count: int, y: float) -> float:
-    """Draw the number of rows that were left out, if any; returns the y below."""
+def _rows_left_out(sheet: SvgSheet, count: int, y: float) -> float:
+    """Draw the text ``.. N more`` for `count` rows left out, if any; returns the y below."""
     if count > 0:
         sheet.text(MARGIN, y, f".. {count:,} more, all with --json", colour=FAINT)
         y += LINE
@@ -166,7 +166,7 @@ def _memory(sheet: SvgSheet, step: StepPicture, y: float) -> float:
         sheet.rect(x, y + PAD, 12, 12, fill=PALETTE[place % len(PALETTE)])
         sheet.text(x + 16, y + LINE, name)
         x += 24 + (len(name) + 1) * LETTER
-    y, left = y + 2 * LINE, _left(rows)
+    y, left = y + 2 * LINE, _bars_left(rows)
     for row in rows:
         sheet.text(MARGIN, y + BAR - 3, row_label(row))
         sheet.rect(
@@ -198,7 +198,7 @@ def _memory(sheet: SvgSheet, step: StepPicture, y: float) -> float:
             f"{format_bytes(row.memory.reserved)}, {full}  {row.runs}",
         )
         y += BAR + 4
-    return _more(sheet, len(step.rows) - len(rows), y)
+    return _rows_left_out(sheet, len(step.rows) - len(rows), y)
 
 
 def _nodes(sheet: SvgSheet, step: StepPicture, y: float) -> float:
@@ -221,7 +221,7 @@ def _nodes(sheet: SvgSheet, step: StepPicture, y: float) -> float:
                 left + place * (BAR + 2), y, BAR, BAR, fill=colour, kind="device", title=name
             )
         y += BAR + 4
-    return _more(sheet, len(step.nodes) - MAX_NODES, y)
+    return _rows_left_out(sheet, len(step.nodes) - MAX_NODES, y)
 
 
 def _traffic(sheet: SvgSheet, step: StepPicture, y: float) -> float:
@@ -250,4 +250,4 @@ def _traffic(sheet: SvgSheet, step: StepPicture, y: float) -> float:
             title = f"device {row.device}: {group_traffic.part} {size:.0f} bytes over {tier}"
             sheet.bar(x, y - 10, width, BAR - 4, fill=PALETTE[place], kind="sent", title=title)
             sheet.text(x + width + PAD, y, format_bytes(size) if size else "-")
-    return _more(sheet, len(sent) - MAX_TRAFFIC, y + LINE)
+    return _rows_left_out(sheet, len(sent) - MAX_TRAFFIC, y + LINE)

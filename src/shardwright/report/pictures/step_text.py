@@ -110,7 +110,7 @@ def _memory(step: StepPicture) -> Iterator[RenderableType]:
 
 
 def _nodes(step: StepPicture) -> Iterator[Text]:
-    """Yield a line for each group of equal nodes, a symbol a device."""
+    """Yield a line for equal nodes; a device's symbol is the number of its timeline row."""
     yield Text("\nNodes: each device by the row above that it is in, from 0", style="bold")
     label = max(len(nodes_label(nodes)) for nodes in step.nodes[:MAX_NODES])
     for nodes in step.nodes[:MAX_NODES]:

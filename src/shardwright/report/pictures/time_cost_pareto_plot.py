@@ -48,7 +48,7 @@ def _digit(number: int) -> str:
 
 
 def _row(value: float, low: float, high: float) -> int:
-    """Line of a value in the plot; the largest value is on top."""
+    """Line of a value between `low` (bottom) and `high` (top line, 0) in the plot."""
     return round((high - value) / (high - low) * (HEIGHT - 1)) if high > low else HEIGHT - 1
 
 
@@ -59,7 +59,7 @@ def _column(seconds: float, front: Sequence[FrontPoint]) -> int:
 
 
 def _bound_at(front: Sequence[FrontPoint], column: int) -> float:
-    """Lower bound of the cost of plans whose step time is at most a column's.
+    """Lower bound of cost at a column: that of the first front point at or right of the column.
 
     The next point of the front has this bound, for later times as well.
     """

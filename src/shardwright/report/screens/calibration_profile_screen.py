@@ -68,7 +68,7 @@ def render_check(rows: Iterable[CheckRow]) -> RenderableType:
 
 
 def check_document(rows: Iterable[CheckRow]) -> list[dict[str, object]]:
-    """JSON document of `calibrate --check --json`: seconds and bytes."""
+    """JSON list of ``calibrate --check``: predicted and measured seconds and bytes of each step."""
     return [row._asdict() for row in rows]
 
 

@@ -21,22 +21,22 @@ MAX_CELL: Final = 400
 def render_cluster_facts(read: ClusterRead) -> RenderableType:
     """The ``cluster read`` screen: facts with their places, assumptions with reasons."""
     parts: list[RenderableType] = [WrappedText(Text(read.cluster.described()))]
-    parts += _facts("The nodes together", read.found, read.assumed)
+    parts += _fact_tables("The nodes together", read.found, read.assumed)
     for kind in read.kinds:
         nodes = "1 node" if kind.count == 1 else f"{kind.count:,} nodes"
-        parts += _facts(f"{nodes} of {kind.name}", kind.found, kind.assumed)
+        parts += _fact_tables(f"{nodes} of {kind.name}", kind.found, kind.assumed)
     return Group(*parts)
 
 
-def _facts(
+def _fact_tables(
     title: str, found: Sequence[FoundFact], assumed: Sequence[Assumption]
 ) -> list[RenderableType]:
     """Sections with a table of the facts that were found and a table of the assumptions."""
-    rows = [(str(entry.what), _cell(entry.words), _cell(entry.where)) for entry in found]
+    rows = [(str(entry.what), _safe_text(entry.words), _safe_text(entry.where)) for entry in found]
     parts = (
         [section(f"{title}: found", plain_table(("what", "value", "where"), rows))] if rows else []
     )
-    more = [(str(entry.what), _cell(entry.value), _cell(entry.why)) for entry in assumed]
+    more = [(str(entry.what), _safe_text(entry.value), _safe_text(entry.why)) for entry in assumed]
     return (
         [*parts, section(f"{title}: assumed", plain_table(("what", "value", "why"), more))]
         if more
@@ -44,8 +44,8 @@ def _facts(
     )
 
 
-def _cell(text: str) -> str:
-    """Text from a file, made safe for a terminal and limited in length."""
+def _safe_text(text: str) -> str:
+    """Text of a file without control characters, cut at `MAX_CELL` characters."""
     return printable(text, length=MAX_CELL)
 
 
@@ -69,7 +69,7 @@ def cluster_facts_document(read: ClusterRead) -> dict[str, Any]:
 
 
 def _fact_document(fact: FoundFact) -> dict[str, Any]:
-    """JSON object of a fact that was found."""
+    """JSON object of a fact read from a file: name, value and its place in the file."""
     return {"what": str(fact.what), "value": fact.value, "words": fact.words, "where": fact.where}
 
 

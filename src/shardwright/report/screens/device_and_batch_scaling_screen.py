@@ -28,7 +28,7 @@ CHOSEN: Final = "<- chosen"
 
 
 def scaling_document(scaling: ScalingTable, costs: Sequence[Compared]) -> dict[str, Any]:
-    """JSON document of ``plan --devices A..B --json``."""
+    """JSON document of ``plan --devices A..B --json``: trials, efficiency, knee and costs."""
     return {
         "knee_devices": scaling.knee,
         "rows": [
@@ -74,7 +74,7 @@ def render_scaling(scaling: ScalingTable, costs: Sequence[Compared]) -> Renderab
 def _scaling_cells(
     trial: Trial, scaling: ScalingTable, paid: dict[int, Compared]
 ) -> tuple[str, ...]:
-    """Cells of one number of devices."""
+    """Cells for one number of devices: step, tokens a second, efficiency, cost, knee, strategy."""
     blanks = ("-",) * (5 if paid else 3)
     if trial.simulation is None:
         return (f"{trial.devices:,}", *blanks, "", f"no plan: {trial.why}")
@@ -94,7 +94,7 @@ def _scaling_cells(
 
 
 def batches_document(batches: Batches, rates: Sequence[float]) -> dict[str, Any]:
-    """JSON object ``batches`` of ``plan --global-batch auto --json``."""
+    """JSON object ``batches``: best plan and useful tokens a second of each global batch."""
     return {
         "critical_batch_tokens": batches.critical,
         "critical_batch_source": batches.source,

@@ -8,7 +8,7 @@ from shardwright.units import format_percent
 
 
 def kinds_table(prediction: Prediction) -> PlainTable:
-    """Table of device kinds: shares of the step busy, and waiting by what they wait for.
+    """Table by device kind: busy share of the step, and waits for other kinds or for links.
 
     A kind waits while another kind computes, or while only links are busy.
     """
@@ -31,10 +31,10 @@ def kinds_table(prediction: Prediction) -> PlainTable:
 
 
 def _names(prediction: Prediction) -> set[str]:
-    """Names of the device kinds."""
+    """Set of the names of the cluster's device kinds."""
     return {kind.name for kind in prediction.kinds}
 
 
 def _share(waits: dict[str, float], cause: str, step: float) -> str:
-    """Share of the step that a kind waits for a cause, in percent, or a dash."""
+    """Percent of the step that a kind waits for `cause`, or a dash without such waits."""
     return format_percent(waits[cause] / step) if cause in waits else "-"

@@ -64,7 +64,7 @@ def render_general(
 
 
 def _with_searched_orders(plan: Plan) -> Plan:
-    """Replace each explicit action table of `plan` by an order to be searched."""
+    """Replace each explicit action table by the name of the order search, for a short notation."""
     orders = tuple(
         NamedOrder(schedule=TABLE_SEARCH, lanes=order.lanes) if isinstance(order, Table) else order
         for order in plan.orders
@@ -85,9 +85,9 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
     lines = (
         claim_text(c, search_time_s=search_time_s) + cut,
         (
-            f"{_count(c.enumerated)} strategies in {joint.pipelines:,} pipelines:"
-            f" {_count(c.infeasible)} do not fit in memory, {_count(c.bounded_b0)} are ruled out by"
-            f" a lower bound of their time, {c.bounded_b1:,} by the longest path of their order,"
+            f"{_digits(c.enumerated)} strategies in {joint.pipelines:,} pipelines:"
+            f" {_digits(c.infeasible)} do not fit in memory, {_digits(c.bounded_b0)} are ruled out"
+            f" by a lower bound of their time, {c.bounded_b1:,} by the longest path of their order,"
             f" {c.simulated:,} simulated; and {joint.grids:,} grids"
         ),
         *(
@@ -104,6 +104,6 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
     return section("Certificate", Text("\n".join(lines)))
 
 
-def _count(count: int) -> str:
-    """A count with all digits, or with four digits if it is too long to read."""
+def _digits(count: int) -> str:
+    """Format a count with all digits, or from `MANY_STRATEGIES` on with four significant digits."""
     return f"{count:,}" if count < MANY_STRATEGIES else f"{count:.4g}"

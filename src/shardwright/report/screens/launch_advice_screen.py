@@ -79,7 +79,7 @@ def _change_document(change: Change) -> dict[str, Any]:
 
 
 def longest_parts(advice: Advice) -> tuple[tuple[str, float], ...]:
-    """Parts of the step that take longest, besides GEMM and attention: (part, seconds)."""
+    """(part, seconds) of the step's longest parts without GEMM and attention, longest first."""
     if advice.now is None:
         return ()
     parts = [
@@ -165,7 +165,7 @@ def _understood(launch: Launch) -> list[Line]:
 
 
 def _settings_table(settings: tuple[LaunchSetting, ...]) -> RenderableType:
-    """Table of settings with their values and meanings."""
+    """Table of a launch's settings: name, value and meaning."""
     return plain_table(
         ("setting", "value", ""),
         [(setting.name, setting.value[:60], setting.means) for setting in settings],

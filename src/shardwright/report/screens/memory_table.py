@@ -69,14 +69,14 @@ def memory_table(
             forms.append((("...",),) * len(labels))
         before = run[-1].rank
         label_forms = (
-            _devices(run, classes),
-            *([_kind(run[0].kind, kinds)] if kinds else []),
-            _holds(run[0].layers),
+            _device_texts(run, classes),
+            *([_kind_texts(run[0].kind, kinds)] if kinds else []),
+            _block_texts(run[0].layers),
         )
         rows.append(
             (
                 *(form[0] for form in label_forms),
-                *_numbers(run[0], names=names, capacity=prediction.capacity_bytes),
+                *_memory_cells(run[0], names=names, capacity=prediction.capacity_bytes),
             )
         )
         forms.append(label_forms)
@@ -121,7 +121,7 @@ def host_table(hosts: tuple[HostMemory, ...]) -> PlainTable:
 
 
 def _host_row(host: HostMemory, *, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Cells of a node's host memory: items, need, capacity, share."""
+    """Cells of nodes with equal need: name, devices, items in GiB, need, capacity, percent."""
     items = dict(host.items)
     nodes = "node" if host.nodes == 1 else f"{host.nodes:,} from node"
     return (
@@ -138,7 +138,7 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
     """Runs of neighbouring ranks with the same memory, layers and number of devices."""
 
     def look(stage: StageMemory) -> tuple[object, ...]:
-        """The values by which two ranks are equal."""
+        """Layers, devices, memory and kind of a rank, by which neighbouring ranks are equal."""
         return (
             stage.layers,
             stage.devices,
@@ -153,7 +153,7 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
 
 
 def _rows_to_show(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
-    """The runs of ranks to show: first, last, fullest and their neighbours."""
+    """Runs of ranks to show: all, or of many the first and last two and the fullest."""
     if len(runs) <= MAX_ROWS:
         return runs
     worst = max(range(len(runs)), key=lambda i: runs[i][0].reserved)
@@ -161,8 +161,8 @@ def _rows_to_show(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory
     return [runs[i] for i in indices]
 
 
-def _devices(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """The devices of a row, and a shorter form: the first device and the number of others."""
+def _device_texts(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts of a row's devices, longest first: all, or the first and the number of others."""
     if not classes:
         return (str(run[0].rank) if len(run) == 1 else f"{run[0].rank}-{run[-1].rank}",)
     first, last = classes[run[0].rank], classes[run[-1].rank]
@@ -172,8 +172,8 @@ def _devices(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[st
     return (text, f"{first_number[0] if first_number else ''} +{others:,} more" if others else text)
 
 
-def _kind(name: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """A kind of device, and its shortest prefix that differs from the other kinds.
+def _kind_texts(name: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """(name of a device kind, shortest prefix that differs from the other kinds).
 
     Of ``a100-sxm-40gb``, the prefix is ``a100``.
     """
@@ -190,8 +190,8 @@ _COUNT: Final = re.compile(r"[0-9]{1,9}(?= )")
 """The count of equal blocks. The text may come from a file: no longer number is read."""
 
 
-def _holds(text: str) -> tuple[str, ...]:
-    """The blocks of a stage, and shorter forms: first and last block, or the number of blocks."""
+def _block_texts(text: str) -> tuple[str, ...]:
+    """Texts of a stage's blocks, longest first: all, first and last, number of blocks."""
     parts = text.split(" + ")
     counts = [_COUNT.match(part) for part in parts]
     blocks = sum(1 if count is None else int(count[0]) for count in counts)
@@ -199,7 +199,7 @@ def _holds(text: str) -> tuple[str, ...]:
     return (text, *ends, f"{blocks} block{'' if blocks == 1 else 's'}")
 
 
-def _numbers(stage: StageMemory, *, names: tuple[str, ...], capacity: int) -> tuple[str, ...]:
+def _memory_cells(stage: StageMemory, *, names: tuple[str, ...], capacity: int) -> tuple[str, ...]:
     """Cells of a stage in GiB: items, allocated, reserved, and the percentage of capacity."""
     items, room = dict(stage.items), stage.capacity or capacity
     return (
@@ -211,5 +211,5 @@ def _numbers(stage: StageMemory, *, names: tuple[str, ...], capacity: int) -> tu
 
 
 def _gib(count: int) -> str:
-    """GiB with two decimals, or a dash for zero."""
+    """Format bytes as GiB with two decimals, or a dash for zero."""
     return f"{count / GIB:.2f}" if count else "-"

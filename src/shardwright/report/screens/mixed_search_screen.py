@@ -95,7 +95,9 @@ def _claim_text(c: Certificate, valued: ValuedPart, *, search_time_s: float) -> 
     spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
     if valued.objective == "time":
         return f"Fastest found{_budget_text(valued)}: gap {format_percent(c.gap, digits=2)}.{spent}"
-    value, bound = (_amount(number, valued.unit) for number in (valued.value, valued.lower_bound))
+    value, bound = (
+        _amount_text(number, valued.unit) for number in (valued.value, valued.lower_bound)
+    )
     gap = format_percent(valued.gap, digits=2)
     return (
         f"{value} a step; no plan of the space{_budget_text(valued)} takes less than {bound}, gap"
@@ -104,12 +106,12 @@ def _claim_text(c: Certificate, valued: ValuedPart, *, search_time_s: float) -> 
 
 
 def _budget_text(valued: ValuedPart) -> str:
-    """Text of the budget in dollars an hour, or nothing."""
+    """Phrase on the budget in dollars an hour; empty without a budget."""
     return f" within {format_dollars(valued.budget)} an hour" if valued.budget else ""
 
 
-def _amount(number: float, unit: str) -> str:
-    """Dollars or joules as text."""
+def _amount_text(number: float, unit: str) -> str:
+    """Format dollars (`unit` usd), or joules with a decimal prefix."""
     return format_dollars(number) if unit == "usd" else f"{format_count(number)}J"
 
 
@@ -132,7 +134,7 @@ def _front_table(front: Sequence[FrontPoint]) -> RenderableType:
 
 
 def _alone_table(certificate: Certificate, part: MixedPart) -> RenderableType:
-    """Table of pools: best step on the pool alone, speed-up of the plan, value of a device."""
+    """Table by pool: best step on it alone, speed-up of the plan, seconds a device is worth."""
     rows = []
     for pool in part.alone:
         step = f"{pool.step_time_s:.4g} s" if pool.step_time_s is not None else "does not fit"

@@ -32,7 +32,7 @@ _FATES: Final = {
 
 
 def why_document(why: Why) -> dict[str, Any]:
-    """JSON document of ``why --json``."""
+    """JSON document of ``why --json``: both strategies, broken rules, fate, changes by part."""
     document: dict[str, Any] = {
         "plan": {
             "strategy": strategy_text(why.plan),
@@ -85,7 +85,8 @@ def render_why(why: Why) -> RenderableType:
     ]
     if why.other is None:
         return Group(
-            _lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken))
+            _labelled_lines(lines),
+            section("Illegal: the rules that it breaks", _broken_rules_table(why.broken)),
         )
     plan, other = why.plan.prediction, why.other.prediction
     change = step_change_text(other.step_time_s / plan.step_time_s - 1)
@@ -98,7 +99,7 @@ def render_why(why: Why) -> RenderableType:
         ("Memory", Text(verdict(other, classes=why.other.classes, fitting=why.other.fitting))),
     ]
     return Group(
-        _lines(lines),
+        _labelled_lines(lines),
         section(
             "Where the time goes, in seconds",
             _change_table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4),
@@ -140,18 +141,18 @@ def step_change_text(change: float) -> str:
 
 
 def fate_text(placed: LocatedGrid) -> str:
-    """Sentence on the fate of a strategy in the search."""
+    """Sentence on whether the search excluded, bounded or simulated a strategy, and why."""
     return _FATES[placed.fate].format(reason=placed.reason, bound=format_seconds(placed.bound_s))
 
 
-def _lines(lines: list[tuple[str, Text]]) -> Text:
-    """Lines with bold labels."""
+def _labelled_lines(lines: list[tuple[str, Text]]) -> Text:
+    """Lines of text, each after a bold label of fixed width."""
     return Text("\n").join(
         Text.assemble((f"{name:<{LABEL}}", "bold"), text) for name, text in lines
     )
 
 
-def _rules(broken: tuple[Violation, ...]) -> RenderableType:
+def _broken_rules_table(broken: tuple[Violation, ...]) -> RenderableType:
     """Table of broken rules with hints."""
     return plain_table(
         ("rule", "", "hint"),
@@ -163,7 +164,7 @@ def _rules(broken: tuple[Violation, ...]) -> RenderableType:
 def _change_table(
     rows: Beside, *, total: str, names: Any, scale: float, digits: int
 ) -> RenderableType:
-    """Table of both columns and their difference, largest loss first, with the sums."""
+    """Table of plan, other strategy and difference by part, largest increase first, then sums."""
     ranked = sorted(rows, key=lambda row: round((row[1] - row[2]) / scale, digits))
     summed = (total, sum(row[1] for row in rows), sum(row[2] for row in rows))
     shown = [
@@ -182,7 +183,7 @@ def _change_table(
 
 
 def _signed(change: float, *, digits: int) -> str:
-    """A change with its sign, or ``=`` if the digits show none."""
+    """Format a change with its sign, or ``=`` if it rounds to zero."""
     text = f"{change:+.{digits}f}"
     return text if float(text) else "="
 

@@ -54,7 +54,7 @@ def render_checked(check: Recheck | Verified) -> RenderableType:
 
 
 def proof_document(proof: PlanProof) -> dict[str, Any]:
-    """The part ``execution`` of ``check --execute --json``."""
+    """JSON object of ``check --execute``: loss and gradients compared with the unsplit model."""
     name, difference = proof.worst
     return {
         "equal": proof.equal,

@@ -61,7 +61,7 @@ def _outcome_table(part: ScenariosPart) -> RenderableType:
 
 
 def _tried_table(certificate: Certificate, part: ScenariosPart) -> RenderableType:
-    """Table of the next best plans with their step in each scenario."""
+    """Table of the next best plans: judged seconds, slow-down, seconds in each scenario."""
     names = [plan.name for plan in part.outcomes]
     rows = [
         (

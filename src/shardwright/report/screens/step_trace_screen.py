@@ -28,7 +28,9 @@ def trace_document(trace: StepTrace) -> dict[str, Any]:
         "origin": trace.origin.value,
         "step_s": trace.step_s,
         "spans": len(trace.spans),
-        "devices": [_device(times) | _seconds(times) for times in device_times(trace)],
+        "devices": [
+            _device_fields(times) | _seconds_fields(times) for times in device_times(trace)
+        ],
     }
 
 
@@ -39,19 +41,20 @@ def comparison_document(found: ComparedTraces) -> dict[str, Any]:
         "step_s": {"simulated": found.simulated.step_s, "measured": found.measured.step_s},
         "error": found.error,
         "devices": [
-            _device(simulated) | {"simulated": _seconds(simulated), "measured": _seconds(measured)}
+            _device_fields(simulated)
+            | {"simulated": _seconds_fields(simulated), "measured": _seconds_fields(measured)}
             for simulated, measured in found.rows
         ],
     }
 
 
-def _device(times: DeviceTimes) -> dict[str, Any]:
-    """JSON fields that identify a device's row."""
+def _device_fields(times: DeviceTimes) -> dict[str, Any]:
+    """JSON fields of a row's device: its number, number of equal devices, and its layers."""
     return {"device": times.device.device, "alike": times.device.alike, "runs": times.device.runs}
 
 
-def _seconds(times: DeviceTimes) -> dict[str, Any]:
-    """JSON fields of a device's compute, communication and waiting seconds."""
+def _seconds_fields(times: DeviceTimes) -> dict[str, Any]:
+    """JSON fields of compute, communication and waiting seconds, and of bytes held."""
     return {
         "compute_s": times.compute_s,
         "communication_s": times.communication_s,
@@ -61,8 +64,11 @@ def _seconds(times: DeviceTimes) -> dict[str, Any]:
 
 
 def render_trace(trace: StepTrace) -> RenderableType:
-    """Screen of a step: its time, and a row a device."""
-    rows = [(*_names(times), *_cells(times), _bytes(times)) for times in device_times(trace)]
+    """Screen of a traced step: its seconds, and a row of compute and waits for each device."""
+    rows = [
+        (*_device_and_layers_cells(times), *_seconds_cells(times), _held_bytes_text(times))
+        for times in device_times(trace)
+    ]
     header = ("device", "runs", "compute", "communication", "waiting", "held")
     return Group(
         WrappedText(
@@ -88,13 +94,15 @@ def render_comparison(found: ComparedTraces) -> RenderableType:
     for predicted_times, measured_times in found.rows:
         pairs = [
             f"{a} | {b}"
-            for a, b in zip(_cells(predicted_times), _cells(measured_times), strict=True)
+            for a, b in zip(
+                _seconds_cells(predicted_times), _seconds_cells(measured_times), strict=True
+            )
         ]
         rows.append(
             (
-                *_names(predicted_times),
+                *_device_and_layers_cells(predicted_times),
                 *pairs,
-                f"{_bytes(predicted_times)} | {_bytes(measured_times)}",
+                f"{_held_bytes_text(predicted_times)} | {_held_bytes_text(measured_times)}",
             )
         )
     header = ("device", "runs", "compute", "communication", "waiting", "held")
@@ -118,15 +126,15 @@ def render_comparison(found: ComparedTraces) -> RenderableType:
     )
 
 
-def _names(times: DeviceTimes) -> tuple[str, str]:
-    """Cells of a device, the number of equal devices, and its layers."""
+def _device_and_layers_cells(times: DeviceTimes) -> tuple[str, str]:
+    """Two cells: the device's number, with the number of further equal devices; and its layers."""
     device = times.device
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
     return f"{device.device}{more}", device.runs
 
 
-def _cells(times: DeviceTimes) -> tuple[str, str, str]:
-    """Cells of compute, communication and waiting seconds."""
+def _seconds_cells(times: DeviceTimes) -> tuple[str, str, str]:
+    """Three cells: seconds of compute, of communication and of waiting."""
     compute, communication, waiting = (
         format_seconds(s, digits=3)
         for s in (times.compute_s, times.communication_s, times.waiting_s)
@@ -134,8 +142,8 @@ def _cells(times: DeviceTimes) -> tuple[str, str, str]:
     return compute, communication, waiting
 
 
-def _bytes(times: DeviceTimes) -> str:
-    """Bytes that a device holds, or a dash."""
+def _held_bytes_text(times: DeviceTimes) -> str:
+    """Bytes of memory that a device holds as text, or a dash for none."""
     return format_bytes(times.held, digits=3) if times.held else "-"
 
 

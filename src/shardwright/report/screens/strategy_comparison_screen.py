@@ -69,12 +69,12 @@ def render_training(row: Compared) -> RenderableType:
 
 
 def days_text(row: Compared) -> str:
-    """Days of training, with one decimal."""
+    """Format the days of the training run with one decimal."""
     return f"{row.seconds / SECONDS_PER_DAY:,.1f}"
 
 
 def by_step_time(rows: Sequence[Compared]) -> list[Compared]:
-    """Sort rows by step time: all rows that fit in memory first, then the others."""
+    """Sort rows: those that fit in memory first, each part by ascending step time."""
     return sorted(
         rows,
         key=lambda row: (not row.simulation.prediction.fits, row.simulation.prediction.step_time_s),
@@ -87,7 +87,7 @@ def render_comparison(rows: Sequence[Compared]) -> RenderableType:
     columns = _columns(chosen)
     titles = [title for title, _ in columns]
     cells = list(zip(*(values for _, values in columns), strict=True))
-    times = _times(chosen)
+    times = _breakdown_rows(chosen)
     strategies = [
         (str(rank), strategy_text(row.simulation)) for rank, row in enumerate(chosen, start=1)
     ]
@@ -111,7 +111,7 @@ def render_comparison(rows: Sequence[Compared]) -> RenderableType:
             ],
         ),
         section("Strategies", plain_table(("", ""), strategies)),
-        *_notes(chosen),
+        *_token_and_price_notes(chosen),
         section(
             "Where the time goes, in seconds",
             plain_table(
@@ -178,8 +178,8 @@ def _dollars(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
-    """Rows of the breakdown: name of a part and its seconds under each strategy, without zeros."""
+def _breakdown_rows(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """Rows (part of the step, seconds under each strategy), without parts that are 0 in all."""
     parts = [dict(row.simulation.prediction.breakdown_s) for row in rows]
     shown = [
         (part_name(name), *(format_bare_seconds(part.get(name, 0.0)) for part in parts))
@@ -190,8 +190,8 @@ def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     return [row for row in shown if set(row[1:]) != {format_bare_seconds(0.0)}]
 
 
-def _notes(rows: Sequence[Compared]) -> list[RenderableType]:
-    """Lines about the number of tokens and the source of each price."""
+def _token_and_price_notes(rows: Sequence[Compared]) -> list[RenderableType]:
+    """Lines of text on the number of training tokens and the source of each price."""
     tokens = rows[0].tokens
     lines = [f"{format_count(tokens)} tokens, {STEP_AFTER_STEP}"] if tokens else []
     lines += _price_lines(rows)

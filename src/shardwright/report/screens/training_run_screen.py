@@ -34,7 +34,7 @@ def evaluation_text(evaluation: RunEvaluation, *, steps: int) -> str:
 
 
 def run_document(report: RunReport) -> dict[str, Any]:
-    """JSON document of ``run --json``."""
+    """JSON document of ``run --json``: steps, evaluations, step times, memory, remarks."""
     return {
         "steps": [asdict(step) for step in report.steps],
         "evaluations": [asdict(entry) for entry in report.evaluations],

@@ -87,22 +87,24 @@ def render_serving(answer: ServingAnswer) -> RenderableType:
     """Screen of a deployment: rates, latency percentiles, iteration time, memory by pool."""
     metrics = answer.metrics
     return Group(
-        WrappedText(Text.assemble((_head(answer), "bold"))),
-        WrappedText(Text(_rates(answer)), hanging=2),
-        *(WrappedText(Text(line), hanging=2) for line in _waits(answer)),
+        WrappedText(Text.assemble((_title_line(answer), "bold"))),
+        WrappedText(Text(_rates_text(answer)), hanging=2),
+        *(WrappedText(Text(line), hanging=2) for line in _wait_lines(answer)),
         Text(),
         plain_table(
             ("", "mean", "p50", "p90", "p99"),
-            [_times(*row) for row in _spreads(metrics)],
+            [_latency_cells(*row) for row in _latency_spreads(metrics)],
             right=(1, 2, 3, 4),
             whole=(0,),
         ),
         Text(),
-        plain_table(("time of iterations", "share"), list(_shares(answer)), right=(1,), whole=(0,)),
+        plain_table(
+            ("time of iterations", "share"), list(_iteration_shares(answer)), right=(1,), whole=(0,)
+        ),
         Text(),
         plain_table(
             ("pool", "weights", "iteration", "cache", "tokens in it", "used at most"),
-            [_memory(one) for one in answer.pools],
+            [_memory_cells(one) for one in answer.pools],
             right=(1, 2, 3, 4, 5),
             whole=(0,),
         ),
@@ -110,7 +112,7 @@ def render_serving(answer: ServingAnswer) -> RenderableType:
     )
 
 
-def _head(answer: ServingAnswer) -> str:
+def _title_line(answer: ServingAnswer) -> str:
     """Title line: model, cluster, engine and deployment."""
     model, cluster = answer.problem.model, answer.problem.cluster
     return (
@@ -119,7 +121,7 @@ def _head(answer: ServingAnswer) -> str:
     )
 
 
-def _rates(answer: ServingAnswer) -> str:
+def _rates_text(answer: ServingAnswer) -> str:
     """Sentence of tokens a second (total, a device, a user), requests a second and energy."""
     metrics = answer.metrics
     energy = (
@@ -129,12 +131,12 @@ def _rates(answer: ServingAnswer) -> str:
     )
     return (
         f"{format_count(metrics.tokens_per_second)} tokens/s of answers,"
-        f" {format_count(metrics.per_device)} a device, {_number(metrics.per_user)} a user;"
+        f" {format_count(metrics.per_device)} a device, {_count_text(metrics.per_user)} a user;"
         f" {format_count(metrics.requests_per_second)} requests/s{energy}"
     )
 
 
-def _waits(answer: ServingAnswer) -> Iterator[str]:
+def _wait_lines(answer: ServingAnswer) -> Iterator[str]:
     """Yield lines on waiting time, lost caches, refused requests and the latency objective."""
     seen, served = answer.metrics, answer.served
     if seen.queue >= 0.5:
@@ -161,14 +163,14 @@ def _waits(answer: ServingAnswer) -> Iterator[str]:
 
 
 def _bottleneck_text(answer: ServingAnswer) -> str:
-    """The resource that requests wait for: the cache, or places and prompt tokens."""
+    """Phrase on what requests wait for: cache over 95 % full, else places and prompt tokens."""
     if max(pool.cache_used for pool in answer.pools) > 0.95:
         return "the cache is full"
     return "all places of running requests are taken, or prompts take the iterations' tokens"
 
 
-def _spreads(metrics: Metrics) -> tuple[tuple[str, MetricSpread], ...]:
-    """(label, distribution) of the time to first token, a further token, and the request."""
+def _latency_spreads(metrics: Metrics) -> tuple[tuple[str, MetricSpread], ...]:
+    """(label, distribution in s) of time to first token, each further token, whole request."""
     return (
         ("time to first token", metrics.ttft),
         ("time of each further token", metrics.tpot),
@@ -176,8 +178,8 @@ def _spreads(metrics: Metrics) -> tuple[tuple[str, MetricSpread], ...]:
     )
 
 
-def _times(name: str, spread: MetricSpread) -> tuple[str, ...]:
-    """Cells of the mean and percentiles of a latency."""
+def _latency_cells(name: str, spread: MetricSpread) -> tuple[str, ...]:
+    """Cells of a latency: name, then mean, p50, p90 and p99, or dashes."""
     return (
         name,
         *(
@@ -187,16 +189,16 @@ def _times(name: str, spread: MetricSpread) -> tuple[str, ...]:
     )
 
 
-def _shares(answer: ServingAnswer) -> Iterator[tuple[str, str]]:
-    """Yield (part, percentage) of the time of iterations."""
+def _iteration_shares(answer: ServingAnswer) -> Iterator[tuple[str, str]]:
+    """Yield (part of an iteration, percent of all iterations' time), without parts of 0."""
     total_s = float(answer.served.by_part.sum())
     for name, seconds in zip(PARTS, answer.served.by_part.tolist(), strict=True):
         if seconds:
             yield name, format_percent(seconds / total_s)
 
 
-def _memory(pool_answer: PoolAnswer) -> tuple[str, ...]:
-    """Cells of a pool's memory: weights, iteration, cache, tokens, most used."""
+def _memory_cells(pool_answer: PoolAnswer) -> tuple[str, ...]:
+    """Cells of a pool: memory of weights, activations and cache; cache tokens; share used."""
     memory = pool_answer.memory
     return (
         f"{pool_answer.pool.role.value} {pool_answer.pool.count}x{pool_answer.pool.worker.devices}",
@@ -208,6 +210,6 @@ def _memory(pool_answer: PoolAnswer) -> tuple[str, ...]:
     )
 
 
-def _number(value: float) -> str:
-    """A count as text, or a dash."""
+def _count_text(value: float) -> str:
+    """Format a count, or a dash if it is NaN."""
     return "-" if isnan(value) else format_count(value)

@@ -54,7 +54,7 @@ def render_serving(validation: ServingValidation) -> RenderableType:
 
 
 def _error_cells(rows: Sequence[ServingRow], category: Category) -> tuple[str, ...]:
-    """Cells of the number, median, mean and bias of the errors of each metric."""
+    """Four cells a metric: number, median, mean and bias of its errors; dashes without rows."""
     cells: list[str] = []
     for metric in ServingMetric:
         errors = errors_of(rows, metric, category)

@@ -26,14 +26,16 @@ def render_sources(answer: ServingAnswer) -> RenderableType:
     """Screen of the engine's settings with sources, number formats, kernels and constants."""
     return Group(
         Text(f"{answer.engine}, on its workers:"),
-        plain_table(("", "value", "says"), list(_facts(answer.settled)), whole=(0,)),
+        plain_table(("", "value", "says"), list(_engine_facts(answer.settled)), whole=(0,)),
         Text(),
-        plain_table(("products", "weights", "multiplied in"), list(_formats(answer)), whole=(0,)),
+        plain_table(
+            ("products", "weights", "multiplied in"), list(_number_formats(answer)), whole=(0,)
+        ),
         Text(),
-        Text(_kernels(answer)),
+        Text(_kernel_source_text(answer)),
         plain_table(
             ("constant", "value"),
-            list(_constants(answer.problem.constants)),
+            list(_serving_constants(answer.problem.constants)),
             right=(1,),
             whole=(0,),
         ),
@@ -45,18 +47,18 @@ def sources_document(answer: ServingAnswer) -> dict[str, Any]:
     return {
         "facts": [
             {"field": name, "value": value, "link": link}
-            for name, value, link in _facts(answer.settled)
+            for name, value, link in _engine_facts(answer.settled)
         ],
         "formats": [
             {"products": name, "weights": weights, "multiplied_in": cast}
-            for name, weights, cast in _formats(answer)
+            for name, weights, cast in _number_formats(answer)
         ],
-        "kernels": _kernels(answer),
-        "constants": dict(_constants(answer.problem.constants)),
+        "kernels": _kernel_source_text(answer),
+        "constants": dict(_serving_constants(answer.problem.constants)),
     }
 
 
-def _facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
+def _engine_facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
     """Yield (field, value, source) of the engine's launch options and facts."""
     for option, value in engine.options:
         yield option.replace("_", " "), value, f"the launch: {flag_of(engine, option)}"
@@ -71,7 +73,7 @@ def _facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
 
 
 def _value_text(value: object) -> str:
-    """A value as short text; empty for a value that is off."""
+    """Format a setting's value, cut at `MAX_VALUE` characters; empty if off, zero or unset."""
     if value in (None, False, 0, "", ()):
         return ""
     if value is True:
@@ -80,7 +82,7 @@ def _value_text(value: object) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
-def _formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
+def _number_formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
     """Yield (operator class, weight format, multiplication format) of the precision."""
     precision = answer.problem.job.precision
     for field in fields(precision):
@@ -91,7 +93,7 @@ def _formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
             yield "keys and values", value.value, "-"
 
 
-def _kernels(answer: ServingAnswer) -> str:
+def _kernel_source_text(answer: ServingAnswer) -> str:
     """Sentence on the source of kernel times: measured tables or formulas."""
     device = answer.problem.cluster.node.accelerator.name
     if serving_tables(device) is None:
@@ -105,7 +107,7 @@ def _kernels(answer: ServingAnswer) -> str:
     )
 
 
-def _constants(constants: ServingConstants) -> Iterator[tuple[str, str]]:
+def _serving_constants(constants: ServingConstants) -> Iterator[tuple[str, str]]:
     """Yield (name, microseconds) of the serving constants."""
     for field in fields(constants):
         yield (

@@ -55,7 +55,7 @@ def expert_axes(grid: Grid) -> tuple[tuple[str, int], ...]:
 
 
 def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
-    """Factor a stage's devices into pieces that divide both the dense and the expert mesh.
+    """Factor a stage's devices into pieces, innermost first, that tile dense and expert mesh alike.
 
     The pieces are listed innermost first.
 
@@ -78,7 +78,11 @@ def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
             dense.insert(0, (axis, size // small, stride * small))
         if count > small:
             expert.insert(0, (expert_axis, count // small))
-    return None if dense or expert or not _nested(grid, pieces) else tuple(pieces)
+    return (
+        None
+        if dense or expert or not _sequence_copies_outside_splits(grid, pieces)
+        else tuple(pieces)
+    )
 
 
 FOLDED: Final = ("tp", "cp", "ep", "etp", "dp", "ulysses", "sp")
@@ -137,7 +141,7 @@ def mesh_folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolA
 def _boundaries(
     names: Iterable[str], sizes: Mapping[str, IntArray]
 ) -> list[tuple[str, IntArray, IntArray]]:
-    """(axis, devices inside the axis, devices up to its end) of axes, innermost first."""
+    """(axis, devices inside the axis, those times its size) of each axis, innermost first."""
     boundaries, devices_inside = [], np.ones_like(next(iter(sizes.values())))
     for name in names:
         boundaries.append((name, devices_inside, devices_inside * sizes[name]))
@@ -145,8 +149,8 @@ def _boundaries(
     return boundaries
 
 
-def _nested(grid: Grid, pieces: list[MeshPiece]) -> bool:
-    """True if no cut of the sequence that copies experts lies inside a cut that splits experts."""
+def _sequence_copies_outside_splits(grid: Grid, pieces: list[MeshPiece]) -> bool:
+    """True if no sequence cut that copies experts is inside a sequence cut that splits experts."""
     splits = False
     for axis in ("ring", "ulysses", "tp") if grid.sp else ("ring", "ulysses"):
         kinds = {atom.expert for atom in pieces if atom.dense == axis}

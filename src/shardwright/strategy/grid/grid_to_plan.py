@@ -47,8 +47,8 @@ class _Cut:
     zigzag: bool = False
 
 
-def _chain(terms: Sequence[_Cut]) -> Split | None:
-    """Split tree of nested cuts, listed from outermost to innermost.
+def _nested_cuts(terms: Sequence[_Cut]) -> Split | None:
+    """Nest cuts, outermost first, into a split tree; cuts of one dim merge if strides fit.
 
     Neighbouring cuts of one dim whose strides fit are merged into one cut.
 
@@ -138,19 +138,23 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
         _cuts_along_axis(pieces, "tp", Dim.WIDTH),
         Dim.SEQUENCE if grid.sp else Dim.REPLICATE,
     )
-    placements = [Placement(select=Selector(), split=_chain([*batch, *ring, *ulysses, *width]))]
+    placements = [
+        Placement(select=Selector(), split=_nested_cuts([*batch, *ring, *ulysses, *width]))
+    ]
     if grid.cp > 1 and attention:
         exchange = (Exchange.GATHER if grid.gather else Exchange.RING) if grid.ring > 1 else None
         placements.append(
             Placement(
                 select=Selector(classes=("core",)),
-                split=_chain([*batch, *ring, *width, *heads]),
+                split=_nested_cuts([*batch, *ring, *width, *heads]),
                 exchange=exchange,
             )
         )
     if grid.tp > 1:
         classes = ("stream", "router") if experts else ("stream",)
-        stream = _chain([*batch, *ring, *ulysses, *_cuts_along_axis(pieces, "tp", stream_dim)])
+        stream = _nested_cuts(
+            [*batch, *ring, *ulysses, *_cuts_along_axis(pieces, "tp", stream_dim)]
+        )
         placements.append(Placement(select=Selector(classes=classes), split=stream))
     if experts and (grid.sp or grid.ep * grid.etp > 1):
         tokens = [
@@ -166,7 +170,7 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
             if a.expert == name
         ]
         placements.append(
-            Placement(select=Selector(classes=("experts",)), split=_chain([*tokens, *split]))
+            Placement(select=Selector(classes=("experts",)), split=_nested_cuts([*tokens, *split]))
         )
     return tuple(placements)
 
@@ -203,7 +207,7 @@ def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, .
 def _assigned_items(
     runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False
 ) -> tuple[tuple[Item, ...], ...]:
-    """Assign some runs of the model's blocks to chunks in order, so many layers a chunk.
+    """Assign runs in order to chunks of `chunks` layers; non-layer blocks go with the next layer.
 
     Args:
         chunks: layers of each chunk.
@@ -237,11 +241,13 @@ def _assigned_items(
             else:
                 items[chunk].append(Item(count=taken))
             unplaced, room, layers_to_come = unplaced - taken, room - taken, layers_to_come - taken
-    return tuple(map(tuple, items)) if named else _tail_to_end(items, chunk)
+    return tuple(map(tuple, items)) if named else _move_tail_to_last_chunk(items, chunk)
 
 
-def _tail_to_end(items: list[list[Item]], last_used: int) -> tuple[tuple[Item, ...], ...]:
-    """Move the blocks named after the last layer to the last chunk.
+def _move_tail_to_last_chunk(
+    items: list[list[Item]], last_used: int
+) -> tuple[tuple[Item, ...], ...]:
+    """Move blocks listed after the last layer (head) to the last chunk, also if it has no layer.
 
     The last chunk gets them also where it has no layer.
     """
@@ -255,7 +261,7 @@ def _tail_to_end(items: list[list[Item]], last_used: int) -> tuple[tuple[Item, .
 
 
 def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
-    """Activation policy of a chunk of `layers` layers: recomputation or host memory."""
+    """Activation policy of a chunk of `layers` layers: blocks that recompute or use host memory."""
     if grid.host and layers:
         return (
             Keep(
@@ -273,7 +279,7 @@ def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
 
 
 def expert_shard(grid: Grid) -> int:
-    """Ranks that shard an expert's states: `shard` scaled by expert copies over dp x cp.
+    """Ranks that shard an expert's states: shard x copies of the expert / (cp x dp), at least 1.
 
     The result divides the number of copies and is at least 1.
     """
@@ -353,7 +359,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = (
 def _pipeline(
     grid: Grid, model: Model, global_batch: int
 ) -> tuple[tuple[Lane, ...], tuple[NamedOrder, ...]]:
-    """Lanes and pipeline order of a grid, cached.
+    """(lanes with stages on devices, pipeline order) of a grid, cached without its ZeRO options.
 
     Grids that differ only in memory options share the same objects.
     """
@@ -377,7 +383,7 @@ def _pipeline(
         )
 
     def lane(name: str, number: int) -> Lane:
-        """Lane `number` with the stages placed by the schedule."""
+        """Lane `number`, with each chunk's stage on the rank that the schedule gives."""
         stages = tuple(
             Stage(
                 items=item,

@@ -15,7 +15,7 @@ PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
 
 
 def grid_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
-    """The grid with the plan's stages, and the plan's order table if it has one.
+    """(grid, order table or None) that give the plan's stages and order; None if no grid does.
 
     None if no grid matches.
 

@@ -60,7 +60,7 @@ def chunk_layers(
             rule="grid.layers",
         )
     if layers:
-        return _listed(num_layers, chunks=chunks, layers=layers, ends=bool(first or last))
+        return _checked_layers(num_layers, chunks=chunks, layers=layers, ends=bool(first or last))
     if first or last:
         return _with_fixed_ends(num_layers, pp=pp, vpp=vpp, first=first, last=last)
     if num_layers % chunks == 0:
@@ -72,7 +72,7 @@ def chunk_layers(
         size = (num_layers + 3) // chunks
         return (1, *(2,) * (chunks - 2), 0) if size == 2 else (*(size,) * (chunks - 1), size - 3)
     if vpp == 1:
-        return _spread(num_layers, pp=pp)
+        return _evenly_divided(num_layers, pp=pp)
     raise StrategyError(
         f"neither {num_layers} layers nor {num_layers} + 2 (embedding and head as a layer each)"
         f" divide by pp {pp} x vpp {vpp} = {chunks}",
@@ -126,8 +126,8 @@ def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
     return chunk_layers(num_layers, pp=chunks)
 
 
-def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
-    """Divide layers as evenly as possible over `pp` ranks of one chunk each.
+def _evenly_divided(num_layers: int, *, pp: int) -> tuple[int, ...]:
+    """Divide layers evenly over `pp` ranks; embedding and head count as one layer each.
 
     Embedding and head count as a layer each. The larger ranks stand before the last.
     """
@@ -138,10 +138,10 @@ def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _listed(
+def _checked_layers(
     num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool
 ) -> tuple[int, ...]:
-    """Check the listed layers of each chunk (length, sum, signs) and return the list unchanged.
+    """Return the listed layers of each chunk if count, sum and signs are right; else raise.
 
     Only the first and the last chunk may have 0 layers: the embedding or the head is there.
     """

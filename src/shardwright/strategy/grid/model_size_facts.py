@@ -36,13 +36,13 @@ def num_layers(model: Model) -> int:
     return sum(run.count for run in layer_runs(model))
 
 
-def _common(values: list[int]) -> int:
-    """Greatest common divisor of a list; 0 for an empty list."""
+def _common_divisor(values: list[int]) -> int:
+    """Greatest common divisor of numbers; 0 for an empty list."""
     return reduce(gcd, values, 0)
 
 
-def _sizes(operators: list[Operator], dim: Dim) -> list[int]:
-    """Number of units along `dim` that a split may separate, for each tensor with that dim."""
+def _units_along(operators: list[Operator], dim: Dim) -> list[int]:
+    """Indivisible units (heads, columns) along `dim`, one number for each tensor with that dim."""
     return [
         extent.runs
         for operator in operators
@@ -57,7 +57,7 @@ def has_experts(model: Model) -> bool:
 
 
 def lone_stages(runtime: Runtime) -> LoneStages:
-    """(ZeRO stage, equivalent stage) of stages that have an effect where one device holds all.
+    """Pairs (ZeRO stage, lowest stage of equal effect) with an effect on unsharded parameters.
 
     On such a device only states kept in host memory make a difference.
 
@@ -106,14 +106,14 @@ def grid_facts(
         seq_len=seq_len,
         layers=num_layers(model),
         vocab=model.vocab,
-        heads=_common([a.heads for a in attention]),
-        kv_heads=_common([a.kv_heads for a in attention]),
-        ffn=_common(_sizes([o for o in operators if o.klass in _DENSE], Dim.FFN)),
-        experts=_common(experts),
-        expert_ffn=_common(
-            _sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)
+        heads=_common_divisor([a.heads for a in attention]),
+        kv_heads=_common_divisor([a.kv_heads for a in attention]),
+        ffn=_common_divisor(_units_along([o for o in operators if o.klass in _DENSE], Dim.FFN)),
+        experts=_common_divisor(experts),
+        expert_ffn=_common_divisor(
+            _units_along([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)
         ),
-        scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
+        scan_heads=_common_divisor([o.scan.heads for o in operators if o.scan is not None]),
         teacher=model.teacher_layers,
         **{} if runtime is None else {name: getattr(runtime, name) for name in _OF_RUNTIME},
         lone_stages=lone if runtime is None else lone_stages(runtime),

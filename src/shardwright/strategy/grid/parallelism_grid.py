@@ -179,7 +179,7 @@ class Grid:
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     def strides(self) -> dict[str, int]:
-        """Device stride of each axis of the dense mesh (tp, cp, dp, pp)."""
+        """Distance in devices between neighbours along tp, cp, dp and pp, by the axes' order."""
         degrees = {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp}
         stride, strides = 1, {}
         for axis in self.order:

@@ -53,7 +53,7 @@ def grid_of(plan: Plan, *, model: Model) -> Grid | None:
 
 
 def grid_of_stage(plan: Plan, lane: Lane, number: int, *, model: Model) -> Grid | None:
-    """Find a grid without pipeline that has one stage's split trees; None if there is none.
+    """Find a grid with pp 1 that gives the split trees of stage `number`; None if there is none.
 
     Its ZeRO rules are the plan's, its recompute the stage's.
     """
@@ -75,25 +75,30 @@ def _terms(split: Split | None) -> list[tuple[Dim, int, bool, int]] | None:
     return terms
 
 
-def _degree(terms: list[tuple[Dim, int, bool, int]], dim: Dim, *, zigzag: bool = False) -> int:
-    """Product of the parts of all cuts of `dim`, zigzag or not."""
+def _product_of_parts(
+    terms: list[tuple[Dim, int, bool, int]], dim: Dim, *, zigzag: bool = False
+) -> int:
+    """Product of the parts of the cuts of `dim`: only zigzag cuts if `zigzag`, else only others."""
     return prod(parts for d, parts, z, _ in terms if d is dim and z is zigzag)
 
 
 def _placement_of_class(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The first placement for an operator class; None if there is none."""
+    """The first placement that names an operator class; None if no placement names it."""
     return next((p for p in placements if klass in p.select.classes), None)
 
 
 def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[Grid]:
-    """Grids with a plan's degrees and split trees, one for each order of axes that fits."""
+    """Grids read from a plan's first stage, one for each order of axes with its split trees."""
     placements = lane.stages[0].placements
     everywhere = next((p for p in placements if not p.select.classes), None)
     terms = _terms(everywhere.split) if everywhere else None
     if terms is None or any(d not in (Dim.BATCH, Dim.SEQUENCE, Dim.WIDTH) for d, *_ in terms):
         return []
-    ring, ulysses = _degree(terms, Dim.SEQUENCE, zigzag=True), _degree(terms, Dim.SEQUENCE)
-    tp, dp = _degree(terms, Dim.WIDTH), _degree(terms, Dim.BATCH)
+    ring, ulysses = (
+        _product_of_parts(terms, Dim.SEQUENCE, zigzag=True),
+        _product_of_parts(terms, Dim.SEQUENCE),
+    )
+    tp, dp = _product_of_parts(terms, Dim.WIDTH), _product_of_parts(terms, Dim.BATCH)
     expert, core, stream = (
         _placement_of_class(placements, klass) for klass in ("experts", "core", "stream")
     )
@@ -109,17 +114,17 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
         cp=ring * ulysses,
         ulysses=ulysses,
         gather=core is not None and core.exchange is Exchange.GATHER,
-        ep=_degree(routed, Dim.EXPERTS),
-        etp=_degree(routed, Dim.FFN),
+        ep=_product_of_parts(routed, Dim.EXPERTS),
+        etp=_product_of_parts(routed, Dim.FFN),
         dp=dp,
         pp=len(bases),
         vpp=len(lane.stages) // len(bases),
         microbatch=max(1, lane.samples // (lane.microbatches * dp)),
         schedule=schedule,
         slices=max(1, len(lane.slices)),
-        **_memory(plan),
-        **_recompute(lane),
-        **_ends(lane, layers=facts.layers, pp=len(bases), schedule=schedule),
+        **_zero_fields(plan),
+        **_recompute_fields(lane),
+        **_layer_fields(lane, layers=facts.layers, pp=len(bases), schedule=schedule),
     )
     pp_stride = bases[1] if base.pp > 1 else 0
     matching: list[Grid] = []
@@ -134,8 +139,8 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
     return matching
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
-    """Grid fields zero, shard and offload of a plan's first ZeRO rule."""
+def _zero_fields(plan: Plan) -> dict[str, Any]:
+    """Grid fields zero, shard and offload, from the first ZeRO rule of a plan."""
     if not plan.shards:
         return {}
     rule = plan.shards[0]
@@ -150,8 +155,8 @@ def _memory(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _recompute(lane: Lane) -> dict[str, Any]:
-    """Grid fields recompute and host of a lane's activation policy."""
+def _recompute_fields(lane: Lane) -> dict[str, Any]:
+    """Grid fields host or recompute, from the stage that keeps or recomputes the most blocks."""
     keeps = max((stage.keeps for stage in lane.stages), key=lambda k: k[0].blocks[1] if k else -1)
     if not keeps:
         return {}
@@ -162,8 +167,8 @@ def _recompute(lane: Lane) -> dict[str, Any]:
     return {"recompute": Recompute.SELECTIVE}
 
 
-def _ends(lane: Lane, *, layers: int, pp: int, schedule: str) -> dict[str, Any]:
-    """Grid fields first and last, or layers, where a lane's chunks are not the default division."""
+def _layer_fields(lane: Lane, *, layers: int, pp: int, schedule: str) -> dict[str, Any]:
+    """Grid fields first and last, or layers, that give a lane's chunks; none for the default."""
     chunks = tuple(
         sum(item.count for item in stage.items if not item.name) for stage in lane.stages
     )

@@ -33,7 +33,7 @@ def coordinates(grid: Grid) -> dict[str, list[int]]:
 
 
 def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
-    """True if every device keeps its coordinates when the axes are put in another order.
+    """True if no device's coordinates change when the axes are put in `order`, innermost first.
 
     `order` is innermost first.
     """
@@ -45,7 +45,7 @@ def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
 
 
 def _expert_pieces(grid: Grid) -> dict[str, list[tuple[int, int]]] | None:
-    """(size, device stride) of the pieces of ep and etp, innermost first.
+    """(size, device stride) of the pieces of ep and of etp, innermost first; None if they misfit.
 
     None if they do not line up with the other axes.
     """

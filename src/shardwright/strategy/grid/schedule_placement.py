@@ -31,11 +31,11 @@ class GridSchedule:
 
     @property
     def lanes(self) -> int:
-        """Number of lanes that share the ranks."""
+        """Number of lanes that share the ranks: 2 for opposite lanes, else 1."""
         return 2 if self.placement == OPPOSITE else 1
 
     def rank(self, chunk: int, *, pp: int, lane: int = 0) -> int:
-        """The pipeline rank that runs a chunk of a lane."""
+        """Pipeline rank (0 to `pp` - 1) of a chunk: looped, wave, or upward in an opposite lane."""
         turn, place = divmod(chunk, pp)
         upward = (
             lane == 1 if self.placement == OPPOSITE else self.placement == WAVE and turn % 2 == 1

@@ -34,7 +34,7 @@ class Mesh:
 
     @property
     def devices(self) -> int:
-        """Number of devices of all its stages."""
+        """Number of devices of all stages of the group."""
         return self.grid.devices * len(self.layers)
 
 
@@ -51,9 +51,10 @@ def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | No
         for order in plan.orders
     ):
         return None
-    if any(_form(replica) != _form(lane) for replica in plan.lanes) or len(
-        {stage.base for stage in lane.stages}
-    ) < len(lane.stages):
+    if any(
+        _without_name_and_devices(replica) != _without_name_and_devices(lane)
+        for replica in plan.lanes
+    ) or len({stage.base for stage in lane.stages}) < len(lane.stages):
         return None
     meshes: list[Mesh] = []
     for number in range(len(lane.stages)):
@@ -114,7 +115,7 @@ def _mesh_of_stage(plan: Plan, number: int, *, model: Model) -> Mesh | None:
 
 
 def stages_of(meshes: Sequence[Mesh]) -> Iterator[Mesh]:
-    """Split groups of equal stages into one mesh for each pipeline stage."""
+    """Yield one mesh for each pipeline stage, from meshes that hold several equal stages."""
     for mesh in meshes:
         for layers, recomputed, bases in zip(mesh.layers, mesh.recomputed, mesh.bases, strict=True):
             yield Mesh(grid=mesh.grid, layers=(layers,), recomputed=(recomputed,), bases=(bases,))
@@ -130,6 +131,6 @@ def joined_mesh(mesh: Mesh, next_mesh: Mesh) -> Mesh:
     )
 
 
-def _form(lane: Lane) -> Lane:
-    """Lane without its name and device numbers, to compare lanes."""
+def _without_name_and_devices(lane: Lane) -> Lane:
+    """The lane with name and first devices blanked, so that replicas compare equal."""
     return replace(lane, name="", stages=tuple(replace(stage, base=0) for stage in lane.stages))

@@ -38,7 +38,7 @@ class TokenPiece:
 def cut_intervals(
     intervals: tuple[Interval, ...], shares: tuple[Fraction, ...], *, zigzag: bool = False
 ) -> list[tuple[Interval, ...]]:
-    """Cut a list of intervals in order into parts in proportion to `shares`.
+    """Cut intervals, in order, into one part for each share; zigzag part i: pieces i and 2n-1-i.
 
     With zigzag, part i gets the pieces i and 2n-1-i.
     """
@@ -62,7 +62,7 @@ def cut_intervals(
 
 
 def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """Merge touching neighbours in a list of intervals."""
+    """Join intervals that touch their predecessor in the list."""
     merged: list[Interval] = []
     for low, high in intervals:
         if merged and merged[-1][1] == low:
@@ -75,7 +75,7 @@ def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
 def device_tokens(
     split: Split | None, *, base: int = 0, region: TokenPiece | None = None
 ) -> Iterator[tuple[int, TokenPiece]]:
-    """Yield (device, tokens) for every leaf of a split tree, in tree order."""
+    """Yield (device, its part of batch and sequence) for every leaf of a split tree, in order."""
     region = TokenPiece() if region is None else region
     if split is None:
         yield base, region

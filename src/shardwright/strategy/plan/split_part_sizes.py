@@ -9,7 +9,7 @@ from shardwright.strategy.plan.split_tree import Split
 
 
 def proportional_parts(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """Whole parts of `total` in proportion to `weights`, by largest remainder.
+    """Divide `total` into whole parts in proportion to `weights`, by largest remainder.
 
     Each part gets the floor of its share; the largest remainders get one more, ties to the first.
     """
@@ -22,7 +22,7 @@ def proportional_parts(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def empty_dims(split: Split | None, counts: Mapping[Dim, int]) -> frozenset[Dim]:
-    """Dims that a split tree cuts so finely that some device gets an empty part.
+    """Dims of which a split tree leaves some device no unit, given the units `counts` of each.
 
     Args:
         counts: number to share of each dim (samples, tokens, heads, ..); dims not named are

@@ -51,12 +51,12 @@ class Split:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
+        """Number of parts into which this cut divides the dim."""
         return self.parts if isinstance(self.parts, int) else len(self.parts)
 
 
 def devices_of(split: Split | None, base: int = 0) -> tuple[int, ...]:
-    """Devices of all leaves below `split` in tree order, with the first at device `base`."""
+    """Devices of all leaves in tree order, where the tree begins at device `base`."""
     if split is None:
         return (base,)
     if isinstance(split.parts, int):

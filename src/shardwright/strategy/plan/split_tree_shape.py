@@ -27,7 +27,7 @@ def depth(split: Split | None) -> int:
 
 
 def nodes(split: Split | None) -> Iterator[Split]:
-    """Yield every cut of a split tree; equal children are visited once."""
+    """Yield every cut of a split tree, parents first; equal parts share one child, yielded once."""
     if split is not None:
         yield split
         for child in split.children:

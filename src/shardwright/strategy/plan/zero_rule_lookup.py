@@ -8,7 +8,7 @@ from shardwright.strategy.plan.plan import Shards
 
 
 def last_rule(rules: Iterable[Shards], *names: str, lane: str) -> Shards | None:
-    """The last ZeRO rule for any of the named parameter classes in a lane; None if none applies.
+    """The last ZeRO rule that applies to a lane and to any of the named parameter classes, or None.
 
     Args:
         names: names of the parameter classes.

@@ -75,13 +75,13 @@ def name_and_value(word: str) -> tuple[str, str]:
 
 
 def is_word(word: str) -> bool:
-    """True if a text has the form of a word of the grid notation, whatever its value."""
+    """True if a text is a known name of the grid notation with a value, be it legal or not."""
     name, value = name_and_value(word)
     return name in _READERS and bool(value or "=" in word)
 
 
 def print_grid(grid: Grid) -> str:
-    """Print a grid in its canonical notation.
+    """Print a grid's words in a fixed order; most words at their defaults are left out.
 
     Degrees of 1, flags that are off and keys at their default are left out, except those that are
     always printed: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
@@ -133,8 +133,8 @@ def complete_order(axes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(complete)
 
 
-def _number(text: str, *, word: str, smallest: int = 0) -> int:
-    """The whole number that `text` writes in digits; StrategyError if it is not one."""
+def _whole_number(text: str, *, word: str, smallest: int = 0) -> int:
+    """Convert digits to a whole number of at least `smallest`; StrategyError otherwise."""
     if (
         not text.isascii()
         or not text.isdigit()
@@ -148,8 +148,8 @@ def _number(text: str, *, word: str, smallest: int = 0) -> int:
     return int(text)
 
 
-def _recompute(text: str) -> dict[str, Any]:
-    """Grid fields of ``none``, ``selective``, ``full`` or ``full:N``.
+def _read_recompute(text: str) -> dict[str, Any]:
+    """Parse the value of ``recompute=``: none, selective, full or full:N, as Grid fields.
 
     N is the number of layers of each chunk; full:0 is none.
     """
@@ -160,12 +160,12 @@ def _recompute(text: str) -> dict[str, Any]:
         )
     if not colon:
         return {"recompute": Recompute(kind), "recompute_layers": 0}
-    count = _number(layers, word=f"recompute={text}")
+    count = _whole_number(layers, word=f"recompute={text}")
     return {"recompute": Recompute.FULL if count else Recompute.NONE, "recompute_layers": count}
 
 
-def _order(text: str) -> dict[str, Any]:
-    """Grid field of an order of axes, innermost first; axes left out take their default place."""
+def _read_order(text: str) -> dict[str, Any]:
+    """Parse the value of ``order=``, innermost axis first, as a Grid field; adds missing axes."""
     axes = tuple(text.split("-"))
     for axis in axes:
         if axis not in AXES:
@@ -180,9 +180,9 @@ def _order(text: str) -> dict[str, Any]:
     return {"order": complete_order(axes)}
 
 
-def _offload(text: str) -> dict[str, Any]:
-    """Grid field of the percent of optimizer states on the host."""
-    percent = _number(text.removesuffix("%"), word=f"offload={text}")
+def _read_offload(text: str) -> dict[str, Any]:
+    """Parse the value of ``offload=``, percent of optimizer states on the host, as a Grid field."""
+    percent = _whole_number(text.removesuffix("%"), word=f"offload={text}")
     if percent > 100:
         raise StrategyError(
             f"offload={percent} is more than 100 percent",
@@ -191,22 +191,24 @@ def _offload(text: str) -> dict[str, Any]:
     return {"offload": percent}
 
 
-def _layers(text: str) -> dict[str, Any]:
-    """Grid field of the layers of every chunk, in order, separated by commas."""
-    return {"layers": tuple(_number(count, word=f"layers={text}") for count in text.split(","))}
+def _read_layers(text: str) -> dict[str, Any]:
+    """Parse the value of ``layers=``, layers of each chunk with commas, as a Grid field."""
+    return {
+        "layers": tuple(_whole_number(count, word=f"layers={text}") for count in text.split(","))
+    }
 
 
-def _degree(text: str, *, name: str) -> dict[str, Any]:
-    """Grid field of the degree called `name`."""
+def _read_degree(text: str, *, name: str) -> dict[str, Any]:
+    """Parse the digits of the degree called `name`, such as tp, as a Grid field."""
     field, smallest = _DEGREES[name]
-    value = _number(text, word=name, smallest=smallest)
+    value = _whole_number(text, word=name, smallest=smallest)
     if field == "zero" and value > 3:
         raise StrategyError(f"zero{value} is not a ZeRO stage", hint="zero0, zero1, zero2 or zero3")
     return {field: value}
 
 
-def _flag(text: str, *, name: str) -> dict[str, Any]:
-    """Grid field of the flag called `name`: ``1`` is on, ``0`` off."""
+def _read_flag(text: str, *, name: str) -> dict[str, Any]:
+    """Parse 1 or 0 of the flag called `name`, such as sp, as a Grid field."""
     if text not in ("0", "1"):
         raise StrategyError(
             f"{name}={text[:20]} is neither on nor off",
@@ -215,8 +217,8 @@ def _flag(text: str, *, name: str) -> dict[str, Any]:
     return {_FLAGS[name]: text == "1"}
 
 
-def _option(text: str, *, name: str) -> dict[str, Any]:
-    """Grid field of the runtime option called `name`."""
+def _read_option(text: str, *, name: str) -> dict[str, Any]:
+    """Parse the value of the runtime option called `name` as a Grid field with a prefix."""
     if text not in BY_NAME[name].values:
         raise StrategyError(
             f"{name}={text[:40]} is not known",
@@ -225,7 +227,7 @@ def _option(text: str, *, name: str) -> dict[str, Any]:
     return {f"{_OPTION}{name}": text}
 
 
-def _fields(fields_of_word: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _grid_arguments(fields_of_word: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Arguments of `Grid` from the fields that words set, with runtime options in one field."""
     fields = {field: value for values in fields_of_word.values() for field, value in values.items()}
     options = [
@@ -238,18 +240,18 @@ def _fields(fields_of_word: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 _OPTION: Final = "option "
 _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
-    **{name: partial(_degree, name=name) for name in _DEGREES},
-    **{name: partial(_flag, name=name) for name in _FLAGS},
-    "recompute": _recompute,
-    "host": lambda text: {"host": _number(text, word="host")},
-    "offload": _offload,
+    **{name: partial(_read_degree, name=name) for name in _DEGREES},
+    **{name: partial(_read_flag, name=name) for name in _FLAGS},
+    "recompute": _read_recompute,
+    "host": lambda text: {"host": _whole_number(text, word="host")},
+    "offload": _read_offload,
     "schedule": lambda text: {"schedule": text},
-    "slices": lambda text: {"slices": _number(text, word="slices", smallest=1)},
-    "first": lambda text: {"first": _number(text, word="first")},
-    "last": lambda text: {"last": _number(text, word="last")},
-    "layers": _layers,
-    "order": _order,
-    **{name: partial(_option, name=name) for name in BY_NAME},
+    "slices": lambda text: {"slices": _whole_number(text, word="slices", smallest=1)},
+    "first": lambda text: {"first": _whole_number(text, word="first")},
+    "last": lambda text: {"last": _whole_number(text, word="last")},
+    "layers": _read_layers,
+    "order": _read_order,
+    **{name: partial(_read_option, name=name) for name in BY_NAME},
 }
 
 
@@ -314,7 +316,7 @@ def parse_grid(text: str, *, devices: int = 0) -> Grid:
         StrategyError: an unknown word, number or combination (the rules against model and cluster
             are in `grid_rules`), or the degrees do not divide the devices.
     """
-    fields = _fields(_read_words(text))
+    fields = _grid_arguments(_read_words(text))
     if fields.get("vpp", 1) > 1 and "schedule" not in fields:
         fields["schedule"] = _INTERLEAVED
     fields.setdefault("vpp", grid_schedule(fields.get("schedule", "")).chunks)
@@ -341,7 +343,7 @@ def changed_grid(grid: Grid, text: str) -> Grid:
     fields_of_word = _read_words(text)
     if fields_of_word.keys() >= _COMPLETE_WORDS:
         return parse_grid(text)
-    fields = _fields(fields_of_word)
+    fields = _grid_arguments(fields_of_word)
     if "options" in fields:
         fields["options"] = in_vocabulary_order(
             {**dict(grid.options), **dict(fields["options"])}.items()

@@ -38,7 +38,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
     Raises:
         StrategyError: a name in the plan cannot be written (spaces, say).
     """
-    lines = [f"plan {_name(name)} devices {plan.devices}"]
+    lines = [f"plan {_legal_name(name)} devices {plan.devices}"]
     grid = grid_of(plan, model=model) if model is not None else None
     if grid is not None:
         lines.append(f"grid samples {sum(lane.samples for lane in plan.lanes)} {print_grid(grid)}")
@@ -48,16 +48,16 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
             if plan.options
             else []
         )
-        lines += [_shards(rule) for rule in plan.shards]
+        lines += [_zero_line(rule) for rule in plan.shards]
         for lane in plan.lanes:
-            lines += _lane(lane)
+            lines += _lane_lines(lane)
         for order in plan.orders:
-            lines += _order(order, lanes=tuple(lane.name for lane in plan.lanes))
+            lines += _order_lines(order, lanes=tuple(lane.name for lane in plan.lanes))
     return "\n".join(lines) + "\n"
 
 
-def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
-    """Check that the notation can write a name, and return it unchanged."""
+def _legal_name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
+    """Return a name that the notation can write; StrategyError for other names."""
     if not pattern.fullmatch(name):
         raise StrategyError(
             f"the name {name[:60]!r} cannot be written",
@@ -67,23 +67,23 @@ def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
     return name
 
 
-def _names(names: Sequence[str]) -> str:
+def _class_names(names: Sequence[str]) -> str:
     """Print class names separated by commas; ``all`` for none."""
     if "all" in names:
         raise StrategyError(
             "a class cannot be named all", hint="no class means all", rule="notation.name"
         )
-    return ",".join(_name(name, pattern=DOTTED) for name in names) or "all"
+    return ",".join(_legal_name(name, pattern=DOTTED) for name in names) or "all"
 
 
-def _shards(rule: Shards) -> str:
+def _zero_line(rule: Shards) -> str:
     """Print a ZeRO rule as a line ``zero all: all/1/1 gather=use``."""
     degrees = "/".join(
         "all" if d == ALL else str(d) for d in (rule.optimizer, rule.gradient, rule.parameter)
     )
-    words = [f"zero {_names(rule.parameters)}: {degrees}"]
+    words = [f"zero {_class_names(rule.parameters)}: {degrees}"]
     if rule.lanes:
-        words.append("lanes=" + ",".join(map(_name, rule.lanes)))
+        words.append("lanes=" + ",".join(map(_legal_name, rule.lanes)))
     if rule.gather is not Cadence.STEP:
         words.append(f"gather={rule.gather.value}")
     if rule.reduce is not Cadence.STEP:
@@ -97,18 +97,20 @@ def _shards(rule: Shards) -> str:
     return " ".join(words)
 
 
-def _lane(lane: Lane) -> list[str]:
+def _lane_lines(lane: Lane) -> list[str]:
     """Print a lane as its own line and the lines of its stages."""
     slices = f" slices {':'.join(map(str, lane.slices))}" if lane.slices else ""
     role = f" role {lane.role.value}" if lane.role is not Role.TRAIN else ""
-    lines = [f"lane {_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"]
-    for stages, pattern in _runs(lane.stages):
+    lines = [
+        f"lane {_legal_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"
+    ]
+    for stages, pattern in _stage_groups(lane.stages):
         every = f" every {stages[0].every}" if stages[0].every != 1 else ""
         lines.append(
             f"  stages {_chunks(stages)} on {print_bases([s.base for s in stages])}{every}"
         )
-        lines += [f"    {_placement(p)}" for p in stages[0].placements]
-        lines += [f"    {_keep(keep, is_open=is_open)}" for keep, is_open in pattern]
+        lines += [f"    {_placement_line(p)}" for p in stages[0].placements]
+        lines += [f"    {_keep_line(keep, is_open=is_open)}" for keep, is_open in pattern]
     return lines
 
 
@@ -118,7 +120,7 @@ def num_blocks(items: Sequence[Item]) -> int:
 
 
 def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
-    """Activation policy of a chunk of `blocks` blocks, from keep lines that stages share.
+    """Expand shared keep lines for a chunk of `blocks` blocks; open ranges end at its last block.
 
     An open range ends at the chunk's last block and is dropped where it would be empty.
     """
@@ -129,8 +131,8 @@ def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
     )
 
 
-def _patterns(stage: Stage) -> list[Pattern]:
-    """Keep lines that can write a stage's activation policy.
+def _keep_line_forms(stage: Stage) -> list[Pattern]:
+    """The two forms of a stage's keep lines: ranges to the last block open, or all closed.
 
     Ranges that reach the last block are open in the first of them, and closed in the second.
     """
@@ -143,23 +145,23 @@ def _patterns(stage: Stage) -> list[Pattern]:
     return [open_ranges] if open_ranges == closed_ranges else [open_ranges, closed_ranges]
 
 
-def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
-    """Group neighbouring stages that share split trees and keep lines, with these lines."""
+def _stage_groups(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
+    """Group neighbouring stages with equal split trees that share keep lines, with these lines."""
     runs: list[tuple[list[Stage], list[Pattern]]] = []
     for stage in stages:
-        fitting = _shared_patterns(*runs[-1], stage) if runs else []
+        fitting = _shared_keep_lines(*runs[-1], stage) if runs else []
         if fitting:
             runs[-1][0].append(stage)
             runs[-1] = (runs[-1][0], fitting)
         else:
-            runs.append(([stage], _patterns(stage)))
+            runs.append(([stage], _keep_line_forms(stage)))
     return [(members, patterns[0]) for members, patterns in runs]
 
 
-def _shared_patterns(
+def _shared_keep_lines(
     members: Sequence[Stage], patterns: list[Pattern], stage: Stage
 ) -> list[Pattern]:
-    """Keep lines that hold for all of `members` and for `stage`; empty if there are none."""
+    """Forms of keep lines that write the policy of all `members` and of `stage`; empty if none."""
     if members[0].placements != stage.placements or members[0].every != stage.every:
         return []
     shared = [
@@ -171,13 +173,13 @@ def _shared_patterns(
     # has some
     return [
         p
-        for p in _patterns(stage)
+        for p in _keep_line_forms(stage)
         if all(keeps_of_chunk(p, blocks=num_blocks(m.items)) == m.keeps for m in members)
     ]
 
 
 def _chunks(stages: Sequence[Stage]) -> str:
-    """Print the chunks of stages as ``embed+8, 8*2, 8+head``."""
+    """Print the chunks of neighbouring stages as ``embed+8, 8*2, 8+head``."""
     texts = ["+".join(_item(item) for item in stage.items) for stage in stages]
     if not all(texts):
         raise StrategyError(
@@ -191,35 +193,34 @@ def _item(item: Item) -> str:
     """Print one part of a chunk: a block's name, a count of blocks, or run:count."""
     if not item.name:
         return str(item.count)
-    return _name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
+    return _legal_name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
 
 
-def _select(select: Selector) -> str:
+def _selection_text(select: Selector) -> str:
     """Print the operator classes and the block range that a placement selects."""
     blocks = f"[{select.blocks[0]}-{select.blocks[1]}]" if select.blocks else ""
-    return _names(select.classes) + blocks
+    return _class_names(select.classes) + blocks
 
 
-def _placement(placement: Placement) -> str:
+def _placement_line(placement: Placement) -> str:
     """Print a placement as ``all[0-11] = b2 t8 +8 via ring``."""
     offset = f" +{placement.offset}" if placement.offset else ""
     exchange = f" via {placement.exchange.value}" if placement.exchange else ""
-    return f"{_select(placement.select)} = {print_split(placement.split)}{offset}{exchange}"
+    return f"{_selection_text(placement.select)} = {print_split(placement.split)}{offset}{exchange}"
 
 
-def _keep(keep: Keep, *, is_open: bool) -> str:
+def _keep_line(keep: Keep, *, is_open: bool) -> str:
     """Print a keep line as ``recompute 0-4/5: full``; an open range has no last block."""
     last_block = "" if is_open else str(keep.blocks[1])
     unit = f"/{keep.unit}" if keep.unit != 1 else ""
     percent = f" {keep.percent}%" if keep.percent != 100 else ""
-    return (
-        f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {_names(keep.operators)}"
-    )
+    operators = _class_names(keep.operators)
+    return f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {operators}"
 
 
-def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
+def _order_lines(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
     """Print a pipeline order as one line, or as a table with its rows."""
-    lane_list = f"({', '.join(_name(lane) for lane in order.lanes)})"
+    lane_list = f"({', '.join(_legal_name(lane) for lane in order.lanes)})"
     if isinstance(order, NamedOrder):
         if order.schedule == "table":
             raise StrategyError(
@@ -228,8 +229,8 @@ def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
                 hint="that word begins a table of actions",
             )
         words = [
-            f"order {_name(order.schedule)}{lane_list}",
-            *(f"{_name(k)}={_value(v)}" for k, v in order.parameters),
+            f"order {_legal_name(order.schedule)}{lane_list}",
+            *(f"{_legal_name(k)}={_parameter_text(v)}" for k, v in order.parameters),
         ]
         return [" ".join(words)]
     lines = [f"order table{lane_list}"]
@@ -240,10 +241,10 @@ def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def _value(value: int | str) -> str:
+def _parameter_text(value: int | str) -> str:
     """Print a schedule's parameter; StrategyError if the notation cannot write it."""
     if isinstance(value, str):
-        return _name(value, pattern=DOTTED)
+        return _legal_name(value, pattern=DOTTED)
     if not 0 <= value < 10**18:
         raise StrategyError(
             f"parameter {value} cannot be written", hint="a count", rule="notation.number"

@@ -20,7 +20,7 @@ _AFTER_DIM: Final = frozenset("0123456789[")
 
 
 def compact_step(child: Split | None) -> int:
-    """Default device stride of equal parts: copies of the child laid side by side.
+    """Device stride of equal parts that lie side by side without gaps: size of the child's tree.
 
     It is parts x stride of a child with equal parts, and the number of leaves of any other.
     """
@@ -71,30 +71,30 @@ class Cursor:
     place: int = field(default=0)
 
     def peek(self) -> str:
-        """The next character that is not a space; empty at the end."""
+        """Next character that is not a space, without reading it; empty at the end."""
         while self.place < len(self.text) and self.text[self.place] == " ":
             self.place += 1
         return self.text[self.place] if self.place < len(self.text) else ""
 
     def after(self) -> str:
-        """The character behind the next one; empty at the end."""
+        """Character after the next one, without reading either; empty at the end."""
         self.peek()
         return self.text[self.place + 1 : self.place + 2]
 
     def take(self, character: str) -> bool:
-        """Read `character` if it is next; True if it was."""
+        """Move past `character` if it is next; returns True if it was."""
         if character and self.peek() == character:
             self.place += 1
             return True
         return False
 
     def expect(self, character: str, *, hint: str = "") -> None:
-        """Read `character`; StrategyError if it is not next."""
+        """Move past `character`; StrategyError if another character is next."""
         if not self.take(character):
             raise self.error(f"expected {character!r}", hint=hint)
 
     def number(self, *, smallest: int = 0, largest: int = MAX_DEGREE) -> int:
-        """Read the whole number whose digits are next."""
+        """Read a whole number from `smallest` to `largest`; StrategyError without one."""
         self.peek()
         start = self.place
         while self.place < len(self.text) and self.text[self.place] in "0123456789":
@@ -106,7 +106,7 @@ class Cursor:
         return int(digits)
 
     def error(self, message: str, *, hint: str = "") -> StrategyError:
-        """StrategyError that shows the text at the cursor."""
+        """Make a StrategyError whose message shows the text at the cursor."""
         unread = self.text[self.place : self.place + 20].strip()
         return StrategyError(
             f"{message}, found {unread!r}" if unread else f"{message} at the end of the line",

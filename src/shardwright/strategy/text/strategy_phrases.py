@@ -127,7 +127,7 @@ class TranslatedStrategy:
 
 
 def translate_phrases(text: str, *, of: Grid | None) -> TranslatedStrategy:
-    """Translate everyday phrases for a strategy to the grid notation.
+    """Translate phrases such as ``fsdp`` or ``more tp`` to grid words; `of`: grid that they change.
 
     Args:
         of: the grid that ``more tp`` changes; None = there is none.
@@ -162,7 +162,7 @@ def translate_phrases(text: str, *, of: Grid | None) -> TranslatedStrategy:
 
 
 def _longest_phrase(words: list[str], of: Grid | None) -> tuple[int, str]:
-    """(words, notation) of the longest known phrase at the start of `words`.
+    """(number of words, grid notation) of the longest known phrase that begins `words`, or (0, "").
 
     (0, "") where no phrase starts there.
 
@@ -172,7 +172,7 @@ def _longest_phrase(words: list[str], of: Grid | None) -> tuple[int, str]:
         if count == 1 and is_word(words[0]):
             break
         plain = " ".join(" ".join(words[:count]).replace("-", " ").replace("_", " ").split())
-        meaning = _meaning(
+        meaning = _notation_of_phrase(
             plain.replace("parallelism", "parallel").replace("recomputation", "recompute"), of
         )
         if meaning:
@@ -180,8 +180,8 @@ def _longest_phrase(words: list[str], of: Grid | None) -> tuple[int, str]:
     return 0, ""
 
 
-def _meaning(phrase: str, of: Grid | None) -> str:
-    """Notation of a phrase; empty where the phrase is unknown."""
+def _notation_of_phrase(phrase: str, of: Grid | None) -> str:
+    """Grid notation of a whole phrase, steps being relative to grid `of`; empty if unknown."""
     if phrase in PHRASES:
         return PHRASES[phrase]
     first_word, _, later_words = phrase.partition(" ")
@@ -191,18 +191,18 @@ def _meaning(phrase: str, of: Grid | None) -> str:
     if match and (match[1] in DEGREES or match[1] == "zero"):
         return f"{DEGREES.get(match[1], 'zero')}{match[2]}"
     if first_word in (*_UP, *_DOWN):
-        return _stepped(later_words, first_word in _UP, of)
+        return _one_step(later_words, first_word in _UP, of)
     if phrase in DEGREES:
-        return _stepped(phrase, True, of)
+        return _one_step(phrase, True, of)
     return (
-        _stepped("vpp", True, of)
+        _one_step("vpp", True, of)
         if phrase in ("interleaved", "interleaving", "interleaved 1f1b", "virtual")
         else ""
     )
 
 
-def _stepped(name: str, up: bool, of: Grid | None) -> str:
-    """Notation for one step more or less of a degree, the ZeRO stage or recomputation.
+def _one_step(name: str, up: bool, of: Grid | None) -> str:
+    """Notation for a degree of grid `of` doubled (`up`) or halved; ZeRO, recompute: one step.
 
     A degree is doubled or halved.
     """
@@ -224,20 +224,20 @@ def _stepped(name: str, up: bool, of: Grid | None) -> str:
     return f"{degree}{degree_now * 2 if up else degree_now // 2}"
 
 
-def _sharded(of: Grid, up: bool) -> str:
-    """Notation for the next higher or lower ZeRO stage."""
+def _zero_step(of: Grid, up: bool) -> str:
+    """Notation for the ZeRO stage above (`up`) or below that of grid `of`, within 0 to 3."""
     return f"zero{min(of.zero + 1, 3) if up else max(of.zero - 1, 0)}"
 
 
-def _recomputed(of: Grid, up: bool) -> str:
-    """Notation for the next higher or lower level of recomputation."""
+def _recompute_step(of: Grid, up: bool) -> str:
+    """Notation for the recompute level above (`up`: more) or below that of grid `of`."""
     level = _LADDER.index(of.recompute) + (1 if up else -1)
     return f"recompute={_LADDER[min(max(level, 0), len(_LADDER) - 1)]}"
 
 
 _STEPS: Final[Mapping[str, Callable[[Grid, bool], str]]] = {
-    **dict.fromkeys(("zero", "sharding"), _sharded),
-    **dict.fromkeys(("recompute", "checkpointing", "activation checkpointing"), _recomputed),
+    **dict.fromkeys(("zero", "sharding"), _zero_step),
+    **dict.fromkeys(("recompute", "checkpointing", "activation checkpointing"), _recompute_step),
 }
 """Axes other than degrees that have a next higher and a next lower step."""
 

@@ -40,33 +40,33 @@ StagePieces: TypeAlias = tuple[tuple[BlockPiece, ...], ...]
 
 
 def operators_of(piece: BlockPiece, *, model: Model) -> tuple[Operator, ...]:
-    """Operators in one block of a piece."""
+    """Operators in each block of a piece; the piece's one operator if it names one."""
     operators = model.blocks[model.runs[piece.run].block].operators
     return tuple(o for o in operators if o.name == piece.operator) if piece.operator else operators
 
 
 @dataclass(slots=True)
-class _Taken:
-    """Number of blocks of each run that earlier items took."""
+class _TakenBlocks:
+    """Number of blocks of each run of the model that earlier stages took."""
 
     model: Model
     blocks: list[int]
     layers: list[int]
 
-    def next(self, run: int, count: int, *, counted: bool) -> BlockPiece | None:
-        """Take the next `count` blocks of a run; None if fewer are left."""
+    def take(self, run: int, count: int, *, counted: bool) -> BlockPiece | None:
+        """Take a run's next `count` blocks, `counted` in block ranges; None if fewer are left."""
         first = self.blocks[run]
         if first + count > self.model.runs[run].count:
             return None
         self.blocks[run] += count
         return BlockPiece(run=run, first=first, count=count, counted=counted)
 
-    def layer(self, count: int) -> list[BlockPiece] | None:
-        """Take the next `count` layers, from as many runs as needed; None if fewer are left."""
+    def take_layers(self, count: int) -> list[BlockPiece] | None:
+        """Take the next `count` layers from one or more runs, in order; None if fewer are left."""
         pieces: list[BlockPiece] = []
         for run in self.layers:
             num_taken = min(count, self.model.runs[run].count - self.blocks[run])
-            piece = self.next(run, num_taken, counted=True) if num_taken else None
+            piece = self.take(run, num_taken, counted=True) if num_taken else None
             if piece:
                 pieces.append(piece)
                 count -= num_taken
@@ -90,7 +90,7 @@ def stage_pieces(lane: Lane, *, model: Model) -> tuple[StagePieces, tuple[Violat
     The violations are of ``stage.item`` and ``stage.coverage``.
     """
     named = {run.name for run in layer_runs(model)}
-    taken = _Taken(
+    taken = _TakenBlocks(
         model=model,
         blocks=[0] * len(model.runs),
         layers=[i for i, run in enumerate(model.runs) if run.name in named],
@@ -109,11 +109,11 @@ def stage_pieces(lane: Lane, *, model: Model) -> tuple[StagePieces, tuple[Violat
     return tuple(stages), tuple(broken)
 
 
-def _resolve(item: Item, taken: _Taken, *, path: str) -> list[BlockPiece] | Violation:
-    """The blocks or the operator that an item of a stage means, or the rule that it breaks."""
+def _resolve(item: Item, taken: _TakenBlocks, *, path: str) -> list[BlockPiece] | Violation:
+    """Take the blocks or the operator that an item names; a Violation if it cannot."""
     runs = taken.model.runs
     if not item.name:
-        layers = taken.layer(item.count)
+        layers = taken.take_layers(item.count)
         if layers is None:
             return Violation(
                 rule="stage.coverage",
@@ -152,7 +152,7 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[BlockPiece] | Viol
             path=path,
         )
     counted = bool(item.count) and taken.model.blocks[runs[run].block].is_layer
-    piece = taken.next(run, item.count or 1, counted=counted)
+    piece = taken.take(run, item.count or 1, counted=counted)
     if piece is None:
         return Violation(
             rule="stage.coverage",

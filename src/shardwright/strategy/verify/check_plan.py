@@ -57,7 +57,7 @@ def require_valid(
 def _verify(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
 ) -> Iterator[Violation]:
-    """Yield the violations of `verify` one by one."""
+    """Yield the violations that `verify` collects, in the order of the checks."""
     trees = [
         p.split
         for lane in plan.lanes
@@ -112,7 +112,7 @@ def _verify(
 def _lane_violations(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
 ) -> Iterator[Violation]:
-    """Check that lanes have distinct names and together take the global batch."""
+    """Check each lane's microbatches and slices, distinct names, and the sum of their samples."""
     if not plan.lanes:
         yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
         return
@@ -139,7 +139,7 @@ def _lane_violations(
 
 
 def _microbatch_violations(lane: Lane) -> Iterator[Violation]:
-    """Check that a lane's samples divide into equal microbatches."""
+    """Check that a lane's samples divide by its number of microbatches."""
     if lane.microbatches < 1 or lane.samples < 1 or lane.samples % lane.microbatches:
         yield Violation(
             rule="lane.samples",

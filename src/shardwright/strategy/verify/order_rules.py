@@ -109,8 +109,8 @@ def _table_violations(
         yield Violation(
             rule="order.rows",
             message=(
-                f"rows for devices {_some(keys)}, but the classes begin at"
-                f" {_some(sorted(classes.values()))}"
+                f"rows for devices {_first_numbers(keys)}, but the classes begin at"
+                f" {_first_numbers(sorted(classes.values()))}"
             ),
             hint=(
                 "one row for each class of devices that take part in the same stages, keyed by its"
@@ -128,8 +128,8 @@ def _table_violations(
     yield from _common_order_violations(rows, chunks, path=path)
 
 
-def _some(numbers: list[int]) -> str:
-    """The first eight numbers as text, with `..` for the others."""
+def _first_numbers(numbers: list[int]) -> str:
+    """The first eight numbers separated by spaces, with ``..`` for further numbers."""
     return " ".join(map(str, numbers[:8])) + (" .." if len(numbers) > 8 else "")
 
 

@@ -73,7 +73,7 @@ def part_rules(
 
 
 def widths(operators: list[Operator]) -> dict[Dim, int]:
-    """By dim, the largest number of units that a split of these operators may separate.
+    """By dim, the units of the largest tensor that a split divides; width (t): heads, ffn, vocab.
 
     The width dim (t) has that of the widest operator.
     """

@@ -21,7 +21,7 @@ _SIZED = {Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB}
 
 
 def last_placement(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The last placement that selects a class of operators and has no block range."""
+    """The last placement for a class of operators, among those without block range."""
     selecting = [
         p
         for p in placements
@@ -187,7 +187,7 @@ def stage_rules(
 ) -> Iterator[Violation]:
     """Check one stage's block ranges, missing placements, device numbers and microbatch count."""
     blocks = sum(piece.count for piece in pieces if piece.counted)
-    yield from _ranges(stage, blocks=blocks, model=model, path=path)
+    yield from _range_violations(stage, blocks=blocks, model=model, path=path)
     for klass in dict.fromkeys(
         o.klass.value for piece in pieces for o in operators_of(piece, model=model)
     ):
@@ -219,8 +219,8 @@ def stage_rules(
         )
 
 
-def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[Violation]:
-    """Check a stage's block ranges, and the names and overlaps of its keep lines."""
+def _range_violations(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[Violation]:
+    """Check a stage's block ranges, and names, shares and overlaps of its keep lines."""
     for placement in stage.placements:
         chosen = placement.select.blocks
         if chosen is not None and not 0 <= chosen[0] <= chosen[1] < blocks:
@@ -278,7 +278,7 @@ def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[V
 
 
 def _kept_operators(keep: Keep, *, model: Model) -> frozenset[str]:
-    """Operators that a keep line selects, named class.operator."""
+    """``class.operator`` names that a keep line selects by ``full``, class or operator."""
     return frozenset(
         f"{o.klass.value}.{o.name}"
         for block in model.blocks

@@ -18,18 +18,18 @@ from shardwright.strategy.verify.order_rules import stage_devices
 def shard_violations(plan: Plan, *, model: Model) -> Iterator[Violation]:
     """Check a plan's ZeRO rules: shard degrees, parameter classes, lanes and host shares."""
     for rule in plan.shards:
-        yield from _shards(rule, model=model, devices=plan.devices)
-        yield from _lanes(rule, plan)
+        yield from _rule_violations(rule, model=model, devices=plan.devices)
+        yield from _lane_violations(rule, plan)
     if any(rule.lanes for rule in plan.shards):
-        yield from _optimizers(plan)
+        yield from _optimizer_violations(plan)
 
 
-def _path(rule: Shards) -> str:
-    """Place of a ZeRO rule in a plan's text, for messages."""
+def _text_place(rule: Shards) -> str:
+    """Place of a ZeRO rule in the plan's text, such as ``zero experts``, for messages."""
     return f"zero {','.join(rule.parameters) or 'all'}"
 
 
-def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
+def _lane_violations(rule: Shards, plan: Plan) -> Iterator[Violation]:
     """Check that lanes named by a ZeRO rule exist and share no device with another lane."""
     names = [lane.name for lane in plan.lanes]
     for name in rule.lanes:
@@ -38,7 +38,7 @@ def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
                 rule="shards.lanes",
                 message=f"unknown lane {name!r}",
                 hint=nearest(name, names),
-                path=_path(rule),
+                path=_text_place(rule),
             )
     for lane in (lane for lane in plan.lanes if lane.name in rule.lanes):
         devices = _devices(lane)
@@ -51,7 +51,7 @@ def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
                     f" {min(devices & _devices(neighbour))}"
                 ),
                 hint="a lane of shards of its own has its devices to itself: name no lanes",
-                path=_path(rule),
+                path=_text_place(rule),
             )
 
 
@@ -60,7 +60,7 @@ def _devices(lane: Lane) -> frozenset[int]:
     return frozenset().union(*(stage_devices(lane, chunk) for chunk in range(len(lane.stages))))
 
 
-def _optimizers(plan: Plan) -> Iterator[Violation]:
+def _optimizer_violations(plan: Plan) -> Iterator[Violation]:
     """Check that all lanes shard the optimizer states of a parameter class by the same degree."""
     trained = [lane.name for lane in plan.lanes if lane.role is Role.TRAIN]
     for klass in ParameterClass:
@@ -82,10 +82,10 @@ def _optimizers(plan: Plan) -> Iterator[Violation]:
             return
 
 
-def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
+def _rule_violations(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
     """Check one ZeRO rule: known parameter classes, degrees that divide, host shares."""
     class_names = [klass.value for klass in ParameterClass]
-    path = _path(rule)
+    path = _text_place(rule)
     model_classes = {
         p.klass.value for block in model.blocks for o in block.operators for p in o.parameters
     }
@@ -108,7 +108,7 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
     chain = (rule.optimizer, rule.gradient, rule.parameter)
     steps = (
         chain[2:]
-        if _frozen(rule, model=model)
+        if _is_frozen(rule, model=model)
         else chain[1:]
         if rule.lanes and rule.optimizer != 1
         else chain
@@ -117,7 +117,7 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
         one == ALL or (next_degree != ALL and one % next_degree == 0)
         for one, next_degree in pairwise(steps)
     )
-    if _frozen(rule, model=model) and any(degree != 1 for degree in chain[:2]):
+    if _is_frozen(rule, model=model) and any(degree != 1 for degree in chain[:2]):
         yield Violation(
             rule="shards.frozen",
             message=(
@@ -148,8 +148,8 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
         )
 
 
-def _frozen(rule: Shards, *, model: Model) -> bool:
-    """True if a rule's parameters are all frozen, so that only its last degree counts."""
+def _is_frozen(rule: Shards, *, model: Model) -> bool:
+    """True if a rule selects parameters of the model and all of them are frozen."""
     chosen = [
         p
         for block in model.blocks

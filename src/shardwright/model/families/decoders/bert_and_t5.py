@@ -159,13 +159,15 @@ def build_umt5(fields: Fields) -> Model:
 
     Feed-forwards are gated by default.
     """
-    table = distance_table("core.distances", buckets=_buckets(fields), heads=_heads(fields))
+    table = distance_table(
+        "core.distances", buckets=_num_distance_buckets(fields), heads=_num_heads(fields)
+    )
     return _two_stacks(fields, tables=[], read=[table, table], feed_forward="gated-gelu")
 
 
 def _with_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
     """Build a T5 with one distance-bias table for the encoder and one for the decoder."""
-    heads, buckets = _heads(fields), _buckets(fields)
+    heads, buckets = _num_heads(fields), _num_distance_buckets(fields)
     tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
     owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]
     read = [
@@ -175,12 +177,12 @@ def _with_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
     return _two_stacks(fields, tables=tables, read=read, feed_forward=feed_forward)
 
 
-def _heads(fields: Fields) -> int:
-    """Number of attention heads."""
+def _num_heads(fields: Fields) -> int:
+    """Number of attention heads, from ``num_heads`` or ``num_attention_heads``."""
     return fields.integer("num_heads", "num_attention_heads", maximum=MAX_HEADS)
 
 
-def _buckets(fields: Fields) -> int:
+def _num_distance_buckets(fields: Fields) -> int:
     """Number of distance buckets, which are the rows of a distance-bias table.
 
     A fourth of the buckets have one distance each; so there must be at least one, and the largest
@@ -204,7 +206,7 @@ def _two_stacks(
         feed_forward: default form of the feed-forward.
     """
     hidden, vocab = fields.hidden(), fields.vocab()
-    heads, head_dim = _heads(fields), fields.integer("d_kv", maximum=MAX_HEAD_DIM)
+    heads, head_dim = _num_heads(fields), fields.integer("d_kv", maximum=MAX_HEAD_DIM)
     encoders = fields.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
     decoders = fields.integer("num_decoder_layers", default=encoders, maximum=MAX_LAYERS)
     tied = fields.flag("tie_word_embeddings", default=True)
@@ -213,7 +215,7 @@ def _two_stacks(
     feed = mlp_operators(
         hidden=hidden,
         ffn=fields.integer("d_ff", maximum=MAX_FFN),
-        gated=_gated(fields, default=feed_forward),
+        gated=_has_gated_feed_forward(fields, default=feed_forward),
     )
     seen = attention_operators(
         hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False, distances=read[0]
@@ -245,8 +247,8 @@ def _two_stacks(
     return Model(blocks=blocks, runs=runs, hidden=hidden, vocab=vocab)
 
 
-def _gated(fields: Fields, *, default: str) -> bool:
-    """True if the feed-forward has a gate."""
+def _has_gated_feed_forward(fields: Fields, *, default: str) -> bool:
+    """True if ``feed_forward_proj`` is a gated form; raises if ``is_gated_act`` disagrees."""
     form = fields.string("feed_forward_proj", default=default)
     if form not in ("relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"):
         fields.fail(
@@ -263,7 +265,7 @@ def _gated(fields: Fields, *, default: str) -> bool:
 
 
 def _with_parameters(block: Block, parameters: Sequence[Parameter]) -> Block:
-    """The block with further parameters in its first operator."""
+    """Add parameters to the first operator of a block."""
     first = block.operators[0]
     return replace(
         block,

@@ -20,7 +20,7 @@ V3_GROUPS: Final = (8, 4)
 
 
 def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertShape:
-    """Read the number of routed experts, experts per token, and the groups that limit routing.
+    """Read experts, experts a token, and routing groups (``n_group``, ``topk_group``).
 
     `groups`: default number of groups, and of groups that a token may use.
     """
@@ -71,10 +71,10 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
     return tuple(i >= dense and i % period == 0 for i in range(layers))
 
 
-def shared_experts(
+def moe_or_dense_operators(
     fields: Fields, *, sparse: bool, correction: bool, groups: tuple[int, int] = (1, 1)
 ) -> tuple[Operator, ...]:
-    """A feed-forward in DeepSeek's spelling: dense, or routed experts with shared experts.
+    """Feed-forward of a DeepSeek layer: dense, or if `sparse` routed experts with shared experts.
 
     Default of shared experts: 2 in V2, else 1.
 
@@ -100,11 +100,11 @@ def shared_experts(
 
 
 def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correction: bool) -> Block:
-    """A layer with latent attention, and a dense feed-forward or experts with shared experts."""
+    """A DeepSeek layer: latent attention, then a dense feed-forward or, if `sparse`, experts."""
     attention = mla_operators(
         hidden=fields.hidden(), shape=latent, bias=fields.flag("attention_bias", default=False)
     )
-    feed_forward = shared_experts(
+    feed_forward = moe_or_dense_operators(
         fields, sparse=sparse, correction=correction, groups=V3_GROUPS if correction else (1, 1)
     )
     return layer_block(
@@ -116,7 +116,7 @@ def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correctio
 
 
 def _build(fields: Fields, *, correction: bool) -> Model:
-    """Build DeepSeek-V2 (without `correction`) or V3."""
+    """Build DeepSeek-V3, or without `correction` DeepSeek-V2, which has no prediction modules."""
     latent, sparse = latent_shape(fields), sparse_layers(fields, layers=fields.layers())
     layers = blocks_of(
         zip(sparse),

@@ -10,7 +10,11 @@ from shardwright.model.blocks.dense_blocks import layer_block
 from shardwright.model.blocks.latent_attention import latent_shape, mla_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.blocks.sparse_attention import index_operators, index_shape, with_selection
-from shardwright.model.families.decoders.deepseek import V3_GROUPS, shared_experts, sparse_layers
+from shardwright.model.families.decoders.deepseek import (
+    V3_GROUPS,
+    moe_or_dense_operators,
+    sparse_layers,
+)
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
@@ -70,8 +74,8 @@ def _indexer_types(fields: Fields) -> tuple[str, ...]:
     return kinds
 
 
-def _sparse(fields: Fields) -> tuple[bool, ...]:
-    """True for each layer with experts, by ``mlp_layer_types`` or DeepSeek's fields.
+def _layers_with_experts(fields: Fields) -> tuple[bool, ...]:
+    """True for each layer with experts: ``mlp_layer_types``, else ``first_k_dense_replace``.
 
     Both must agree.
     """
@@ -89,9 +93,10 @@ def _sparse(fields: Fields) -> tuple[bool, ...]:
 def _build_latent(
     fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)
 ) -> Model:
-    """Build a model of latent-attention layers over selected keys."""
+    """Build a model of latent attention over keys that indexers of the listed kinds select."""
     layers = blocks_of(
-        zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields, groups=groups)
+        zip(_layers_with_experts(fields), indexers, strict=True),
+        partial(_latent_layer, fields, groups=groups),
     )
     return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
@@ -115,5 +120,5 @@ def _latent_layer(fields: Fields, sparse: bool, indexer: str, *, groups: tuple[i
         )
         attention = with_selection(attention, indexer=scorer, after="q_up")
     name = ("moe" if sparse else "dense") + ("" if indexer == FULL else "_shared_index")
-    feed_forward = shared_experts(fields, sparse=sparse, correction=True, groups=groups)
+    feed_forward = moe_or_dense_operators(fields, sparse=sparse, correction=True, groups=groups)
     return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward)

@@ -60,7 +60,7 @@ def _layer(
     qk_norm: bool = False,
     post_norms: bool = True,
 ) -> Block:
-    """A Gemma layer; `window` 0 sees all keys."""
+    """A Gemma layer with GeGLU feed-forward; attention sees `window` keys, 0 = all keys."""
     # head_dim is not hidden / heads in this family and its class default differs between releases:
     # it must be written.
     head_dim = fields.integer("head_dim", maximum=2**16)

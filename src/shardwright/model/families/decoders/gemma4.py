@@ -71,7 +71,7 @@ def build_gemma4(fields: Fields) -> Model:
 
 
 def with_image_attention(language: Model, fields: Fields) -> Model:
-    """The language model with bidirectional attention among tokens of one image in windowed layers.
+    """In windowed layers, let tokens of one image attend in both directions, if configured.
 
     Only if the configuration asks for it.
     """
@@ -79,7 +79,7 @@ def with_image_attention(language: Model, fields: Fields) -> Model:
         return language
 
     def seeing(operator: Operator) -> Operator:
-        """The operator, with attention among tokens of one image if it has a window."""
+        """The operator; an attention core with a window lets tokens of one image see each other."""
         local = operator.attention is not None and operator.attention.window
         return replace(operator, sees_images=True) if local else operator
 
@@ -93,7 +93,7 @@ def _windows(fields: Fields) -> tuple[int, ...]:
     """Window of each layer in keys, 0 = all keys; the last layer always sees all keys."""
     layers = fields.layers()
     if fields.present("layer_types"):
-        windows = windows_of(fields, layers=layers, usual=USUAL_WINDOW)
+        windows = windows_of(fields, layers=layers, default_window=USUAL_WINDOW)
     else:
         window = fields.integer("sliding_window", maximum=MAX_CONTEXT, default=USUAL_WINDOW)
         windows = tuple(window if (i + 1) % USUAL_PERIOD else 0 for i in range(layers))
@@ -101,7 +101,7 @@ def _windows(fields: Fields) -> tuple[int, ...]:
 
 
 def _full_layer_sizes(fields: Fields, windows: tuple[int, ...]) -> tuple[int, int]:
-    """(head width, key heads) of layers that see all keys.
+    """(head width, number of key/value heads) of the layers that see all keys.
 
     Published files write them once; Transformers writes them layer by layer.
     """
@@ -129,7 +129,7 @@ def _full_layer_sizes(fields: Fields, windows: tuple[int, ...]) -> tuple[int, in
 
 
 def _listed_sizes(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int, int]:
-    """(head width, key heads) of full layers from ``per_layer_config``.
+    """(head width, number of key/value heads) of the layers `full`, from ``per_layer_config``.
 
     The default is that of windowed layers.
     """
@@ -154,11 +154,11 @@ def _listed_sizes(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tup
 
 
 def _layer(fields: Fields, window: int, *, full_sizes: tuple[int, int]) -> Block:
-    """A Gemma 4 layer; `window` 0 sees all keys."""
+    """A Gemma 4 layer, dense or with parallel experts; sees `window` keys, 0 = all keys."""
     hidden, attention = fields.hidden(), _attention(fields, window=window, full_sizes=full_sizes)
     feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     if fields.flag("enable_moe_block", default=False):
-        feed = (*feed, *_experts_beside(fields))
+        feed = (*feed, *_parallel_experts(fields))
     name = "layer_window" if window else "layer"
     return layer_block(
         name, hidden=hidden, attention=attention, feed_forward=feed, post_norms=True, scaled=True
@@ -196,8 +196,8 @@ def _attention(fields: Fields, *, window: int, full_sizes: tuple[int, int]) -> t
     )
 
 
-def _experts_beside(fields: Fields) -> tuple[Operator, ...]:
-    """Experts in parallel with the dense feed-forward; both outputs are normed and added.
+def _parallel_experts(fields: Fields) -> tuple[Operator, ...]:
+    """Experts in parallel with the dense feed-forward; the sum of both normed outputs.
 
     The router's input norm has a scale of its own, its scores are divided by the root of the width,
     and every expert has a factor.

@@ -21,8 +21,10 @@ from shardwright.model.ir.operator import AttentionShape
 OPT_POSITION_OFFSET = 2
 
 
-def _heads(fields: Fields, *, alibi: bool = False, kv_heads: int | None = None) -> AttentionShape:
-    """Attention shape with the config's heads of hidden / heads elements."""
+def _attention_shape(
+    fields: Fields, *, alibi: bool = False, kv_heads: int | None = None
+) -> AttentionShape:
+    """Attention shape with the configuration's heads, each hidden / heads wide."""
     heads, width = fields.heads(), fields.even_head_dim()
     return AttentionShape(
         heads=heads, kv_heads=kv_heads or heads, head_dim=width, value_dim=width, alibi=alibi
@@ -32,7 +34,7 @@ def _heads(fields: Fields, *, alibi: bool = False, kv_heads: int | None = None) 
 def _biased_layer(
     fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool = True, norm_bias: bool = True
 ) -> Block:
-    """A GPT layer with optional biases and without rotary positions."""
+    """A pre-norm GPT layer with ungated feed-forward, without rotary positions, biases optional."""
     return decoder_block(
         "layer",
         hidden=fields.hidden(),
@@ -48,7 +50,7 @@ def _biased_layer(
 
 
 def _with_learned_positions(fields: Fields, shape: AttentionShape) -> Model:
-    """Build a GPT-2 model with learned positions and a given attention shape.
+    """Build a GPT-2 model with learned positions and attention of this shape.
 
     The feed-forward width is n_inner (null = 4 x hidden); the head is tied.
     """
@@ -68,7 +70,7 @@ def _with_learned_positions(fields: Fields, shape: AttentionShape) -> Model:
 
 def build_gpt2(fields: Fields) -> Model:
     """Build GPT-2, GPT-3 or a Megatron GPT from its config (`GPT2Config`: tied)."""
-    return _with_learned_positions(fields, _heads(fields))
+    return _with_learned_positions(fields, _attention_shape(fields))
 
 
 def build_gpt_neox(fields: Fields) -> Model:
@@ -79,7 +81,7 @@ def build_gpt_neox(fields: Fields) -> Model:
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
     attention = attention_operators(
-        hidden=hidden, shape=_heads(fields), bias=bias, output_bias=bias
+        hidden=hidden, shape=_attention_shape(fields), bias=bias, output_bias=bias
     )
     feed_forward = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=False, bias=True)
     wrap = parallel_block if fields.flag("use_parallel_residual", default=True) else layer_block
@@ -104,7 +106,10 @@ def build_opt(fields: Fields) -> Model:
         fields.unsupported("layer_norm_elementwise_affine = false")
     bias = fields.flag("enable_bias", default=True)
     layer = _biased_layer(
-        fields, ffn=fields.ffn("ffn_dim", "intermediate_size"), shape=_heads(fields), bias=bias
+        fields,
+        ffn=fields.ffn("ffn_dim", "intermediate_size"),
+        shape=_attention_shape(fields),
+        bias=bias,
     )
     return configured_model(
         fields,
@@ -118,7 +123,9 @@ def build_opt(fields: Fields) -> Model:
 
 def build_bloom(fields: Fields) -> Model:
     """Build BLOOM from its config (`BloomConfig`: tied): ALiBi, norm of the embedding."""
-    layer = _biased_layer(fields, ffn=4 * fields.hidden(), shape=_heads(fields, alibi=True))
+    layer = _biased_layer(
+        fields, ffn=4 * fields.hidden(), shape=_attention_shape(fields, alibi=True)
+    )
     return configured_model(
         fields,
         layers=[layer] * fields.layers(),
@@ -146,7 +153,7 @@ def build_mpt(fields: Fields) -> Model:
         fields.fail(f"expansion_ratio x d_model = {ffn} is out of range")
     bias = not fields.flag("no_bias", default=True)
     layer = _biased_layer(
-        fields, ffn=ffn, shape=_heads(fields, alibi=alibi), bias=bias, norm_bias=bias
+        fields, ffn=ffn, shape=_attention_shape(fields, alibi=alibi), bias=bias, norm_bias=bias
     )
     return configured_model(
         fields,
@@ -174,7 +181,7 @@ def build_falcon(fields: Fields) -> Model:
         )
     else:
         kv_heads, norms = (1 if fields.flag("multi_query", default=True) else fields.heads()), 1
-    shape = _heads(fields, alibi=alibi, kv_heads=kv_heads)
+    shape = _attention_shape(fields, alibi=alibi, kv_heads=kv_heads)
     attention = attention_operators(
         hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=not alibi
     )
@@ -216,7 +223,7 @@ def build_starcoder2(fields: Fields) -> Model:
     `Starcoder2Config`: 2 kv heads, biases, tied.
     """
     bias = fields.flag("use_bias", default=True)
-    (window,) = set(windows_of(fields, layers=fields.layers(), uniform=True))
+    (window,) = set(windows_of(fields, layers=fields.layers(), on_all_without_types=True))
     layer = decoder_block(
         "layer",
         hidden=fields.hidden(),
@@ -238,5 +245,6 @@ def build_gpt_bigcode(fields: Fields) -> Model:
     """
     shared = fields.flag("multi_query", default=True)
     return _with_learned_positions(
-        fields, _heads(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads()))
+        fields,
+        _attention_shape(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads())),
     )

@@ -41,7 +41,7 @@ def gated_layers(
     width, mixed = fields.head_dim(default=head_dim), len(set(windows)) > 1
 
     def layer(window: int, has_rotary: bool) -> Block:
-        """The block of a layer with this window, with or without rotary positions."""
+        """The block of a layer that sees `window` keys (0 = all), rotary positions or none."""
         return decoder_block(
             f"layer{'_window' if window and mixed else ''}{'' if has_rotary else '_unturned'}",
             hidden=fields.hidden(),
@@ -87,14 +87,17 @@ def build_mistral(fields: Fields) -> Model:
     `MistralConfig`: no biases, untied; a null window sees all keys.
     """
     layers = gated_layers(
-        fields, windows=windows_of(fields, layers=fields.layers(), uniform=True, usual=4096)
+        fields,
+        windows=windows_of(
+            fields, layers=fields.layers(), on_all_without_types=True, default_window=4096
+        ),
     )
     return configured_model(fields, layers=layers)
 
 
 def build_phi3(fields: Fields) -> Model:
     """Build Phi-3, 3.5 or 4 from its config (`Phi3Config`: kv heads = heads, no biases, untied)."""
-    windows = windows_of(fields, layers=fields.layers(), uniform=True)
+    windows = windows_of(fields, layers=fields.layers(), on_all_without_types=True)
     layers = gated_layers(fields, windows=windows, kv_heads=fields.heads())
     return configured_model(fields, layers=layers)
 
@@ -169,11 +172,11 @@ def _post_norm_layer(
 
 
 def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
-    """Build an OLMo model with a window for each layer."""
+    """Build an OLMo model of post-norm layers, one layer for each entry of `windows`."""
     bias = fields.flag("attention_bias", default=False)
 
     def layer(window: int) -> Block:
-        """The block of a layer with this window."""
+        """The post-norm block of an OLMo layer that sees `window` keys, 0 = all keys."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields, name, window=window, kv_heads=fields.heads(), qk_norm=QkNorm.WIDTH, bias=bias
@@ -218,7 +221,7 @@ def build_exaone4(fields: Fields) -> Model:
     mixed = any(windows) or fields.present("sliding_window")
 
     def layer(window: int) -> Block:
-        """The block of a layer with this window."""
+        """The post-norm block of an EXAONE layer that sees `window` keys, 0 = all keys."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields,
@@ -335,7 +338,7 @@ def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:
-    """Window of each layer of Qwen2 and Qwen3 in keys; 0 = all keys.
+    """Window of each Qwen2 or Qwen3 layer in keys, 0 = all keys; only with ``use_sliding_window``.
 
     There are none unless ``use_sliding_window``; then from layer ``max_window_layers`` on.
     """

@@ -56,7 +56,9 @@ def build_minimax_m3(fields: Fields) -> Model:
     )  # what moe_layer_freq and intermediate_size say
     if fields.flag("attention_output_gate", default=False):
         fields.unsupported("attention_output_gate = true in this family")
-    kinds = zip(_with_experts(fields, layers), _indexed(fields, layers), strict=True)
+    kinds = zip(
+        _layers_with_experts(fields, layers), _layers_with_indexer(fields, layers), strict=True
+    )
     return configured_model(
         fields,
         layers=blocks_of(kinds, partial(_layer, fields)),
@@ -64,7 +66,7 @@ def build_minimax_m3(fields: Fields) -> Model:
     )
 
 
-def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
+def _layers_with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
     """True for each layer with experts: ``mlp_layer_types``, or ``moe_layer_freq``, or all."""
     listed = tuple(
         kind == SPARSE
@@ -80,7 +82,7 @@ def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
     return listed or switched or (True,) * layers
 
 
-def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
+def _layers_with_indexer(fields: Fields, layers: int) -> tuple[bool, ...]:
     """True for each layer with an indexer: ``layer_types``, or the sparse section, or none."""
     listed = tuple(
         kind == INDEXED for kind in fields.layer_types(layers=layers, allowed=(FULL, INDEXED))
@@ -104,7 +106,7 @@ def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
     return listed or switched or (False,) * layers
 
 
-def _size(fields: Fields, name: str) -> int:
+def _indexer_size(fields: Fields, name: str) -> int:
     """Read one size of the indexer: from its section, the top level, or the class default."""
     other, usual, most = SIZES[name]
     section, least = fields.optional_section(SECTION), 0 if name == "index_local_blocks" else 1
@@ -130,7 +132,7 @@ def _layer(fields: Fields, moe: bool, indexed: bool) -> Block:
 
 def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
     """Grouped-query attention, over key blocks that an indexer selects if `indexed`."""
-    hidden, sizes = fields.hidden(), {name: _size(fields, name) for name in SIZES}
+    hidden, sizes = fields.hidden(), {name: _indexer_size(fields, name) for name in SIZES}
     selected = (
         min(sizes["index_block_size"] * sizes["index_topk_blocks"], MAX_CONTEXT) if indexed else 0
     )
@@ -169,7 +171,7 @@ def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
 
 
 def _experts(fields: Fields) -> tuple[Operator, ...]:
-    """Operators of routed experts with a shared expert."""
+    """Feed-forward of a mixture of experts: routed experts, and a shared expert."""
     shared = fields.integer(
         "n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1
     ) * fields.ffn("shared_intermediate_size")
@@ -183,7 +185,7 @@ def _experts(fields: Fields) -> tuple[Operator, ...]:
 
 
 def _qk_norm(fields: Fields) -> bool:
-    """True if queries and keys are normed by head."""
+    """True if ``use_qk_norm``; raises for a ``qk_norm_type`` other than per_head."""
     if not fields.flag("use_qk_norm", default=True):
         return False
     fields.choice("qk_norm_type", allowed=("per_head",), default="per_head")

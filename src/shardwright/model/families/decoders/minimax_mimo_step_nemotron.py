@@ -164,7 +164,7 @@ def build_step3p7(fields: Fields) -> Model:
 
 
 def _step_layer(fields: Fields, window: int, sparse: bool) -> Block:
-    """A Step 3.7 layer: windowed or full, dense or with experts."""
+    """A Step 3.7 layer with gated attention over `window` keys (0 = all), dense or with experts."""
     hidden = fields.hidden()
     full = grouped_shape(fields, head_dim=fields.integer("head_dim", maximum=MAX_HEAD_DIM))
     heads = full.heads
@@ -198,7 +198,7 @@ class PrunedLayer:
 
     @property
     def name(self) -> str:
-        """Block name, unique for each form of a layer."""
+        """Block name by heads a key head and width: ``attn8_ffn14336``, ``no_attn_ffn7168``."""
         attention = f"attn{self.group}" if self.group else "no_attn"
         return f"{attention}_ffn{self.ffn}" if self.ffn else f"{attention}_no_ffn"
 
@@ -230,7 +230,7 @@ def build_nemotron_nas(fields: Fields) -> Model:
 
 
 def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> PrunedLayer:
-    """Read the sizes of one pruned layer."""
+    """Read entry `index` of ``block_configs``; 0 for a missing attention or feed-forward."""
     path = f"block_configs[{index}]"
     if not isinstance(entry, Mapping):
         fields.fail(f"{path} must be an object", hint="it has the sections attention and ffn")
@@ -262,7 +262,7 @@ def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> Pr
 
 
 def _pruned_block(fields: Fields, form: PrunedLayer) -> Block:
-    """The block of a pruned layer."""
+    """Block of a Llama layer from which attention, feed-forward or both may be left out."""
     hidden, head_dim = fields.hidden(), fields.head_dim()
     operators: list[Operator] = []
     last = INPUT

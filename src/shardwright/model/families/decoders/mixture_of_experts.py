@@ -16,7 +16,7 @@ from shardwright.model.blocks.dense_operators import (
 )
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
-from shardwright.model.families.decoders.deepseek import expert_shape, shared_experts
+from shardwright.model.families.decoders.deepseek import expert_shape, moe_or_dense_operators
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
@@ -24,7 +24,7 @@ from shardwright.model.ir.operator import Operator
 
 
 def sparse_by_step(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """True for each layer with experts in Qwen's spelling.
+    """True for each layer with experts, by ``mlp_only_layers`` and ``decoder_sparse_step``.
 
     All layers but ``mlp_only_layers``, every ``decoder_sparse_step``-th (`Qwen2MoeConfig`: none,
     1).
@@ -48,7 +48,7 @@ def _sparse_and_dense_layers(
     hidden = fields.hidden()
 
     def layer(has_experts: bool) -> Block:
-        """The block of a layer with experts, or with a dense feed-forward."""
+        """The block of a layer with experts, or else with a dense SwiGLU."""
         feed_forward = (
             moe if has_experts else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
         )
@@ -65,7 +65,7 @@ def _sparse_and_dense_layers(
 def build_mixtral(fields: Fields) -> Model:
     """Build Mixtral from its config (`MixtralConfig`: untied, no biases, window null = none)."""
     hidden, layers = fields.hidden(), fields.layers()
-    (window,) = set(windows_of(fields, layers=layers, uniform=True))
+    (window,) = set(windows_of(fields, layers=layers, on_all_without_types=True))
     moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields))
     attention = attention_operators(
         hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim(), window=window)
@@ -76,8 +76,8 @@ def build_mixtral(fields: Fields) -> Model:
     )
 
 
-def gated_shared_experts(fields: Fields) -> tuple[Operator, ...]:
-    """Routed experts with a gated shared expert, in Qwen's spelling."""
+def qwen_moe_operators(fields: Fields) -> tuple[Operator, ...]:
+    """Feed-forward of Qwen's mixture of experts: routed experts, sigmoid-gated shared expert."""
     return moe_operators(
         hidden=fields.hidden(),
         ffn=fields.ffn("moe_intermediate_size"),
@@ -99,7 +99,7 @@ def build_qwen2_moe(fields: Fields) -> Model:
     return configured_model(
         fields,
         layers=_sparse_and_dense_layers(
-            fields, attention=attention, moe=gated_shared_experts(fields), sparse=sparse
+            fields, attention=attention, moe=qwen_moe_operators(fields), sparse=sparse
         ),
     )
 
@@ -153,7 +153,7 @@ def build_glm4_moe(fields: Fields) -> Model:
     )
     shape = grouped_shape(fields, head_dim=fields.head_dim())
     attention = attention_operators(hidden=fields.hidden(), shape=shape, bias=bias, qk_norm=norms)
-    moe = shared_experts(fields, sparse=True, correction=True)
+    moe = moe_or_dense_operators(fields, sparse=True, correction=True)
     first = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS)
     layers = _sparse_and_dense_layers(
         fields, attention=attention, moe=moe, sparse=[i >= first for i in range(fields.layers())]
@@ -174,7 +174,7 @@ def build_gpt_oss(fields: Fields) -> Model:
     moe = tuple(replace(o, clamped=o.gated) for o in moe)
 
     def layer(window: int) -> Block:
-        """The block of a layer with this window."""
+        """The block of a gpt-oss layer that sees `window` keys, 0 = all keys."""
         shape = grouped_shape(
             fields, head_dim=fields.head_dim(default=64), window=window, sinks=True
         )

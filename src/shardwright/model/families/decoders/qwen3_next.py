@@ -13,7 +13,7 @@ from shardwright.model.blocks.linear_attention import (
     gated_attention_operators,
 )
 from shardwright.model.families.decoders.mixture_of_experts import (
-    gated_shared_experts,
+    qwen_moe_operators,
     sparse_by_step,
 )
 from shardwright.model.ir.block import Block
@@ -44,7 +44,7 @@ def build_qwen3_5_moe(fields: Fields) -> Model:
 
 def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
     """Build a Qwen3-Next model with experts in the `sparse` layers."""
-    layers = blocks_of(zip(_kinds(fields), sparse, strict=True), partial(_layer, fields))
+    layers = blocks_of(zip(_layer_kinds(fields), sparse, strict=True), partial(_layer, fields))
     if not fields.integer("mtp_num_hidden_layers", minimum=0, maximum=1, default=0):
         return configured_model(fields, layers=layers)
     if fields.flag("mtp_use_dedicated_embeddings", default=False):
@@ -56,7 +56,7 @@ def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
     )
 
 
-def _kinds(fields: Fields) -> tuple[str, ...]:
+def _layer_kinds(fields: Fields) -> tuple[str, ...]:
     """Kind of each layer: ``layer_types``, or full attention in every n-th layer.
 
     n is ``full_attention_interval``.
@@ -82,7 +82,7 @@ def _layer(fields: Fields, kind: str, sparse: bool) -> Block:
             hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False)
         )
     feed_forward = (
-        gated_shared_experts(fields)
+        qwen_moe_operators(fields)
         if sparse
         else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     )

@@ -28,28 +28,28 @@ MAX_FACTOR: Final = 1e6
 
 
 def rotary_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rotary fields of a configuration in either spelling; of the layers that see all keys."""
+    """``rope_scaling`` or ``rope_parameters``; if kept by layer type, those of full attention."""
     written = _rotary_section(config)
     return (
-        _of_layers(written, FULL)
+        _fields_of_layer_type(written, FULL)
         if any(isinstance(value, dict) for value in written.values())
         else written
     )
 
 
 def local_rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rotary fields of layers with a window, if they are written separately."""
-    return _of_layers(_rotary_section(config), SLIDING)
+    """``rope_parameters`` of layers with a window; empty if not written by layer type."""
+    return _fields_of_layer_type(_rotary_section(config), SLIDING)
 
 
 def _rotary_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The rotary section of a configuration, or an empty one."""
+    """``rope_scaling`` or else ``rope_parameters`` of a configuration; empty without either."""
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
     return found if isinstance(found, dict) else {}
 
 
-def _of_layers(rope: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Rotary fields of one type of layer."""
+def _fields_of_layer_type(rope: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The object of one layer type in rotary fields that are kept by layer type; else empty."""
     found = rope.get(kind)
     return found if isinstance(found, dict) else {}
 
@@ -71,7 +71,7 @@ def number_or_none(value: object) -> float | None:
 
 
 def rotary_share(config: Mapping[str, Any], *, usual: float = 1.0) -> float:
-    """Share of a head's width with rotary positions; `usual` if not written."""
+    """Share of a head's elements with rotary positions; `usual` if not written."""
     written = (
         rotary_settings(config).get("partial_rotary_factor"),
         config.get("partial_rotary_factor"),
@@ -90,29 +90,31 @@ def rotary_extension(config: Mapping[str, Any], *, source: str) -> Longer | None
     fields = Fields(dict(rope), f"{source}: rope_scaling")
     match rotary_kind(rope):
         case "linear":
-            return LongerRotary(factor=_factor(fields))
+            return LongerRotary(factor=_extension_factor(fields))
         case "llama3":
             return _llama3(fields)
         case "dynamic":
-            return DynamicRotary(factor=_factor(fields), trained=_context(config, source))
+            return DynamicRotary(factor=_extension_factor(fields), trained=_context(config, source))
         case "yarn":
             return _yarn(
                 fields,
-                trained=_trained(config, fields, source),
+                trained=_original_context(config, fields, source),
                 context=number_or_none(config.get("max_position_embeddings")),
             )
         case "proportional":
             share = fields.number("partial_rotary_factor", minimum=0.0, maximum=1.0, default=1.0)
-            return ProportionalRotary(share=share, factor=_factor(fields, default=1.0))
+            return ProportionalRotary(share=share, factor=_extension_factor(fields, default=1.0))
         case "longrope":
-            return _longrope(fields, trained=_trained(config, fields, source), config=config)
+            return _longrope(
+                fields, trained=_original_context(config, fields, source), config=config
+            )
     return None
 
 
 def text_image_rotary(
     config: Mapping[str, Any], *, usual: tuple[int, ...], source: str
 ) -> TextRotary | None:
-    """Rotary positions by time, row and column in a text with images; None if `usual` is empty.
+    """Rotary positions by time, row and column (M-RoPE) of a model; None if `usual` is empty.
 
     `usual` holds if ``mrope_section`` is not written.
 
@@ -144,20 +146,20 @@ def latent_score_factor(config: Mapping[str, Any], *, longer: Longer | None) -> 
     return _yarn_temperature(longer.factor, everywhere) ** 2
 
 
-def _factor(fields: Fields, *, default: float | None = None) -> float:
-    """The factor of a context extension."""
+def _extension_factor(fields: Fields, *, default: float | None = None) -> float:
+    """Factor by which a rotary extension lengthens the context."""
     return fields.number("factor", minimum=1.0, maximum=MAX_FACTOR, default=default)
 
 
 def _context(config: Mapping[str, Any], source: str) -> float:
-    """Maximum positions of the configuration."""
+    """``max_position_embeddings`` of the configuration."""
     return Fields(dict(config), source).number(
         "max_position_embeddings", minimum=1.0, maximum=MAX_TOKENS
     )
 
 
-def _trained(config: Mapping[str, Any], fields: Fields, source: str) -> float:
-    """Positions of the first training: of the model, of its rotary fields, or its context."""
+def _original_context(config: Mapping[str, Any], fields: Fields, source: str) -> float:
+    """Context before extension: ``original_max_position_embeddings``, else the whole context."""
     if config.get(ORIGINAL) is not None:
         return Fields(dict(config), source).number(ORIGINAL, minimum=1.0, maximum=MAX_TOKENS)
     if fields.present(ORIGINAL):
@@ -166,8 +168,8 @@ def _trained(config: Mapping[str, Any], fields: Fields, source: str) -> float:
 
 
 def _llama3(fields: Fields) -> LongerRotary:
-    """Llama 3's context extension."""
-    factor = _factor(fields)
+    """Read Llama 3's rotary extension: factor, trained context, low and high frequency factors."""
+    factor = _extension_factor(fields)
     low, high = (
         fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=MAX_FACTOR)
         for name in ("low", "high")
@@ -187,8 +189,8 @@ def _yarn_temperature(factor: float, weight: float = 1.0) -> float:
 
 
 def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotary:
-    """YaRN's context extension."""
-    factor = _factor(fields, default=max((context or trained) / trained, 1.0))
+    """Read YaRN's rotary extension: factor, beta bounds and attention scale, with defaults."""
+    factor = _extension_factor(fields, default=max((context or trained) / trained, 1.0))
     of, everywhere = (
         number_or_none(fields.mapping.get(name)) for name in ("mscale", "mscale_all_dim")
     )
@@ -216,14 +218,16 @@ def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotar
 
 
 def _longrope(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary | None:
-    """LongRoPE's context extension; None if some pair has no factor.
+    """Read LongRoPE's short and long factors and scale; None unless each rotated pair has one.
 
     The default scale is sqrt(1 + ln(factor) / ln(trained)).
     """
-    short, long = (_factors(fields.mapping.get(f"{name}_factor")) for name in ("short", "long"))
-    if not len(short) == len(long) == _pairs(config, fields.source):
+    short, long = (
+        _valid_factors(fields.mapping.get(f"{name}_factor")) for name in ("short", "long")
+    )
+    if not len(short) == len(long) == _rotated_pairs(config, fields.source):
         return None
-    factor = _factor(
+    factor = _extension_factor(
         fields,
         default=max(
             (number_or_none(config.get("max_position_embeddings")) or trained) / trained, 1.0
@@ -234,8 +238,8 @@ def _longrope(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> L
     return LongRotary(short=short, long=long, trained=trained, scale=scale)
 
 
-def _factors(listed: object) -> tuple[float, ...]:
-    """The numbers of a list that are valid factors."""
+def _valid_factors(listed: object) -> tuple[float, ...]:
+    """Numbers of a list that are valid LongRoPE factors; others are dropped."""
     numbers = (
         [number_or_none(number) for number in listed] if isinstance(listed, (list, tuple)) else []
     )
@@ -246,8 +250,8 @@ def _factors(listed: object) -> tuple[float, ...]:
     )
 
 
-def _pairs(config: Mapping[str, Any], source: str) -> int:
-    """Number of rotated pairs of elements a head."""
+def _rotated_pairs(config: Mapping[str, Any], source: str) -> int:
+    """Number of pairs of elements of a head that rotary positions rotate."""
     fields = Fields(dict(config), source)
     own = "qk_rope_head_dim" if config.get("kv_lora_rank") else "head_dim"
     width = fields.optional_integer(own, maximum=MAX_HEAD_DIM) or fields.hidden() // fields.heads()

@@ -65,7 +65,7 @@ def load_balancing(config: Mapping[str, Any], *, model: Model, source: str) -> f
 
 
 def router_noise(config: Mapping[str, Any], *, model: Model, source: str) -> float:
-    """Half the width of the random factors on a router's input in training; 0 if there are none.
+    """Jitter e of the router's input in training (factors from 1 - e to 1 + e); 0 if none.
 
     Raises:
         ModelError: the field is not a number in its range.
@@ -77,7 +77,7 @@ def router_noise(config: Mapping[str, Any], *, model: Model, source: str) -> flo
 
 
 def other_losses(config: Mapping[str, Any], *, model: Model) -> tuple[tuple[str, float], ...]:
-    """(field, coefficient) of router losses in a configuration that its class does not add."""
+    """(field, coefficient) of positive router losses that the published class does not add."""
     if not router_shapes(model):
         return ()
     names = (

@@ -102,7 +102,7 @@ def unread_fields(fields: Fields) -> tuple[str, ...]:
     }
     unknown = {name: value for name, value in unread.items() if without_indices(name) not in known}
     for name, value in unknown.items():
-        _refuse(fields, name, value, known=known)
+        _refuse_likely_mistake(fields, name, value, known=known)
     return tuple(sorted({without_indices(name) for name in unknown}))
 
 
@@ -122,8 +122,8 @@ def is_inert(name: str) -> bool:
     )
 
 
-def _refuse(fields: Fields, name: str, value: Any, *, known: set[str]) -> None:
-    """Raise ModelError for a field that looks misspelt, or that another family reads."""
+def _refuse_likely_mistake(fields: Fields, name: str, value: Any, *, known: set[str]) -> None:
+    """Raise ModelError for an unread field near a known name, or that another family reads."""
     path, target = fields.reading.read_by(name)
     place, _, last = without_indices(name).rpartition(".")
     beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == place]

@@ -84,7 +84,7 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
             ),
         )
     method = method.lower()
-    weights, activations = _METHODS.get(method, _unpriced)(quantization)
+    weights, activations = _METHODS.get(method, _no_formats)(quantization)
     quantised = {
         klass: (
             not _is_excluded(quantization, klass, layer=layers // 2)
@@ -96,7 +96,7 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
         method=method,
         weights=weights,
         activations=activations,
-        cache=_cache(quantization),
+        cache=_kv_cache_format(quantization),
         head=_head_is_quantised(quantization),
         **quantised,
     )
@@ -107,7 +107,7 @@ def _head_is_quantised(quantization: Mapping[str, Any]) -> bool:
 
     By default, methods leave the output layer in 16 bits.
     """
-    if not _groups(quantization):
+    if not _format_groups(quantization):
         return quantization.get("lm_head") is True
     return _is_targeted(quantization, "head", layer=0) and not _is_excluded(
         quantization, "head", layer=0
@@ -158,7 +158,7 @@ def _bitsandbytes(quantization: Mapping[str, Any]) -> tuple[str, str]:
 
 def _compressed_tensors(quantization: Mapping[str, Any]) -> tuple[str, str]:
     """(weights, inputs) of the first group with quantized weights; inputs are bf16 by default."""
-    for group in _groups(quantization):
+    for group in _format_groups(quantization):
         weights = group.get("weights")
         if not isinstance(weights, Mapping):
             continue
@@ -183,10 +183,12 @@ def _modelopt(quantization: Mapping[str, Any]) -> tuple[str, str]:
         "W8A8_SQ_PER_CHANNEL": ("int8", "int8"),
         "INT8_SQ": ("int8", "int8"),
     }.get(algorithm)
-    return found or (_compressed_tensors(quantization) if _groups(quantization) else ("", ""))
+    return found or (
+        _compressed_tensors(quantization) if _format_groups(quantization) else ("", "")
+    )
 
 
-def _unpriced(quantization: Mapping[str, Any]) -> tuple[str, str]:
+def _no_formats(quantization: Mapping[str, Any]) -> tuple[str, str]:
     """Empty formats, for a method whose kernels are not priced."""
     return "", ""
 
@@ -234,8 +236,8 @@ def _number_format(quantization: Mapping[str, Any]) -> str:
     return ""
 
 
-def _cache(quantization: Mapping[str, Any]) -> str:
-    """Number format of the KV cache, if the object names one; else empty."""
+def _kv_cache_format(quantization: Mapping[str, Any]) -> str:
+    """Number format of the KV cache in a quantization section; empty if it names none."""
     scheme = quantization.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
         return _number_format(scheme)
@@ -243,8 +245,8 @@ def _cache(quantization: Mapping[str, Any]) -> str:
     return algorithm if algorithm in ("fp8", "int8", "nvfp4") else ""
 
 
-def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The groups of layers of compressed-tensors and ModelOpt, each with its own format."""
+def _format_groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Entries of ``config_groups`` (compressed-tensors, ModelOpt): modules of one format."""
     groups = quantization.get("config_groups")
     return (
         [group for group in groups.values() if isinstance(group, Mapping)]
@@ -254,15 +256,19 @@ def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_targeted(quantization: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """True if a group of quantized layers targets the class, or if there are no groups."""
-    targets = [target for group in _groups(quantization) for target in _texts(group, "targets")]
+    """True if a group of ``config_groups`` targets modules of a class, or no group has targets."""
+    targets = [
+        target
+        for group in _format_groups(quantization)
+        for target in _listed_texts(group, "targets")
+    ]
     if not targets or "Linear" in targets:
         return True
-    return any(_matches(name, target) for name in _names(klass, layer) for target in targets)
+    return any(_matches(name, target) for name in _module_names(klass, layer) for target in targets)
 
 
 def _is_excluded(quantization: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """True if the modules of a class are listed to stay in 16 bits."""
+    """True if a list such as ``modules_to_not_convert`` keeps modules of a class in 16 bits."""
     fields = (
         "modules_to_not_convert",
         "ignored_layers",
@@ -270,12 +276,14 @@ def _is_excluded(quantization: Mapping[str, Any], klass: str, *, layer: int) -> 
         "exclude_modules",
         "llm_int8_skip_modules",
     )
-    patterns = [pattern for field in fields for pattern in _texts(quantization, field)]
-    return any(_matches(name, pattern) for name in _names(klass, layer) for pattern in patterns)
+    patterns = [pattern for field in fields for pattern in _listed_texts(quantization, field)]
+    return any(
+        _matches(name, pattern) for name in _module_names(klass, layer) for pattern in patterns
+    )
 
 
-def _names(klass: str, layer: int) -> Iterator[str]:
-    """Yield the module names that a class may have in a layer."""
+def _module_names(klass: str, layer: int) -> Iterator[str]:
+    """Yield module names that an operator class may have in a layer (``model.layers.3.mlp..``)."""
     if klass == "head":
         yield "lm_head"
         return
@@ -285,7 +293,7 @@ def _names(klass: str, layer: int) -> Iterator[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """True if a pattern matches a module or a module that contains it.
+    """True if a module name, or a part of it, matches an ``re:``, shell or plain-name pattern.
 
     A pattern is ``re:`` and a regular expression, a shell pattern, or a part of the name.
     """
@@ -298,7 +306,7 @@ def _matches(name: str, pattern: str) -> bool:
         except (re.error, OverflowError, RecursionError):
             return False
     if "*" in pattern or "?" in pattern:
-        return any(fnmatchcase(part, pattern) for part in _holders(name))
+        return any(fnmatchcase(part, pattern) for part in _name_prefixes(name))
     name_parts, pattern_parts = name.split("."), pattern.split(".")
     return any(
         name_parts[at : at + len(pattern_parts)] == pattern_parts
@@ -306,15 +314,15 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def _holders(name: str) -> Iterator[str]:
-    """Yield a module's name and the names of the modules that contain it."""
+def _name_prefixes(name: str) -> Iterator[str]:
+    """Yield a dotted module name and each of its prefixes: ``a.b.c``, ``a.b``, ``a``."""
     while name:
         yield name
         name = name.rpartition(".")[0]
 
 
-def _texts(quantization: Mapping[str, Any], field: str) -> list[str]:
-    """The short texts of a list field, up to a limit."""
+def _listed_texts(quantization: Mapping[str, Any], field: str) -> list[str]:
+    """Non-empty texts of a list field; long texts and those past a maximum count are dropped."""
     value = quantization.get(field)
     if not isinstance(value, list):
         return []

@@ -41,7 +41,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of the tower's blocks and of the projector."""
+    """Numerical settings by block name: ``vision_embed``, ``vision`` and the projector."""
     vision, image = fields.section("vision_config"), _images(fields)
     eps = vision.number("rms_norm_eps", minimum=0.0, maximum=1.0, default=1e-6)
     table = PositionAxes(rows=vision.integer("position_embedding_size", maximum=MAX_SIDE))
@@ -51,7 +51,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
             eps=eps,
             image=image,
             activation=activation_name(vision, "hidden_activation", "gelu_pytorch_tanh"),
-            rope_base=rotary_base(vision, usual=BASE),
+            rope_base=rotary_base(vision, default=BASE),
             turns=GridRotary(axes=(1, 0), apart=True),
             plain_scores=True,
         ),
@@ -60,7 +60,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of the tower that our operators do not compute."""
+    """Phrases on written tower settings that our operators do not compute; empty if none."""
     vision = config["vision_config"]
     return (
         *unknown_activations(

@@ -30,13 +30,13 @@ class Tower:
     differences: Callable[[Mapping[str, Any]], tuple[str, ...]]
 
 
-def activation_name(fields: Fields, name: str, usual: str) -> str:
-    """Name of an activation field's function; `usual` if it is unknown."""
-    return SPELLED.get(fields.string(name, default=usual), SPELLED[usual])
+def activation_name(fields: Fields, name: str, default: str) -> str:
+    """Our name of the activation in field `name`; that of `default` if unknown or not written."""
+    return SPELLED.get(fields.string(name, default=default), SPELLED[default])
 
 
 def unknown_activations(activations: Mapping[str, object]) -> tuple[str, ...]:
-    """Phrases on activations that are not computed, with the names of their fields."""
+    """``field value`` for each written activation that no operator computes."""
     return tuple(
         f"{name} {str(word)[:40]}"
         for name, word in activations.items()
@@ -44,21 +44,21 @@ def unknown_activations(activations: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-def rotary_base(vision: Fields, *, usual: float = 10000.0) -> float:
-    """Base of the tower's rotary positions; `usual` if not written."""
-    return number_or_none(_rope(vision.mapping).get("rope_theta")) or usual
+def rotary_base(vision: Fields, *, default: float = 10000.0) -> float:
+    """``rope_theta`` of an image tower's rotary positions; `default` if not written."""
+    return number_or_none(_rope(vision.mapping).get("rope_theta")) or default
 
 
 def unknown_rotary_kinds(
     vision: Mapping[str, Any], *, known: tuple[str, ...] = ("axial",)
 ) -> tuple[str, ...]:
-    """Phrase on a kind of rotary positions that no tower of the family has; else empty."""
+    """A phrase on a tower's kind of rotary positions if it is not among `known`; else empty."""
     rope = _rope(vision)
     kind = rotary_kind(rope) if "rope_type" in rope or "type" in rope else "axial"
     return () if kind in known else (f"rotary positions of kind {str(kind)[:40]} in a tower",)
 
 
 def _rope(vision: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rotary fields of a tower."""
+    """``rope_parameters`` of an image tower's section; empty if not written."""
     found = vision.get("rope_parameters")
     return found if isinstance(found, Mapping) else {}

@@ -42,7 +42,7 @@ def image_input(config: Mapping[str, Any], *, model: Model, source: str) -> Imag
 def tower_settings(
     config: Mapping[str, Any], *, model: Model, source: str
 ) -> tuple[tuple[str, Settings], ...]:
-    """(block, settings) of the image tower's blocks and the projector.
+    """(block name, settings) of each block of the image tower and of the projector; or empty.
 
     Raises:
         ModelError: a number is none that it can be.
@@ -52,7 +52,7 @@ def tower_settings(
 
 
 def image_differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """Settings of an image tower that our operators do not compute."""
+    """Phrases on written settings of an image tower that our operators do not compute."""
     tower = _tower(config, model)
     return () if tower is None else tower.differences(config)
 

@@ -72,7 +72,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of the tower's blocks and of the projector."""
+    """Numerical settings by block name: ``vision_embed``, ``vision`` and the projector."""
     vision, image = fields.section("vision_config"), _images(fields)
     rows, columns = position_table_shape(vision)
     eps_fields = vision if vision.present(PROJECTOR_EPS[0]) else fields
@@ -95,7 +95,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of the tower that our operators do not compute."""
+    """Phrases on written tower settings that our operators do not compute; empty if none."""
     vision = config["vision_config"]
     act = vision.get("projector_hidden_act")
     return (

@@ -37,7 +37,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of the tower's blocks and of the projector."""
+    """Numerical settings by block name: the vision tower's blocks and the projector."""
     vision = fields.section("vision_config")
     eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=1e-5)
     tower = Settings(eps=eps, activation=activation_name(vision, "hidden_act", "quick_gelu"))
@@ -46,7 +46,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of the tower that our operators do not compute."""
+    """Phrases on written tower settings that our operators do not compute; empty if none."""
     activations = {
         "hidden_act of vision_config": config["vision_config"].get("hidden_act"),
         "projector_hidden_act": config.get("projector_hidden_act"),

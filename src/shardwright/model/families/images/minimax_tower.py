@@ -31,7 +31,7 @@ AXES: Final = (2, 0, 1)
 
 
 def merge_sizes(vision: Fields) -> tuple[int, int]:
-    """(patches a side of an image token, frames of a patch), of the tower or its section.
+    """(side of an image token in patches, frames of a patch), by tower and section, which agree.
 
     Both must agree.
 
@@ -71,7 +71,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of the tower's blocks and of the projector."""
+    """Numerical settings by block name: the vision tower's blocks and the projector."""
     vision, image = fields.section("vision_config"), _images(fields)
     eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=EPS)
     written = (rotary_settings(vision.mapping).get("rope_theta"), vision.mapping.get("rope_theta"))
@@ -89,7 +89,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of the tower that our operators do not compute."""
+    """Phrases on written tower settings that our operators do not compute; empty if none."""
     vision = config["vision_config"]
     rope, act, mode = (
         rotary_settings(vision),

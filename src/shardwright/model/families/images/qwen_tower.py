@@ -40,7 +40,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of the tower's blocks, its mergers and the projector."""
+    """Numerical settings by block name: the vision tower's blocks, mergers and projector."""
     vision, image = fields.section("vision_config"), _images(fields)
     side = isqrt(vision.integer("num_position_embeddings", maximum=MAX_POSITIONS))
     merger = Settings(eps=EPS, activation="gelu")
@@ -61,7 +61,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of the tower that our operators do not compute."""
+    """Phrases on written tower settings that our operators do not compute; empty if none."""
     vision = config["vision_config"]
     fields = Fields(dict(vision), "vision_config")
     width = fields.integer("hidden_size", maximum=MAX_HIDDEN) // fields.integer(
