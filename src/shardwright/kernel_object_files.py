@@ -111,11 +111,7 @@ def _compile(
 
 
 def _entry_point(library: Any, context: Any, compiled: Any, symbol: str) -> Any:
-    """LLVM module: read arguments from 64-bit numbers, call the kernel, write the result back.
-
-    It reads the arguments from one block of 64-bit numbers, calls the kernel, and writes its result
-    to another block.
-    """
+    """LLVM module: read arguments from 64-bit numbers, call the kernel, write the result back."""
     module = library.create_ir_module(symbol)
     word = ir.IntType(64)
     entry = ir.Function(

@@ -271,8 +271,6 @@ CHECKPOINTS: Final = (
 def find_checkpoint(model: str, *, words: str, name: str = "") -> Checkpoint | None:
     """Checkpoint with the published `name`, else the first of a model in format `words`, or None.
 
-    None if there is none.
-
     Args:
         model: first name of the catalog's entry.
         words: short name of the format in lower case, ``fp8``.

@@ -49,8 +49,5 @@ def critical_batch(*, parameters: float, tokens: float) -> float:
 
 
 def useful_share(*, batch: float, critical: float) -> float:
-    """Useful fraction of a step's tokens, 1 / (1 + batch / critical batch).
-
-    It is 1 / (1 + B / B_crit) for a step of B tokens.
-    """
+    """Useful fraction of a step's tokens, 1 / (1 + batch / critical batch)."""
     return 1 / (1 + batch / critical)

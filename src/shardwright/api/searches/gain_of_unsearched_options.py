@@ -24,10 +24,7 @@ def unsearched_of(answer: Answer) -> Unsearched:
 
 
 def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: float) -> Unsearched:
-    """Options left at one value by a request's grids, and another value's gain over `strategy`.
-
-    The gain is relative to the step time of `strategy`.
-    """
+    """Options left at one value by a request's grids, and another value's gain over `strategy`."""
     problem = problem_of(request)
     return unsearched(
         problem,

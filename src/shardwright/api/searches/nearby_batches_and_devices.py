@@ -114,10 +114,7 @@ def _rate_bound(request: Request, problem: Problem) -> float:
 
 
 def _nearest_batches(problem: Problem, max_distance: float) -> Iterator[Problem]:
-    """Yield the problem with other batches, nearest first: multiples of device-count divisors.
-
-    The nearest is first.
-    """
+    """Yield the problem with other batches, nearest first: multiples of device-count divisors."""
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [
         d

@@ -100,8 +100,6 @@ def text_or_stdin(text: str) -> str:
 def check_writable(path: Path | None) -> None:
     """Raise UsageError if `path` is a folder or its folder is missing; None is accepted.
 
-    None is never an error.
-
     Raises:
         UsageError: its folder does not exist, or it is a folder itself.
     """
@@ -195,8 +193,6 @@ def progress(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report | None]:
     """Context with a progress function, or None with --json or --quiet; a bar after one second.
-
-    The function is None with --json and --quiet.
 
     Args:
         doing: the phase that the bar begins with.

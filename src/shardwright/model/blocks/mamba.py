@@ -274,10 +274,7 @@ def mixer_block(name: str, *, hidden: int, mixer: tuple[Operator, ...]) -> Block
 
 
 def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> ScanShape:
-    """Read a Mamba-2 recurrence's shape from the fields named `heads`, `head_dim` and `state`.
-
-    `heads`, `head_dim` and `state` are the family's field names.
-    """
+    """Read a Mamba-2 recurrence's shape from the fields named `heads`, `head_dim` and `state`."""
     count = fields.integer(heads, maximum=MAX_HEADS)
     shared = fields.integer("n_groups", maximum=MAX_HEADS)
     if count % shared:

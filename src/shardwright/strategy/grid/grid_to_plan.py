@@ -50,8 +50,6 @@ class _Cut:
 def _nested_cuts(terms: Sequence[_Cut]) -> Split | None:
     """Nest cuts, outermost first, into a split tree; cuts of one dim merge if strides fit.
 
-    Neighbouring cuts of one dim whose strides fit are merged into one cut.
-
     Cutting a list in a and every part in b parts is cutting it in a x b parts, for blocks and for
     zigzag pairs alike.
     """
@@ -247,10 +245,7 @@ def _assigned_items(
 def _move_tail_to_last_chunk(
     items: list[list[Item]], last_used: int
 ) -> tuple[tuple[Item, ...], ...]:
-    """Move blocks listed after the last layer (head) to the last chunk, also if it has no layer.
-
-    The last chunk gets them also where it has no layer.
-    """
+    """Move blocks listed after the last layer (head) to the last chunk, also if it has no layer."""
     if last_used < len(items) - 1:
         tail_start = max(
             (i + 1 for i, item in enumerate(items[last_used]) if not item.name), default=0

@@ -17,8 +17,6 @@ PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
 def grid_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
     """(grid, order table or None) that give the plan's stages and order; None if no grid does.
 
-    None if no grid matches.
-
     A table gives the order of actions only. The grid's schedule gives the placement of stages: the
     first of PLACED that matches.
     """

@@ -33,10 +33,7 @@ def coordinates(grid: Grid) -> dict[str, list[int]]:
 
 
 def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
-    """True if no device's coordinates change when the axes are put in `order`, innermost first.
-
-    `order` is innermost first.
-    """
+    """True if no device's coordinates change when the axes are put in `order`, innermost first."""
     reordered = replace(grid, order=tuple(order))
     strides, reordered_strides = grid.strides(), reordered.strides()
     if any(strides[axis] != reordered_strides[axis] for axis in strides if getattr(grid, axis) > 1):

@@ -38,10 +38,7 @@ class TokenPiece:
 def cut_intervals(
     intervals: tuple[Interval, ...], shares: tuple[Fraction, ...], *, zigzag: bool = False
 ) -> list[tuple[Interval, ...]]:
-    """Cut intervals, in order, into one part for each share; zigzag part i: pieces i and 2n-1-i.
-
-    With zigzag, part i gets the pieces i and 2n-1-i.
-    """
+    """Cut intervals, in order, into one part for each share; zigzag part i: pieces i and 2n-1-i."""
     if zigzag:
         halves = [share / 2 for share in shares]
         pieces = cut_intervals(intervals, (*halves, *reversed(halves)))

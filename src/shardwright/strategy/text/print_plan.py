@@ -132,10 +132,7 @@ def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
 
 
 def _keep_line_forms(stage: Stage) -> list[Pattern]:
-    """The two forms of a stage's keep lines: ranges to the last block open, or all closed.
-
-    Ranges that reach the last block are open in the first of them, and closed in the second.
-    """
+    """The two forms of a stage's keep lines: ranges to the last block open, or all closed."""
     last_block = num_blocks(stage.items) - 1
     open_ranges = tuple(
         (keep, keep.blocks[1] == last_block and 0 <= keep.blocks[0] <= last_block)

@@ -164,8 +164,6 @@ def translate_phrases(text: str, *, of: Grid | None) -> TranslatedStrategy:
 def _longest_phrase(words: list[str], of: Grid | None) -> tuple[int, str]:
     """(number of words, grid notation) of the longest known phrase that begins `words`, or (0, "").
 
-    (0, "") where no phrase starts there.
-
     A word of the notation is never the whole of a phrase.
     """
     for count in range(min(MAX_PHRASE_WORDS, len(words)), 0, -1):
@@ -202,10 +200,7 @@ def _notation_of_phrase(phrase: str, of: Grid | None) -> str:
 
 
 def _one_step(name: str, up: bool, of: Grid | None) -> str:
-    """Notation for a degree of grid `of` doubled (`up`) or halved; ZeRO, recompute: one step.
-
-    A degree is doubled or halved.
-    """
+    """Notation for a degree of grid `of` doubled (`up`) or halved; ZeRO, recompute: one step."""
     degree = DEGREES.get(name, name)
     if degree not in _STEPS and degree not in DEGREES.values():
         return ""

@@ -71,10 +71,7 @@ def build_gemma4(fields: Fields) -> Model:
 
 
 def with_image_attention(language: Model, fields: Fields) -> Model:
-    """In windowed layers, let tokens of one image attend in both directions, if configured.
-
-    Only if the configuration asks for it.
-    """
+    """In windowed layers, let tokens of one image attend in both directions, if configured."""
     if not fields.present("use_bidirectional_attention"):
         return language
 

@@ -293,10 +293,7 @@ def _module_names(klass: str, layer: int) -> Iterator[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """True if a module name, or a part of it, matches an ``re:``, shell or plain-name pattern.
-
-    A pattern is ``re:`` and a regular expression, a shell pattern, or a part of the name.
-    """
+    """True if a module name, or a part of it, matches an ``re:``, shell or plain-name pattern."""
     if pattern.startswith("re:"):
         expression = pattern.removeprefix("re:")
         if _REPEATED_GROUP.search(expression):

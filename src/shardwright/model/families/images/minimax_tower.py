@@ -33,8 +33,6 @@ AXES: Final = (2, 0, 1)
 def merge_sizes(vision: Fields) -> tuple[int, int]:
     """(side of an image token in patches, frames of a patch), by tower and section, which agree.
 
-    Both must agree.
-
     Raises:
         ModelError: the values differ, or patches are merged in another way.
     """
