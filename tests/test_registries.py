@@ -15,7 +15,7 @@ from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import READERS, TARGETS
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS
 from shardwright.hardware.catalog.compute_capabilities import generation_of
-from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
+from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import MULTIPROCESSORS
 from shardwright.schedules.schedule_registry import SCHEDULES
 from tests.registries import ROOT, place, require_members, require_same_members
 
@@ -50,7 +50,7 @@ def test_every_nvidia_accelerator_has_a_generation_and_multiprocessors() -> None
     require_members(
         MULTIPROCESSORS,
         names,
-        place("src/shardwright/hardware/catalog/multiprocessors.py", "_LISTED"),
+        place("src/shardwright/hardware/catalog/multiprocessors_and_gemm_tiles.py", "_LISTED"),
     )
 
 

@@ -23,16 +23,16 @@ from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
-from shardwright.cost.kernels.kernel_seconds import gemm_seconds
-from shardwright.cost.kernels.operator_seconds import gemm_shape
+from shardwright.cost.kernels.block_kernel_seconds import gemm_shape
+from shardwright.cost.kernels.gemm_element_attention_seconds import gemm_seconds
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_process_groups import move_seconds
 from shardwright.cost.network.plan_process_groups import group_span, network_of_devices, plan_units
-from shardwright.cost.step.grid_seconds import compose_step, step_costs
+from shardwright.cost.part_phase_recompute_keys import GEMM
+from shardwright.cost.step.strategy_task_seconds import compose_step, step_costs
 from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.plan_block_costs import local_sizes
-from shardwright.cost.time_part_keys import GEMM
 from shardwright.files.plan_argument import read_strategy
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.lower_block import lower_block
@@ -48,8 +48,8 @@ from shardwright.schedules.action_table import KINDS
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_request import Request
+from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import simulate
-from shardwright.simulator.kernel_tasks import plan_kernel_tasks
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict_plan import predict_plan

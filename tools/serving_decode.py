@@ -18,7 +18,7 @@ from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.measured_serving_kernels import STEPS, octave_grid
-from shardwright.hardware.catalog.serving_kernel_constants import (
+from shardwright.hardware.catalog.serving_kernel_formula_constants import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,

@@ -11,7 +11,7 @@ from serving_rows import FOLDERS, LIBRARIES, Arrays, Columns, Line, newest, rows
 from shardwright.collectives.algorithm_registry import algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.inference.token_exchange import (
     TokenExchange,
     devices_reached,

@@ -19,7 +19,7 @@ from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.device_state.flat_buckets import BucketBox, FlatBucket, PartOfBox
 from shardwright.execute.device_state.parameter_store import Key, ParameterStore, StoredParameter
-from shardwright.execute.device_state.zero_shards import (
+from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
     all_gather_bucket,
     reduce_scatter_bucket,

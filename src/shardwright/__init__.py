@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from shardwright.search.optimality_certificate import Certificate as Certificate
     from shardwright.search.search_answer import Answer as Answer
     from shardwright.search.search_request import Request as Request
-    from shardwright.serving.serving_request import ServingRequest as ServingRequest
     from shardwright.serving.simulation.serving_answer import ServingAnswer as ServingAnswer
+    from shardwright.serving.unparsed_simulation_inputs import ServingRequest as ServingRequest
     from shardwright.simulator.prediction import Prediction as Prediction
     from shardwright.strategy.grid.parallelism_grid import Grid as Grid
     from shardwright.strategy.plan.plan import Plan as Plan
@@ -54,7 +54,7 @@ _HOMES: Final = {
     "read_plan_file": "shardwright.files.plan_file",
     "Request": "shardwright.search.search_request",
     "Answer": "shardwright.search.search_answer",
-    "ServingRequest": "shardwright.serving.serving_request",
+    "ServingRequest": "shardwright.serving.unparsed_simulation_inputs",
     "ServingAnswer": "shardwright.serving.simulation.serving_answer",
     "Prediction": "shardwright.simulator.prediction",
     "Certificate": "shardwright.search.optimality_certificate",

@@ -19,9 +19,9 @@ from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.fate_of_grid import Fate
 from shardwright.search.grid.members.enumerate_members import member_grid
+from shardwright.search.plan_against_strategy import fullest, missing_bytes
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
-from shardwright.search.strategy_difference import fullest, missing_bytes
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Recompute

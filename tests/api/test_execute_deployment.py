@@ -15,7 +15,7 @@ from shardwright.cli.main import run as command
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.execute.serve import prove_serving
 from shardwright.report.serving.executed_deployment_screen import render_served, served_document
-from shardwright.serving.serving_request import ServingRequest
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 
 REQUEST = ServingRequest(
     model="llama-3.2-1b",

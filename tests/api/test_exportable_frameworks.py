@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.api.export_plan import export_plan
 from shardwright.api.exportable_frameworks import frameworks_for_plan
-from shardwright.api.problem_of_plan_file import PlanOfProblem, stored_plan
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
 from shardwright.files.plan_file import read_saved

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.api.compare_plan_with_strategy import why
-from shardwright.api.compare_strategies import compare
+from shardwright.api.compare_strategies_and_clusters import compare
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.hardware.catalog.list_prices import cluster_prices
 from shardwright.hardware.cluster_expression import parse_cluster

@@ -12,11 +12,15 @@ pytest.importorskip("torch", reason="calibrate needs torch")
 pytest.importorskip("scipy", reason="fits need scipy")
 
 from shardwright.calibrate.calibrate_settings import Calibration
-from shardwright.calibrate.check_predicted_steps import check_machine, predict_step, step_cases
 from shardwright.calibrate.kernel_timing import Timer
 from shardwright.calibrate.machine_description import host_memory
 from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
 from shardwright.calibrate.measure_machine import measure_machine
+from shardwright.calibrate.predicted_against_measured_steps import (
+    check_machine,
+    predict_step,
+    step_cases,
+)
 from shardwright.calibrate.time_collectives_on_rank import unsupported_message
 from shardwright.calibrate.time_decoder_step import measure_step
 from shardwright.cli.main import run

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="calibrate needs torch")
 
-from shardwright.calibrate.check_predicted_steps import (
+from shardwright.calibrate.predicted_against_measured_steps import (
     StepCase,
     peak_bytes,
     predict_step,

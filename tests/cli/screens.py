@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from shardwright.api import exportable_frameworks as frameworks_for_plan
-from shardwright.api import run_plan, simulate_strategy
+from shardwright.api import prove_or_train_plan as run_plan
+from shardwright.api import simulate_strategy
 from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.convert_checkpoint_weights import WrittenWeights
 from shardwright.api.launches import launch_advice
@@ -25,7 +26,7 @@ from shardwright.calibrate import calibrate_request
 from shardwright.calibrate.calibrate_settings import CheckRow
 from shardwright.cli.verb_table import VERBS
 from shardwright.cli.verbs import validate, weights
-from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
+from shardwright.execute.launch.run_options_and_report import RunMemory, RunReport, RunStep
 from shardwright.files.canonical_json import to_text
 from shardwright.files.stored_plan_and_simulation import (
     document_of,

@@ -100,7 +100,7 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_is_cut(name: str, show) 
     for line in narrow.splitlines():
         assert cell_len(line) <= NARROW or max(map(cell_len, line.split())) > NARROW // 2, line
     if words[0] == "draw":
-        # A picture leaves columns out in its own way: tests/report/pictures/test_plan_picture.py.
+        # A picture leaves columns out in its own way: see the tests of its content.
         return
     said, whole = set(SHORTENED.sub(" ", LEFT_OUT.sub("", narrow)).split()), set(endless.split())
     assert {word for word in said if set(word) != {"█"}} <= whole

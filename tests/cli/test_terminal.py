@@ -13,14 +13,14 @@ from shardwright.report.screens.alternatives_table import (
     main_changes,
     strategy_difference,
 )
-from shardwright.report.screens.memory_table import equal_ranks
-from shardwright.report.screens.plan_check_screen import render_checked
+from shardwright.report.screens.memory_by_pipeline_rank_table import equal_ranks
 from shardwright.report.screens.plan_screen import (
     render_answer,
     render_explanation,
     render_simulation,
 )
 from shardwright.report.screens.strategy_comparison_screen import render_comparison
+from shardwright.report.screens.verified_plan_file_screen import render_checked
 from shardwright.search.comparison_row import Compared
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.search_answer import Alternative

@@ -9,9 +9,9 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from shardwright.collectives.groups.group_link_layout import Layout
-from shardwright.collectives.groups.members_by_network_tier import Between
-from shardwright.collectives.messages.message_schedule import MessageSchedule
+from shardwright.collectives.groups.links_of_one_group import Layout
+from shardwright.collectives.groups.span_members_by_network_tier import Between
+from shardwright.collectives.messages.message_rounds_and_proof import MessageSchedule
 
 
 @st.composite

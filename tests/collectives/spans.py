@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardwright.arrays import IntArray
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 
 
 def nested(members: tuple[IntArray, ...]) -> tuple[IntArray, ...]:

@@ -20,8 +20,8 @@ from shardwright.collectives.algorithm_registry import (
 from shardwright.collectives.algorithms import nvlink_sharp
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
-from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.collectives.groups.span_cost_quantities import distinct_groups, span_quantities
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.errors import RuntimeModelError
 from tests.collectives.spans import nested, one_group, spans
 from tests.tiers import examples

@@ -18,7 +18,7 @@ from shardwright.collectives.algorithm_registry import (
     algorithm_named,
 )
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.errors import UsageError
 from tests.collectives.spans import spans
 from tests.tiers import examples

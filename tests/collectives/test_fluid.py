@@ -15,7 +15,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.all_to_all import PAIRWISE
 from shardwright.collectives.algorithms.alpha_beta_algorithm import LinearAlgorithm
 from shardwright.collectives.algorithms.ring import RING
-from shardwright.collectives.groups.members_by_network_tier import span_of
+from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
 

@@ -22,10 +22,11 @@ from shardwright.collectives.algorithm_registry import (
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.straggler_all_reduce import late_schedule
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
-from shardwright.collectives.groups.group_link_layout import Layout, layouts_of, link_seconds
-from shardwright.collectives.groups.members_by_network_tier import Span
-from shardwright.collectives.messages.binomial_unit_tree import binomial_unit_tree
-from shardwright.collectives.messages.message_schedule import (
+from shardwright.collectives.groups.links_of_one_group import Layout, layouts_of, link_seconds
+from shardwright.collectives.groups.span_members_by_network_tier import Span
+from shardwright.collectives.messages.all_reduce_spanning_forest import forest_of
+from shardwright.collectives.messages.binomial_tree_over_network_units import binomial_unit_tree
+from shardwright.collectives.messages.message_rounds_and_proof import (
     MessageSchedule,
     proven_sum,
     round_costs,
@@ -37,8 +38,7 @@ from shardwright.collectives.messages.pipelined_tree_schedule import (
     tree_all_reduce,
     tree_lines,
 )
-from shardwright.collectives.messages.spanning_forest import forest_of
-from shardwright.collectives.messages.tree_packing import packing_of
+from shardwright.collectives.messages.spanning_tree_degrees import packing_of
 from shardwright.errors import RuntimeModelError
 from tests.collectives.layouts import cut_bound, layouts, simulated_seconds
 from tests.collectives.spans import one_group

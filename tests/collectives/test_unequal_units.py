@@ -8,10 +8,10 @@ import pytest
 
 from shardwright.collectives.algorithm_registry import algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.group_link_layout import layouts_of
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.links_of_one_group import layouts_of
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
-from shardwright.collectives.messages.tree_packing import packing_of
+from shardwright.collectives.messages.spanning_tree_degrees import packing_of
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import network_levels, network_units
 

@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import span_of
+from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
-from shardwright.cost.kernels.kernel_seconds import attention_flops, attention_seconds, gemm_seconds
+from shardwright.cost.kernels.gemm_element_attention_seconds import (
+    attention_flops,
+    attention_seconds,
+    gemm_seconds,
+)
 from shardwright.cost.kernels.measured_kernel_factors import gemm_grid_for, tile_padding
 from shardwright.cost.network.grid_process_groups import move_seconds, network_of
-from shardwright.cost.step.price_evidence import FAMILIES, priced_seconds, shares_by_origin
+from shardwright.cost.part_phase_recompute_keys import ATTENTION, ELEMENT, GEMM
+from shardwright.cost.step.price_origin_shares import FAMILIES, priced_seconds, shares_by_origin
 from shardwright.cost.tables.model_layer_table import layer_table
-from shardwright.cost.time_part_keys import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.accelerators_by_name import accelerator

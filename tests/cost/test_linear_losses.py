@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.buffers.logits_buffers import liger_tokens
+from shardwright.cost.part_phase_recompute_keys import PHASES
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.cost.time_part_keys import PHASES
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from shardwright.cost.kernels.accelerator_rates import machine_of
-from shardwright.cost.kernels.kernel_seconds import (
+from shardwright.cost.kernels.gemm_element_attention_seconds import (
     BACKWARD_FLOPS,
     ROW_KERNEL_RATE,
     attention_flops,
     attention_seconds,
     element_seconds,
 )
+from shardwright.cost.part_phase_recompute_keys import ELEMENT, EP
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.optimizer_update_bytes import update_bytes
-from shardwright.cost.time_part_keys import ELEMENT, EP
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.model.ir.operator import AttentionShape
@@ -30,7 +30,12 @@ from shardwright.runtime.framework_feature_kinds import (
 )
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
-from tests.cost.network.test_tensor_parallel_overlap import HEAD, plain, problem, seconds
+from tests.cost.network.test_tensor_parallel_overlap_inside_nvlink import (
+    HEAD,
+    plain,
+    problem,
+    seconds,
+)
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import expert_model

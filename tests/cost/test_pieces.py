@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import span_of
+from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.gradients.parameter_counts import trained_matrices
 from shardwright.cost.gradients.reduction_seconds import (
     LISTED_GATHER_OPERATORS,
@@ -18,9 +18,9 @@ from shardwright.cost.gradients.reduction_seconds import (
 from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.network.grid_process_groups import axes_of, move_seconds, network_of
-from shardwright.cost.step.compiled_cost_terms import gathers_again
-from shardwright.cost.step.grid_seconds import SHARDING_PART, step_costs
-from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.step.shared_scalar_cost_formulas import gathers_again
+from shardwright.cost.step.strategy_task_seconds import SHARDING_PART, step_costs
+from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
 from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.kernel_compilation import python_form
 from shardwright.program.training_problem import Problem

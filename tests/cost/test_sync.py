@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost.gradients.synchronisation_table import SyncTable
-from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.step.strategy_task_seconds import step_costs
+from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
 from shardwright.program.training_problem import Problem
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid, rows_of

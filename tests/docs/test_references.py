@@ -61,8 +61,8 @@ def test_names_paths_and_links_of_a_page_are_there(page: Path) -> None:
 
 
 def test_a_name_that_is_not_there_is_seen() -> None:
-    assert there("shardwright.cost.step.grid_seconds.compose_step")
-    assert not there("shardwright.cost.step.grid_seconds.compose")
+    assert there("shardwright.cost.step.strategy_task_seconds.compose_step")
+    assert not there("shardwright.cost.step.strategy_task_seconds.compose")
     assert not there("shardwright.cost.no_such_module")
     assert there("shardwright.execute.launch.start_ranks")
     assert not there("shardwright.execute.launch.start_ranks.no_such_function")

@@ -16,25 +16,25 @@ from torch.utils.flop_counter import flop_registry
 
 from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.cost.tables.recompute_and_offload import named_operators
-from shardwright.execute.device_state.operators_across_positions import is_gathered
+from shardwright.execute.device_state.operators_that_gather_positions import is_gathered
 from shardwright.execute.device_state.parameter_store import seeded, whole_shape
 from shardwright.execute.interpreter import layer_backward, layer_forward
 from shardwright.execute.interpreter.prepared_step import PreparedStep as Known
 from shardwright.execute.interpreter.stage_layers import stage_nodes
 from shardwright.execute.numerics.attention import attention_operator
 from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys
-from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
+from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
 from shardwright.execute.numerics.base.autograd_operator import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.narrower_model import narrowest_model
+from shardwright.execute.proof.model_with_divided_widths import narrowest_model
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.prepare_step import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import StepResult, run_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import Answer, Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
@@ -47,8 +47,8 @@ from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_messages import edge_extents, edge_messages, edge_segments
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.runtime_registry import DEFAULT, load_runtime
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy
 from tests.program.unfold import gemm_flops
 
 Entry = tuple[int, str, str, tuple[int, ...]]

@@ -20,12 +20,12 @@ import torch
 
 from shardwright.errors import ShardwrightError
 from shardwright.execute.interpreter.prepared_step import Batch
-from shardwright.execute.training.router_checks import require_trainable
 from shardwright.execute.training.step_on_virtual_devices import (
     StepResult,
     run_step,
     single_device_plan,
 )
+from shardwright.execute.training.unsupported_router_settings import require_trainable
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from shardwright.execute.native.supported_grids import why_not_expressible
+from shardwright.execute.native.grids_that_torch_can_run import why_not_expressible
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
-from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 ORDERS = (

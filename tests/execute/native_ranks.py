@@ -17,8 +17,8 @@ import torch.distributed as dist
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.interpreter.step_recorder import gather_trace
-from shardwright.execute.launch.run_rank import run_rank
-from shardwright.execute.launch.run_report import NATIVE, OWN
+from shardwright.execute.launch.run_options_and_report import NATIVE, OWN
+from shardwright.execute.launch.train_rank_by_interpreter import run_rank
 from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
 from shardwright.execute.native.rank_engine import NativeEngine

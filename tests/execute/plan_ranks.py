@@ -20,7 +20,7 @@ import torch.distributed as dist
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.interpreter.step_recorder import Recorder, gather_trace
-from shardwright.execute.launch.run_rank import run_rank
+from shardwright.execute.launch.train_rank_by_interpreter import run_rank
 from shardwright.execute.training.device_training_state import create_device_state
 from shardwright.execute.training.training_loop import StepReport, step_task, train_rank
 from shardwright.execute.transport.communication_requests import Answer, Task

@@ -13,8 +13,11 @@ from torch.nn import functional
 from shardwright.execute.device_state.parameter_store import Key
 from shardwright.execute.training.step_on_virtual_devices import StepResult
 from shardwright.execute.weights.family_parameter_names import naming_rules_of
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
+    stored_parameters,
+    stored_tensor_of,
+)
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.execute.weights.stored_tensor_layout import stored_parameters, stored_tensor_of
 from shardwright.model.ir.model_graph import Model
 from tests.execute.published_configs import logits_of
 

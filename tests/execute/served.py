@@ -11,13 +11,13 @@ from random import Random
 import torch
 
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.proof_result import TOLERANCE
-from shardwright.execute.serve.iteration_batch import RequestPart
-from shardwright.execute.serve.reference_logits import unsplit_logits
+from shardwright.execute.serve.iterations_on_workers import Server, TaskRunner, create_server
+from shardwright.execute.serve.padded_iteration_rows import RequestPart
 from shardwright.execute.serve.served_model import served_model
 from shardwright.execute.serve.serving_worker import CacheSize
-from shardwright.execute.serve.tiny_server import Server, TaskRunner, create_server
+from shardwright.execute.serve.undivided_model_logits import unsplit_logits
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.grid_to_plan import plan_of

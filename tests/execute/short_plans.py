@@ -3,7 +3,11 @@ are."""
 
 from __future__ import annotations
 
-from shardwright.execute.proof.shorter_step import ModelJobPlan, num_operators, shorter_step
+from shardwright.execute.proof.fewer_layers_and_microbatches import (
+    ModelJobPlan,
+    num_operators,
+    shorter_step,
+)
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import in_proof
 

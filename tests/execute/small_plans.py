@@ -10,7 +10,7 @@ import torch
 
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.interpreter.prepared_step import Batch
-from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import UsageError
-from shardwright.execute.launch.rank_device import backend_of, own_device
-from shardwright.execute.launch.run_report import AUTO, GROUPS, MESSAGES
+from shardwright.execute.launch.rank_device_and_backend import backend_of, own_device
+from shardwright.execute.launch.run_options_and_report import AUTO, GROUPS, MESSAGES
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -20,12 +20,12 @@ from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
-from shardwright.execute.weights.stored_tensor_layout import adapter_keys
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import adapter_keys
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.device_state.parameter_store import Key, origin, seeded
-from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob

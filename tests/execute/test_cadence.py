@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device_state.zero_shards import Bucket
+from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.execute.interpreter.chunk_passes import Walker
 from shardwright.execute.interpreter.device_step import device_task
 from shardwright.execute.interpreter.gather_and_reduce_hooks import BucketHooks

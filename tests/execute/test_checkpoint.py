@@ -21,11 +21,11 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
 from shardwright.execute.checkpoints import read_checkpoint as reading
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
 from shardwright.execute.checkpoints.checkpoint_format import METADATA, tensor_name
-from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
+from shardwright.execute.checkpoints.find_finished_checkpoints import MANIFEST, newest_checkpoint
 from shardwright.execute.checkpoints.read_checkpoint import SavedCheckpoint, read_checkpoint
 from shardwright.execute.checkpoints.resume_device_state import resume_device
+from shardwright.execute.checkpoints.torch_checkpoint_planners import CheckpointPiece
 from shardwright.execute.checkpoints.write_checkpoint import (
     begin_checkpoint,
     finish_checkpoint,

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.model.blocks.deepstack import with_deepstack
-from shardwright.model.blocks.vision_language import ProjectorShape, projector_operators
+from shardwright.model.blocks.vision_tower_and_projector import ProjectorShape, projector_operators
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained

@@ -11,14 +11,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.numerics.attention import attention_by_key_block
-from shardwright.execute.numerics.attention.causal_mask_rectangles import kernel_calls as calls_of
 from shardwright.execute.numerics.attention.fused_attention import fused_attention, is_fused
-from shardwright.execute.numerics.attention.fused_kernel_calls import (
-    key_block_gradients,
-    merge_key_block,
+from shardwright.execute.numerics.attention.fused_calls_covering_causal_mask import (
+    kernel_calls as calls_of,
 )
 from shardwright.execute.numerics.attention.fused_torch_kernels import CpuFlash
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
+from shardwright.execute.numerics.attention.merge_fused_attention_calls import (
+    key_block_gradients,
+    merge_key_block,
+)
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense_operators import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask

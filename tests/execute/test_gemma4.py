@@ -20,7 +20,7 @@ from shardwright.execute.numerics.layers import linear, residual_sum
 from shardwright.execute.numerics.norms import norm_operator
 from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.weights.stored_tensor_layout import stored_parameters
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.numerical_constants import ProportionalRotary, Settings
 from tests.execute.flips import Ending, verdict

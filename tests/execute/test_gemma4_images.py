@@ -19,13 +19,16 @@ from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.interpreter import layer_inputs
 from shardwright.execute.numerics.attention import unfused_attention
 from shardwright.execute.numerics.images import patch_embedding, patch_pooling
-from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
+from shardwright.execute.numerics.images.operators_over_merged_tokens import (
+    fold_elements,
+    unfold_elements,
+)
 from shardwright.execute.numerics.images.patch_grid import rows_by_axis
 from shardwright.execute.numerics.norms import norm_operator
 from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, rotate_parts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.training.image_files import image_patches, open_images
 from shardwright.job.training_job import SequenceLength, TrainingJob

@@ -13,7 +13,7 @@ from shardwright.execute.checkpoints import initial_values
 from shardwright.execute.checkpoints.initial_values import InitialValues, residual_branches
 from shardwright.execute.device_state.parameter_store import box_slice, whole_shape
 from shardwright.execute.training.device_training_state import create_device_state
-from shardwright.execute.weights.stored_tensor_layout import stored_parameters
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.huggingface_layouts import LAYOUTS
 from tests.execute.small_plans import PLANS

@@ -15,7 +15,7 @@ from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
 from shardwright.execute.checkpoints.read_checkpoint import read_checkpoint
 from shardwright.execute.checkpoints.resume_device_state import resume_device
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.device_state.zero_shards import Bucket
+from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan

@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers", reason="Transformers is not i
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.proof.narrower_model import narrower_model
+from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.evaluation import evaluation_task
@@ -31,11 +31,11 @@ from shardwright.execute.training.step_on_virtual_devices import (
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.balanced_routers import balanced_routers
 from shardwright.model.blocks.multi_token_prediction import without_predictors
 from shardwright.model.families.fields.router_training_fields import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.routers_and_selection_biases import balanced_routers
 from shardwright.model.trained_parameters import trained
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan

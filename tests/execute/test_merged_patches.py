@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.interpreter.prepared_step import Batch
-from shardwright.execute.numerics.images.merged_tokens import (
+from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     fold_elements,
     merge_neighbours,
     split_neighbours,
@@ -27,7 +27,7 @@ from shardwright.execute.training.step_on_virtual_devices import (
     step_differences,
 )
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.blocks.vision_language import ProjectorShape, projector_operators
+from shardwright.model.blocks.vision_tower_and_projector import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.launch.run_report import NATIVE, OWN
+from shardwright.execute.launch.run_options_and_report import NATIVE, OWN
 from shardwright.execute.native.device_meshes import has_expert_mesh
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.transport.in_process_transport import run_in_process

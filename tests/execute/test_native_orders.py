@@ -22,10 +22,10 @@ from shardwright.execute.native.private_torch_api import (
     keep_forward_actions,
 )
 from shardwright.program.orders.plan_action_rows import action_rows
-from shardwright.program.orders.pytorch_csv import schedule_csv
+from shardwright.program.orders.pytorch_schedule_csv import schedule_csv
 from shardwright.schedules.action_table import KINDS
-from shardwright.schedules.action_text import format_action
 from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.format_action import format_action
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid

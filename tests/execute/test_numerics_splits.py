@@ -22,12 +22,12 @@ from shardwright.model.blocks.dense_operators import (
     norm,
     residual,
 )
-from shardwright.model.blocks.latent_attention import LatentShape, mla_operators
-from shardwright.model.blocks.linear_attention import (
+from shardwright.model.blocks.gated_delta_net_and_gated_attention import (
     DeltaShape,
     delta_operators,
     gated_attention_operators,
 )
+from shardwright.model.blocks.latent_attention import LatentShape, mla_operators
 from shardwright.model.blocks.mamba import (
     MambaShape,
     SelectiveShape,

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.find_finished_checkpoints import newest_checkpoint
 from shardwright.execute.checkpoints.read_checkpoint import read_checkpoint
 from shardwright.execute.checkpoints.resume_device_state import resume_device
 from shardwright.execute.device_state.activation_offload import offload_tensor, restore_tensor

@@ -17,12 +17,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.numerics.attention.causal_mask_rectangles import kernel_calls
-from shardwright.execute.numerics.attention.fused_kernel_calls import (
+from shardwright.execute.numerics.attention.fused_calls_covering_causal_mask import kernel_calls
+from shardwright.execute.numerics.attention.fused_torch_kernels import CudaEfficient, CudaFlash
+from shardwright.execute.numerics.attention.merge_fused_attention_calls import (
     key_block_gradients,
     merge_key_block,
 )
-from shardwright.execute.numerics.attention.fused_torch_kernels import CudaEfficient, CudaFlash
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.proof.prove_plan import random_batch

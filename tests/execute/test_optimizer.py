@@ -18,7 +18,7 @@ from shardwright.cost.gradients.plan_sharded_elements import (
 )
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.device_state.zero_shards import ShardGroup
+from shardwright.execute.device_state.zero_bucket_collectives import ShardGroup
 from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.training.device_training_state import create_device_state
 from shardwright.execute.training.optimizer import (

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, assume, given, reject
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.proof.fewer_layers_and_microbatches import num_operators
 from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.execute.proof.prove_plan import prove_plan
-from shardwright.execute.proof.shorter_step import num_operators
 from shardwright.execute.training.prepare_step import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob

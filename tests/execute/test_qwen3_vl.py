@@ -23,8 +23,8 @@ from shardwright.execute.training.step_on_virtual_devices import (
     step_differences,
 )
 from shardwright.execute.training.token_batches import open_tokens
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.execute.weights.stored_tensor_layout import stored_parameters
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.execute.numerics.attention.causal_mask_rectangles import KernelCall, kernel_calls
+from shardwright.execute.numerics.attention.fused_calls_covering_causal_mask import (
+    KernelCall,
+    kernel_calls,
+)
 from shardwright.program.layout.tensor_layout import Indices
 from tests.tiers import examples
 

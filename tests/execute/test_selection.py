@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import ModelError, StrategyError
-from shardwright.execute.checkpoints.model_compatibility_check import model_computation
+from shardwright.execute.checkpoints.same_computation_check import model_computation
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.numerics.attention.indexer_key_selection import (
     select_key_blocks,
@@ -25,7 +25,7 @@ from shardwright.execute.training.step_on_virtual_devices import (
     single_device_plan,
     step_differences,
 )
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.huggingface_config import model_from_config

@@ -14,17 +14,17 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.serve.iteration_batch import RequestPart
+from shardwright.execute.serve.iterations_on_workers import create_server
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach
+from shardwright.execute.serve.padded_iteration_rows import RequestPart
 from shardwright.execute.serve.scheduled_serving import (
     IterationRunner,
     ScheduledWorker,
     serve_requests,
 )
 from shardwright.execute.serve.serving_worker import CacheSize
-from shardwright.execute.serve.tiny_server import create_server
-from shardwright.runtime.engines.default_setting_rules import Estimate
-from shardwright.runtime.engines.serving_engine import Admission, Batching, Eviction
+from shardwright.runtime.serving_engines.default_rules_by_device import Estimate
+from shardwright.runtime.serving_engines.serving_engine import Admission, Batching, Eviction
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.policy.scheduler_state import (
     DONE,
@@ -37,7 +37,7 @@ from shardwright.serving.policy.scheduler_state import (
     SchedulerState,
     new_state,
 )
-from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests

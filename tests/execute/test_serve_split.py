@@ -14,16 +14,16 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.serve.iteration_batch import RequestPart
+from shardwright.execute.serve.iterations_on_workers import create_server
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach
+from shardwright.execute.serve.padded_iteration_rows import RequestPart
 from shardwright.execute.serve.scheduled_serving import (
     IterationRunner,
     ScheduledWorker,
     serve_prefill_and_decode,
 )
 from shardwright.execute.serve.serving_worker import CacheSize
-from shardwright.execute.serve.tiny_server import create_server
-from shardwright.runtime.engines.serving_engine import Batching
+from shardwright.runtime.serving_engines.serving_engine import Batching
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
 from tests.execute.test_serve_scheduled import POLICIES, Case, Log, case_of, watched
 from tests.tiers import many, random_of

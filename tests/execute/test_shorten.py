@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.execute.proof.fewer_layers_and_microbatches import num_operators, shorter_step
 from shardwright.execute.proof.prove_plan import prove_plan
-from shardwright.execute.proof.shorter_step import num_operators, shorter_step
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.narrower_model import (
+from shardwright.execute.proof.model_with_divided_widths import (
     largest_divisor,
     narrower_model,
     narrowest_model,

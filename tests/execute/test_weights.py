@@ -22,9 +22,12 @@ from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
 from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.execute.weights import read_weights
 from shardwright.execute.weights.family_parameter_names import FAMILY_NAMES
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
+    adapter_keys,
+    stored_parameters,
+)
+from shardwright.execute.weights.read_settings_from_config import stored_settings
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
-from shardwright.execute.weights.stored_settings import stored_settings
-from shardwright.execute.weights.stored_tensor_layout import adapter_keys, stored_parameters
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config

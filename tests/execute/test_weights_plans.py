@@ -20,9 +20,9 @@ from shardwright.execute.training.device_training_state import (
 )
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.weights import read_weights
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import stored_parameters
+from shardwright.execute.weights.read_settings_from_config import stored_settings
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.execute.weights.stored_settings import stored_settings
-from shardwright.execute.weights.stored_tensor_layout import stored_parameters
 from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config

@@ -11,7 +11,7 @@ from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.searches.scenario_search import plan_robust
-from shardwright.api.searches.stored_general_plans import stored_general
+from shardwright.api.searches.store_and_verify_general_plans import stored_general
 from shardwright.api.simulate_strategy import simulation
 from shardwright.files.stored_plan_and_simulation import (
     document_of,

@@ -6,16 +6,16 @@ from typing import Any
 
 import yaml
 
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.model.load_requested_model import requested_model
+from shardwright.model.load_model_with_training_options import requested_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.jobs import training_job

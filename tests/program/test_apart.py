@@ -9,7 +9,7 @@ import pytest
 from shardwright.cost.kernels.launch_overhead import replayed
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase

@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.cost.bounds.longest_path import microbatches_of
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.step.model_flops import model_flops
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import KernelKind, Phase

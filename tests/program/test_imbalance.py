@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import UsageError
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.network.stage_transfers import crossing_of
-from shardwright.cost.network.tensor_parallel_overlap import _leaves_island
+from shardwright.cost.network.tensor_parallel_overlap_inside_nvlink import _leaves_island
 from shardwright.hardware.network_level_units import Units, equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.device_classes import class_numbers

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.derive_runtime import IDENTITY, derive, identity_fields, stated
+from shardwright.runtime.construct_runtime import IDENTITY, derive, identity_fields, stated
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.framework_feature_kinds import Capture, ExpertDispatch, TpOverlap
 from shardwright.runtime.option_vocabulary import BY_NAME, OPTIONS, option_offer

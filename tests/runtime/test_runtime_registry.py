@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError
-from shardwright.runtime.derive_runtime import (
+from shardwright.runtime.construct_runtime import (
     IDENTITY,
     derive,
     identity_fields,
@@ -29,8 +29,8 @@ from shardwright.runtime.framework_feature_kinds import (
 )
 from shardwright.runtime.runtime_registry import DEFAULT, load_runtime, runtime_names
 from shardwright.schedules.schedule_registry import SCHEDULES
+from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import Recompute
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from tests.registries import place, require_same_members
 from tests.tiers import examples
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.action_table import ActionTable, B, F
+from shardwright.schedules.plan_entries_and_time_slots import slots
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule, schedule_table
-from shardwright.schedules.table_entries_and_slots import slots
 from tests.tiers import examples
 
 MANY = examples(60, 750)

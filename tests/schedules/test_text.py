@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.action_text import format_action
-from shardwright.schedules.csv_tables import format_csv
+from shardwright.schedules.format_action import format_action
+from shardwright.schedules.format_csv import format_csv
+from shardwright.schedules.plan_entries_and_time_slots import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.schedules.table_entries_and_slots import row_entries, slots, table_of_entries
 from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, actions_of
 from tests.schedules.csv_reader import parse_action, parse_csv

@@ -8,7 +8,7 @@ from math import prod
 
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
 from shardwright.model.blocks.dense_operators import attention_operators, norm, residual
 from shardwright.model.blocks.expert_blocks import moe_operators

@@ -12,7 +12,7 @@ from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKin
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.link import Link
 from shardwright.hardware.network_zones import ZoneLink
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape

@@ -18,7 +18,7 @@ import pytest
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.chain_of_blocks import chain_blocks
-from shardwright.search.exact.devices_and_microbatches_of_lanes import lane_distributions
+from shardwright.search.exact.enumerate_lane_distributions import lane_distributions
 from shardwright.search.exact.exact_space import ExactSpace, partitions
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.lane_shape_bounds import LanePrices
@@ -28,7 +28,7 @@ from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
-from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from tests.search.exact.brute_lanes import draw_lanes, every_member, written
 from tests.search.small_mixed import drawn_mixed, faster, grown, tiered, with_a_faster_link, zoned
 from tests.tiers import in_both, numbers, random_of, seeds

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.errors import InfeasibleError
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds

@@ -21,8 +21,8 @@ from shardwright.search.grid.members.standard_and_exhaustive_space import standa
 from shardwright.search.grid.verify_certificate import recheck
 from shardwright.search.search_time_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.schedule_placement import grid_schedule
 from tests.search.problems import facts_of, real_problem
 from tests.tiers import in_both, in_proof
 

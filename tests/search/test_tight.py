@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of, with_defaults
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.program.training_problem import under
 from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules

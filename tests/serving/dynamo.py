@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwright.runtime.engines.serving_engine import Batching
+from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.policy.scheduler_state import (
     BEFORE,

@@ -15,8 +15,8 @@ from shardwright.job.serving_job import (
     TokenRange,
 )
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.runtime.engines.engine_registry import load_engine
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.engine_registry import load_engine
+from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 
 ENGINE = replace(

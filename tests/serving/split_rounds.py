@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.kernel_compilation import compiling
-from shardwright.runtime.engines.serving_engine import Batching
+from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.simulation.compiled_simulation_loop import (
     advance_simulation,
     new_simulation,
@@ -25,7 +25,7 @@ from shardwright.serving.simulation.disaggregated_serving import (
     combined_result,
     select_requests,
 )
-from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
 from shardwright.serving.simulation.kv_cache_transfer import CacheLink
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, Trace
-from shardwright.runtime.engines.serving_engine import Admission, Batching
+from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
 from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import Requests

@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving_job import ClosedLoop, ServingJob
-from shardwright.runtime.engines.engine_defaults_on_device import EngineSite, engine_on_device
-from shardwright.runtime.engines.engine_registry import load_engine
-from shardwright.runtime.engines.serving_engine import Batching
+from shardwright.runtime.serving_engines.engine_defaults_on_device import (
+    EngineSite,
+    engine_on_device,
+)
+from shardwright.runtime.serving_engines.engine_registry import load_engine
+from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import running_at_once, scheduler_settings
 from shardwright.serving.policy.scheduler_state import SchedulerState
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.step_times.build_step_table import step_table as table_of
 from shardwright.serving.traffic.draw_requests import draw_requests

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.cost.step.stage_action_seconds import StageCosts
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.training_problem import Problem

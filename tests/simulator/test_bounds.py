@@ -13,8 +13,8 @@ from shardwright.api.request_to_problem import facts_of
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.network.stage_transfers import crossing_seconds
-from shardwright.cost.step.grid_seconds import PART_NAMES, step_costs
-from shardwright.cost.time_part_keys import PARTS
+from shardwright.cost.part_phase_recompute_keys import PARTS
+from shardwright.cost.step.strategy_task_seconds import PART_NAMES, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training_job import SequenceLength
@@ -38,7 +38,7 @@ from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid

@@ -12,7 +12,7 @@ import pytest
 
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
@@ -22,7 +22,7 @@ from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.unequal_group_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.model_size_facts import grid_facts
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.program.small import is_legal
 from tests.simulator.test_bounds import SPARSE, around, assert_priced_alike, drawn, is_aligned

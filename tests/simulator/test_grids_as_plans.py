@@ -28,8 +28,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
+from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan

@@ -15,7 +15,7 @@ from shardwright.cost.bounds.rank_memory_bound import (
     in_flight_microbatches,
     reserved_bytes,
 )
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.dtype import Dtype
 from shardwright.job.training_job import Optimizer
 from shardwright.program.task_arrays import TaskKind

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.step.grid_seconds import PART_NAMES
+from shardwright.cost.step.strategy_task_seconds import PART_NAMES
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem

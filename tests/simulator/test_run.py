@@ -13,8 +13,8 @@ from shardwright.cost.bounds.longest_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.program.training_problem import Problem
+from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import SCALE
-from shardwright.simulator.kernel_tasks import plan_kernel_tasks
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,
     plan_of_grid,

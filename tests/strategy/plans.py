@@ -13,10 +13,12 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
-from shardwright.strategy.grid.model_size_facts import layer_runs
+from shardwright.strategy.grid.counts_for_grid_rules import layer_runs
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
-from shardwright.strategy.plan.pipeline_stages import (
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split_tree import Exchange
+from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Item,
     Keep,
@@ -24,8 +26,6 @@ from shardwright.strategy.plan.pipeline_stages import (
     Selector,
     Stage,
 )
-from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange
 from shardwright.strategy.verify.order_rules import stage_devices
 from shardwright.strategy.verify.stage_rules import has_dim
 from tests.strategy.rows_of_plans import Entry, table

@@ -12,9 +12,9 @@ import pytest
 from shardwright.errors import StrategyError
 from shardwright.search.grid.members.enumerate_members import enumerate_members
 from shardwright.strategy.grid import grid_rule_violations
+from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.grid_rules import GENERAL_RULES, RULES, GridFacts
 from shardwright.strategy.grid.parallelism_grid import AXES, FIELD_RULES, Grid, Recompute
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.rule_violations import GridRule
 from tests.search.problems import small_case
 

@@ -16,13 +16,13 @@ from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.schedules.schedule_registry import SCHEDULES as ALL
 from shardwright.schedules.schedule_registry import schedule
 from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES, WAVE
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import SCHEDULES
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.plan_to_grid import grid_of
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES, WAVE
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
@@ -55,7 +55,7 @@ def test_what_a_grid_knows_of_schedules_is_what_they_say() -> None:
     require_same_members(
         GRID_SCHEDULES,
         ALL,
-        place("src/shardwright/strategy/grid/schedule_placement.py", "GRID_SCHEDULES"),
+        place("src/shardwright/strategy/grid/chunk_placement_by_schedule.py", "GRID_SCHEDULES"),
     )
     for name, known in GRID_SCHEDULES.items():
         placement = schedule(name).placement

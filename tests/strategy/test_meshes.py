@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.stage_grids import joined_mesh, meshes_of, stages_of
+from shardwright.strategy.grid.stages_with_different_degrees import (
+    joined_mesh,
+    meshes_of,
+    stages_of,
+)
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from tests.frameworks.flagscale.test_write import staged
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwright.cost.kernels.kernel_seconds import attention_flops
+from shardwright.cost.kernels.gemm_element_attention_seconds import attention_flops
 from shardwright.cost.kernels.state_space_scan import scan_flops
 from shardwright.cost.lowered_blocks import programs_of
 from shardwright.hardware.cluster_expression import parse_cluster

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.distillation import IN_HEAD, with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules")
 
+from shardwright.schedules.plan_entries_and_time_slots import row_entries
 from shardwright.schedules.schedule_registry import schedule
-from shardwright.schedules.table_entries_and_slots import row_entries
 from shardwright.strategy.plan.pipeline_order import actions_of
 
 _LETTERS = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}

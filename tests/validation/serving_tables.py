@@ -12,7 +12,7 @@ from shardwright.validation.serving.measured_deployment import ServingRun, Servi
 from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_reader import SERVED
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE, ServingMeasurement
-from shardwright.validation.table_reader import Fitted
+from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow
 from shardwright.validation.tables.table_facts import TableFacts, read_facts

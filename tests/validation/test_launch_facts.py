@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.engines.engine_options import BY_NAME
-from shardwright.runtime.engines.engine_registry import all_engines, load_engine
+from shardwright.runtime.serving_engines.engine_options import BY_NAME
+from shardwright.runtime.serving_engines.engine_registry import all_engines, load_engine
 from shardwright.serving.deployments.deployment_notation import parse_deployment, print_deployment
-from shardwright.validation.serving.launch_options import (
+from shardwright.validation.serving.launch_options_by_role import (
     engine_options,
     joined_options,
     with_role_options,

@@ -15,7 +15,7 @@ from shardwright.validation.errors.prediction_errors import (
     judge,
     source_of,
 )
-from shardwright.validation.table_reader import Fitted, Study
+from shardwright.validation.table_reader_and_study import Fitted, Study
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page

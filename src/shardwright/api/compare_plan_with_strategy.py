@@ -13,7 +13,7 @@ from shardwright.api.request_to_problem import (
     problem_of,
     space_of,
 )
-from shardwright.api.searches.stored_general_plans import stored_general
+from shardwright.api.searches.store_and_verify_general_plans import stored_general
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import StrategyError
 from shardwright.files.plan_argument import is_grid_text, read_strategy
@@ -27,9 +27,9 @@ from shardwright.program.strategy_rule_violations import grid_violations, plan_v
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid, placed_in
 from shardwright.search.orders.search_orders_of_plan import has_searched_orders
+from shardwright.search.plan_against_strategy import Why, fullest
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation
-from shardwright.search.strategy_difference import Why, fullest
 from shardwright.simulator.prediction import host_lack
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardwright.errors import DataError, UsageError, nearest
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, newest_checkpoint
+from shardwright.execute.checkpoints.find_finished_checkpoints import MANIFEST, newest_checkpoint
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface_config import load_config
 

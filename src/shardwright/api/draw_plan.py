@@ -12,8 +12,8 @@ from shardwright.errors import UsageError
 from shardwright.files.plan_argument import is_grid_text, read_plan
 from shardwright.hardware.device_topology import network_levels, node_group_numbers
 from shardwright.program.training_problem import Problem
-from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
-from shardwright.report.pictures.step_picture import StepPicture, step_picture
+from shardwright.report.pictures.plan_picture_content import PlanPicture, plan_picture
+from shardwright.report.pictures.step_picture_content import StepPicture, step_picture
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.simulator.busy_and_waiting_times import kind_names

@@ -27,12 +27,12 @@ from shardwright.serving.policy.scheduler_state import (
     SchedulerState,
     new_state,
 )
-from shardwright.serving.serving_request import ServingRequest
-from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.step_times.build_step_table import step_table
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 REQUESTS: Final = 6
@@ -69,7 +69,7 @@ def prove_deployment(request: ServingRequest, *, progress: Progress | None = Non
     """
     try:
         from shardwright.execute.serve.prove_serving import prove_serving  # PyTorch is an extra
-        from shardwright.execute.serve.tiny_deployment import tiny_workers
+        from shardwright.execute.serve.shrink_model_for_serving_proof import tiny_workers
     except ImportError as error:
         raise UsageError(
             "--execute needs PyTorch", hint="pip install 'shardwright[run]'"

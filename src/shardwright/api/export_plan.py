@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
 from shardwright.frameworks.export.host_file import HostEntry
@@ -21,7 +21,7 @@ from shardwright.frameworks.export.rank_placement import (
 from shardwright.frameworks.registry import TARGETS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.grid_with_order_table import grid_form
-from shardwright.strategy.grid.stage_grids import Mesh, meshes_of
+from shardwright.strategy.grid.stages_with_different_degrees import Mesh, meshes_of
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}", re.ASCII)
 

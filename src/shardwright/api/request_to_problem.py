@@ -19,8 +19,8 @@ from shardwright.hardware.limit_or_scale_cluster import (
     smallest_memory_bytes,
 )
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
-from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.load_requested_model import requested_model
+from shardwright.job.training_job_from_flags import job_from_flags
+from shardwright.model.load_model_with_training_options import requested_model
 from shardwright.program.identity_cache_keys import one_of_equals
 from shardwright.program.strategy_rule_violations import facts_of as facts_of
 from shardwright.program.training_problem import Problem

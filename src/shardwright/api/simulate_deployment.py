@@ -14,15 +14,14 @@ from shardwright.job.serving_job import Arrivals, Lengths, Precision, Promise, S
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.engines.engine_registry import load_engine, version_notice
+from shardwright.runtime.serving_engines.engine_registry import load_engine, version_notice
 from shardwright.serving.deployments.checkpoint_formats import CheckpointFormats, checkpoint_formats
 from shardwright.serving.deployments.deployment_notation import parse_deployment
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Deployment, Worker, WorkerPool, WorkerRole
-from shardwright.serving.serving_request import ServingRequest
+from shardwright.serving.simulation.closed_form_mean_estimate import MeanEstimate
 from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
-from shardwright.serving.simulation.mean_estimate import MeanEstimate
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
 from shardwright.serving.simulation.simulate_deployment import estimate_mean, simulate_job
 from shardwright.serving.step_times.worker_memory import (
@@ -42,6 +41,7 @@ from shardwright.serving.traffic.traffic_notation import (
     read_speculation,
     read_tokens,
 )
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 
 DEFAULT_ENGINE: Final = "vllm"
 DEFAULT_REQUESTS: Final = 1000

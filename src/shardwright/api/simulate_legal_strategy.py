@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.api.memory_fitting_changes import changes_that_fit
+from shardwright.api.one_axis_changes_that_fit_memory import changes_that_fit
 from shardwright.api.request_to_problem import facts_of
 from shardwright.program.training_problem import Problem
-from shardwright.report.pictures.device_classes import device_text
+from shardwright.report.pictures.devices_with_equal_shares import device_text
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.search.search_answer import Detail, GeneralAnswer
 from shardwright.search.search_request import Request

@@ -21,7 +21,7 @@ from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.program.training_problem import Problem
-from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
+from shardwright.report.pictures.plan_picture_content import PlanPicture, plan_picture
 from shardwright.search.orders.search_orders_of_plan import has_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation, Verified

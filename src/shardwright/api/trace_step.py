@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.step_timeline import StepTrace

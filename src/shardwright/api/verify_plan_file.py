@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.api.searches.grid_search import check_stored
-from shardwright.api.searches.stored_general_plans import check_general
+from shardwright.api.searches.store_and_verify_general_plans import check_general
 from shardwright.api.simulate_strategy import verify
 from shardwright.files.stored_plan_and_simulation import StoredPlan, StoredSimulation
 from shardwright.progress_callback import Progress

@@ -73,7 +73,7 @@ def check_calibration(
         UsageError: torch is missing.
     """
     try:
-        from shardwright.calibrate.check_predicted_steps import check_machine
+        from shardwright.calibrate.predicted_against_measured_steps import check_machine
     except ModuleNotFoundError as error:
         raise _missing_module_error(error) from error
     return check_machine(

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.calibrate.multiprocessing_context import process_context
+from shardwright.calibrate.fork_server_with_torch import process_context
 from shardwright.calibrate.time_collectives_on_rank import run_rank
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass

@@ -11,7 +11,11 @@ from shardwright.calibrate.measure_attention import (
     attention_shapes,
     measure_attention,
 )
-from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
+from shardwright.calibrate.measure_element_wise_kernels_and_copies import (
+    element_sizes,
+    measure_copies,
+    measure_elements,
+)
 from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError

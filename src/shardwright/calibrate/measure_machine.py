@@ -23,13 +23,13 @@ from shardwright.calibrate.measure_collectives import (
     group_sizes,
     measure_collectives,
 )
+from shardwright.calibrate.measure_in_processes_at_once import measure_simultaneously
 from shardwright.calibrate.measure_kernels import (
     KernelMeasurements,
     measure_kernels,
     progress_step,
     slowest_of_devices,
 )
-from shardwright.calibrate.measure_on_all_devices import measure_simultaneously
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.measured_rates import (
     CollectiveFit,

@@ -28,9 +28,9 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         "hierarchical_all_to_all": (
             "shardwright.collectives.algorithms.all_to_all:HIERARCHICAL_ALL_TO_ALL"
         ),
-        "flat": "shardwright.collectives.algorithms.broadcast_scatter_gather:FLAT",
+        "flat": "shardwright.collectives.algorithms.rooted_flat_and_binomial_tree:FLAT",
         "binomial_tree": (
-            "shardwright.collectives.algorithms.broadcast_scatter_gather:BINOMIAL_TREE"
+            "shardwright.collectives.algorithms.rooted_flat_and_binomial_tree:BINOMIAL_TREE"
         ),
         "send": "shardwright.collectives.algorithms.point_to_point:SEND",
         "tree": "shardwright.collectives.algorithms.spanning_tree_all_reduce:TREE",

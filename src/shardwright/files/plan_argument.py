@@ -14,7 +14,7 @@ from shardwright.files.stored_plan_and_simulation import StoredPlan, StoredSimul
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.load_requested_model import requested_model
+from shardwright.model.load_model_with_training_options import requested_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid

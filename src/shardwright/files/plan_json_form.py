@@ -15,9 +15,15 @@ from shardwright.errors import DataError
 from shardwright.runtime.framework_description import Options
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import Action, NamedOrder, Table
-from shardwright.strategy.plan.pipeline_stages import Item, Keep, Placement, Selector, Stage
 from shardwright.strategy.plan.plan import Plan, Shards
 from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.stage_splits_and_policies import (
+    Item,
+    Keep,
+    Placement,
+    Selector,
+    Stage,
+)
 
 VERSION: Final = 1
 

@@ -31,8 +31,8 @@ from shardwright.files.dataclass_to_json import Names, default_of, mapping_value
 from shardwright.files.plan_json_form import SPARSE, VERSION, PlanDocument, document_to_plan
 from shardwright.files.validation_error_text import document_error, quoted_value, require_value
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import Stage
 from shardwright.strategy.text.grid_notation import parse_grid
 
 LARGEST: Final = 1e30

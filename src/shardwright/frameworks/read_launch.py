@@ -11,7 +11,10 @@ from shardwright.errors import DataError
 from shardwright.frameworks.documents.python_recipes import CHOICES
 from shardwright.frameworks.launch.build_launch import option_variables
 from shardwright.frameworks.launch.checkpoint_size_check import compared_checkpoint
-from shardwright.frameworks.launch.environment_variables import needed_variables, slowing_variables
+from shardwright.frameworks.launch.environment_variable_warnings import (
+    needed_variables,
+    slowing_variables,
+)
 from shardwright.frameworks.launch.framework_detection import (
     Claimant,
     Document,

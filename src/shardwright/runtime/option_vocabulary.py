@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.derive_runtime import Statement
+from shardwright.runtime.construct_runtime import Statement
 from shardwright.runtime.framework_description import Offer
 from shardwright.runtime.sourced_facts import collected_facts
 

@@ -11,7 +11,7 @@ rank keeps all m v chunks.
 from __future__ import annotations
 
 from shardwright.schedules.chunk_placement import ChunkPlacement
-from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
+from shardwright.schedules.looped_1f1b_and_gpipe_tables import all_forwards, forwards_first_table
 from shardwright.schedules.schedule_protocol import ScheduleRule
 
 BREADTH_FIRST = ScheduleRule(

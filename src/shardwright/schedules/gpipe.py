@@ -8,7 +8,7 @@ keeps all m microbatches. Backwards run in the order of microbatches, as in PyTo
 from __future__ import annotations
 
 from shardwright.schedules.chunk_placement import ChunkPlacement
-from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
+from shardwright.schedules.looped_1f1b_and_gpipe_tables import all_forwards, forwards_first_table
 from shardwright.schedules.schedule_protocol import ScheduleRule
 
 GPIPE = ScheduleRule(

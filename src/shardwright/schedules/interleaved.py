@@ -17,7 +17,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement
-from shardwright.schedules.forward_backward_tables import looped_table
+from shardwright.schedules.looped_1f1b_and_gpipe_tables import looped_table
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 

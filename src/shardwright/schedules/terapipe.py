@@ -9,7 +9,7 @@ slice, 1/s of GPipe's; every rank keeps all m s slices.
 from __future__ import annotations
 
 from shardwright.schedules.chunk_placement import ChunkPlacement
-from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
+from shardwright.schedules.looped_1f1b_and_gpipe_tables import all_forwards, forwards_first_table
 from shardwright.schedules.schedule_protocol import ScheduleRule
 
 TERAPIPE = ScheduleRule(

@@ -13,8 +13,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement
-from shardwright.schedules.repeated_block_tables import block_slots, repeated_table
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
+from shardwright.schedules.v_schedules_of_repeated_slots import block_slots, repeated_table
 
 
 def _peak(sizes: Sizes) -> IntArray | None:

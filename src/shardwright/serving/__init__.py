@@ -1,4 +1,4 @@
 """Simulation of a model-serving deployment under traffic.
 
-Seconds of kernels are in cost.inference, engines in runtime.engines.
+Seconds of kernels are in cost.inference, engines in runtime.serving_engines.
 """

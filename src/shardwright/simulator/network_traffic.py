@@ -23,12 +23,12 @@ from shardwright.cost.gradients.plan_sharded_elements import (
 from shardwright.cost.gradients.plan_synchronisation import sharing_groups
 from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
 from shardwright.cost.lowered_blocks import block_context
+from shardwright.cost.part_phase_recompute_keys import MODES
 from shardwright.cost.relevant_runtime_fields import block_problem
-from shardwright.cost.step.compiled_cost_terms import gathers_again
 from shardwright.cost.step.device_family_costs import recompute_mode
+from shardwright.cost.step.shared_scalar_cost_formulas import gathers_again
 from shardwright.cost.tables.plan_block_costs import local_sizes
-from shardwright.cost.tables.selective_recompute_share import repeats_move
-from shardwright.cost.time_part_keys import MODES
+from shardwright.cost.tables.work_repeated_by_selective_recompute import repeats_move
 from shardwright.hardware.device_topology import level_between
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.kernel_compilation import python_form

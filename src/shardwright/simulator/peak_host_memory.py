@@ -15,8 +15,8 @@ from shardwright.program.plan_program import Program
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.simulator.prediction import HostMemory
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy
 
 ACTIVATIONS = "activations"
 """Item of activations that stay in host memory from a microbatch's forward to its backward."""

@@ -23,16 +23,16 @@ from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.plan_program import Program
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.training_problem import Problem, under
+from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 from shardwright.simulator.kernel.event_kernel import simulate
-from shardwright.simulator.kernel_tasks import plan_kernel_tasks
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory, may_offload
 from shardwright.simulator.prediction import HostMemory, StageMemory
 from shardwright.simulator.resolved_plan import LayoutKey, ResolvedPlan, resolved_plan
 from shardwright.simulator.stage_family_prices import price_stages
+from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.strategy.grid.grid_rules import LoneStages
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_size_facts import lone_stages
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -11,7 +11,7 @@ from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.network.plan_process_groups import group_problem, node_group_of
 from shardwright.cost.step.dollars_and_joules import Spending, spending_of
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.step.price_evidence import priced_seconds, shares_by_origin
+from shardwright.cost.step.price_origin_shares import priced_seconds, shares_by_origin
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.device_topology import counts_by_group
 from shardwright.model.ir.model_graph import Model

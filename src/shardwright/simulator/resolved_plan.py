@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.cost.network.lane_edges import lane_edges
+from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
 from shardwright.cost.network.plan_process_groups import plan_units
 from shardwright.cost.step.stage_action_seconds import slice_lengths
 from shardwright.cost.tables.plan_block_costs import blocking_groups, divided_by_work

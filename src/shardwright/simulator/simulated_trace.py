@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.cost.step.overlapped_pairs import pair_seconds
+from shardwright.cost.step.overlapped_action_pairs import pair_seconds
 from shardwright.cost.step.stage_action_seconds import (
     StageCosts,
     action_seconds,

@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import lru_cache
 
 from shardwright.cost.network.plan_process_groups import working_problem
-from shardwright.cost.network.tensor_parallel_overlap import with_overlap_of
+from shardwright.cost.network.tensor_parallel_overlap_inside_nvlink import with_overlap_of
 from shardwright.cost.step.device_family_costs import family_costs
 from shardwright.cost.step.family_synchronisation import Shape
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, Sharing, StageCosts

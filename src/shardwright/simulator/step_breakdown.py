@@ -8,14 +8,14 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bounds.event_kernel_rounding import picoseconds
-from shardwright.cost.step.grid_seconds import PART_NAMES
-from shardwright.cost.step.overlapped_pairs import pair_seconds
+from shardwright.cost.part_phase_recompute_keys import EP, PARTS
+from shardwright.cost.step.overlapped_action_pairs import pair_seconds
 from shardwright.cost.step.stage_action_seconds import (
     action_seconds,
     product_seconds,
     routed_seconds,
 )
-from shardwright.cost.time_part_keys import EP, PARTS
+from shardwright.cost.step.strategy_task_seconds import PART_NAMES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.plan_program import Program
 from shardwright.program.task_arrays import Stream, TaskKind

@@ -9,7 +9,7 @@ from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.fitted_training_constants import clock_name
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_feature_kinds import ElementKernels
-from shardwright.simulator.fitted_runs import shipped_runs
+from shardwright.simulator.measured_runs_behind_constants import shipped_runs
 from shardwright.simulator.prediction import Doubt
 
 EXPOSED: Final = ("tp", "cp", "ep", "sharding")

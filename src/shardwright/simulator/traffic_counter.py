@@ -16,7 +16,7 @@ from shardwright.cost.network.plan_process_groups import (
     network_of_devices,
     plan_units,
 )
-from shardwright.cost.time_part_keys import PART_OF_AXIS, PARTS
+from shardwright.cost.part_phase_recompute_keys import PART_OF_AXIS, PARTS
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import Move

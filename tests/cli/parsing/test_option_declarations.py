@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.cli.engine_and_workers_options import EngineFlags
 from shardwright.cli.parsing import option_declarations as light_typer
 from shardwright.cli.parsing import parse_with_typer as typer_command
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import parse_words
-from shardwright.cli.search_process_options import EngineFlags
 from shardwright.errors import UsageError
 from tests.tiers import examples
 

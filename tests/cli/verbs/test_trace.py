@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.problem_of_plan_file import stored_plan
+from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.api.trace_step import trace
 from shardwright.cli.main import run
 from shardwright.cli.verbs.trace import read_devices

@@ -14,10 +14,10 @@ from scipy.optimize import linprog
 
 from shardwright.collectives.algorithm_registry import SCHEDULED, algorithm_named, algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.group_link_layout import Layout
-from shardwright.collectives.groups.members_by_network_tier import Between, Span
-from shardwright.collectives.messages.binomial_unit_tree import binomial_unit_tree
-from shardwright.collectives.messages.message_schedule import proven_sum
+from shardwright.collectives.groups.links_of_one_group import Layout
+from shardwright.collectives.groups.span_members_by_network_tier import Between, Span
+from shardwright.collectives.messages.binomial_tree_over_network_units import binomial_unit_tree
+from shardwright.collectives.messages.message_rounds_and_proof import proven_sum
 from shardwright.collectives.messages.pipelined_tree_schedule import (
     PARTS,
     tree_all_reduce,

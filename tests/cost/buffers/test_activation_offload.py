@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost.buffers.activation_offload import waited_for_host
+from shardwright.cost.part_phase_recompute_keys import MODES, PHASES
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.cost.time_part_keys import MODES, PHASES
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.predict_plan import predict

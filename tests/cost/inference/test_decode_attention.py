@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.inference.decode_attention import decode_columns
-from shardwright.hardware.catalog.serving_kernel_constants import DECODE_BANDWIDTH
+from shardwright.hardware.catalog.serving_kernel_formula_constants import DECODE_BANDWIDTH
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.absorbed_latent_attention import LatentSizes
 from shardwright.model.ir.operator import AttentionShape

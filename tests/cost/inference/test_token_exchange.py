@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.inference.token_exchange import (
     TokenExchange,
     devices_reached,

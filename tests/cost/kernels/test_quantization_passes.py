@@ -16,8 +16,8 @@ from shardwright.cost.kernels.quantization_passes import (
     seconds_with_casts,
 )
 from shardwright.cost.lowered_blocks import block_context, programs_of
-from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.step.strategy_task_seconds import step_costs
+from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
 from shardwright.cost.tables.optimizer_update_bytes import narrow_copies
 from shardwright.dtype import Dtype
 from shardwright.program.block.block_program import Exposure, Move, Phase

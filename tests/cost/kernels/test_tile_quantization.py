@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
-from shardwright.cost.kernels.kernel_seconds import gemm_seconds
+from shardwright.cost.kernels.gemm_element_attention_seconds import gemm_seconds
 from shardwright.cost.kernels.measured_kernel_factors import roofline_seconds
 from shardwright.cost.kernels.tile_quantization import staging, unaligned, wave_padding
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLES, kernel_tables
-from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS, Multiprocessors
+from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import (
+    MULTIPROCESSORS,
+    Multiprocessors,
+)
 from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.step.grid_seconds import PART_NAMES, StepCosts, step_costs
+from shardwright.cost.step.strategy_task_seconds import PART_NAMES, StepCosts, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.program.training_problem import Problem

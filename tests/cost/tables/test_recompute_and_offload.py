@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.cost.tables.recompute_and_offload import transfer_bandwidth
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy
 from tests.simulator.general import SEQ, problem_for, two_stages
 from tests.strategy.zoo_models import dense
 

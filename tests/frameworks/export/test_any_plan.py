@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import TARGETS

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.api.export_plan import Export, export_plan
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import DataError
 from shardwright.frameworks.export.host_file import HostEntry, parse_hosts
 from shardwright.frameworks.export.rank_placement import COLUMNS, HOSTS, RANKS, TABLE

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.frameworks.export.exporter import ExportFile
 from shardwright.frameworks.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.export_plan import export_plan, write_export
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import StrategyError
 from shardwright.frameworks.export.rank_placement import TABLE
 from shardwright.frameworks.flagscale.write import CONFIG, TRAIN
@@ -23,13 +23,13 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.grid_to_plan import chunk_items, grid_placements, grid_shards
-from shardwright.strategy.grid.model_size_facts import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep, Stage
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep, Stage
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.megatron.test_write import MODELS, drawn, read_back
 from tests.frameworks.plans import BATCH, facts_of, legal, read_yaml, stored

@@ -24,14 +24,14 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.exact.chain_of_blocks import stage_of_blocks
-from shardwright.search.exact.devices_and_microbatches_of_lanes import num_members
+from shardwright.search.exact.enumerate_lane_distributions import num_members
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table
-from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import Stage
 from tests.search.exact.brute_exact import RUNTIMES, Devices, Trees, all_trees, model_of, orders_of
 
 

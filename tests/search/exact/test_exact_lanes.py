@@ -16,7 +16,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.search.exact.chain_of_blocks import chain_blocks
-from shardwright.search.exact.devices_and_microbatches_of_lanes import (
+from shardwright.search.exact.enumerate_lane_distributions import (
     lane_distributions,
     num_members,
 )

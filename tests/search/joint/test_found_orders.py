@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.step.grid_bytes import held_bytes
+from shardwright.cost.step.strategy_rank_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
 from shardwright.schedules.action_table import I, W

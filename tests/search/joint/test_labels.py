@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from shardwright.cost.step.compiled_cost_terms import reserved_bytes, temporary_bytes
+from shardwright.cost.step.shared_scalar_cost_formulas import reserved_bytes, temporary_bytes
 from shardwright.kernel_compilation import python_form
 from shardwright.search.joint import rank_options_for_labels as label_options
 from shardwright.search.joint.pipeline_label_bound import PRECISION, bound_pipeline

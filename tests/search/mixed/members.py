@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.blocks.dense_blocks import (
     decoder_block,
     embedding_block,

@@ -41,8 +41,8 @@ from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import SEARCH_MEMORY
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.grid.grid_to_plan import FULL, plan_of
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep
 from tests.search.mixed.members import CLUSTERS, mixed_problem, replicas_that_fit
 from tests.search.small_mixed import drawn_mixed, with_one_card, zoned
 from tests.tiers import random_of

@@ -16,7 +16,7 @@ import pytest
 from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.mixed.bounds.time_bound import (

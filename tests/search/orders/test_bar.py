@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.training_problem import Problem

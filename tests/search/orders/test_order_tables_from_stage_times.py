@@ -25,8 +25,8 @@ from shardwright.search.orders.order_tables_from_stage_times import (
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
-from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import Stage
 from shardwright.strategy.verify.check_plan import verify
 from tests.program.rows import Act, entries, peaks, plan_of, run_rows, stage, zoo
 from tests.search.orders.replay import problem_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.schedules.action_table import KINDS
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
-from shardwright.schedules.csv_tables import format_csv
+from shardwright.schedules.format_csv import format_csv
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.search.orders.find_order import find_order
 from shardwright.search.orders.found_order import (

@@ -14,8 +14,8 @@ from shardwright.errors import InfeasibleError, ModelError
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.catalog.load_model_by_name import catalog_entry
 from shardwright.search.search_request import Request
-from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.serving_answer import ServingAnswer
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from tests.model.test_quantised import BLOCKS, LLAMA
 
 SEVENTY_BILLION: dict[str, Any] = {

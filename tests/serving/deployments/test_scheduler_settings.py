@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.runtime.engines.engine_registry import load_engine
+from shardwright.runtime.serving_engines.engine_registry import load_engine
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings

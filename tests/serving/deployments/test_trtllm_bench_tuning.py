@@ -14,7 +14,7 @@ from shardwright.job.serving_job import (
     Precision,
     TokenRange,
 )
-from shardwright.runtime.engines.engine_registry import load_engine
+from shardwright.runtime.serving_engines.engine_registry import load_engine
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Worker

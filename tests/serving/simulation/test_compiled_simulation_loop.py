@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving_job import ClosedLoop, ServingJob
-from shardwright.runtime.engines.serving_engine import Batching
+from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.policy.scheduler_state import (
     FREE,
     NUM_RUNNING,
@@ -18,7 +18,7 @@ from shardwright.serving.policy.scheduler_state import (
     SchedulerState,
 )
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import ServedRequests

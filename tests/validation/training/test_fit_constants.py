@@ -13,7 +13,7 @@ import pytest
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.catalog.fitted_training_constants import DECLARED, SHIPPED, Constants
 from shardwright.validation.fits.cached_parallel_predictions import Predictor, predictor
-from shardwright.validation.table_reader import Fitted
+from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.fit_constants import (
     PRIOR,

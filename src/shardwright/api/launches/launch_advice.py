@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from shardwright.api.launches.slow_launch_settings import is_repaired, job_causes
+from shardwright.api.launches.gains_of_16_bits_and_no_dropout import is_repaired, job_causes
 from shardwright.api.request_to_problem import (
     capacity_of,
     facts_of,
@@ -34,10 +34,10 @@ from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.gain_of_unsearched_options import LEAST_GAIN, with_helping_options
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.neighbour_strategies import one_change, simulated_change
+from shardwright.search.plan_against_strategy import fullest
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
-from shardwright.search.strategy_difference import fullest
 from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
@@ -66,7 +66,7 @@ def read_request(
         DataError: the files cannot be read.
         UsageError: neither the files nor the request have the length of a sample or the batch.
     """
-    from shardwright.model.load_requested_model import requested_model
+    from shardwright.model.load_model_with_training_options import requested_model
 
     model = requested_model(request.model, train=request.train, teacher=request.teacher)
     launch = read_launch(

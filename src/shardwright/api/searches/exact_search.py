@@ -16,7 +16,7 @@ from shardwright.errors import UsageError
 from shardwright.hardware.limit_or_scale_cluster import reserve_memory_share
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.chain_of_blocks import chain_blocks
-from shardwright.search.exact.devices_and_microbatches_of_lanes import require_few_members
+from shardwright.search.exact.enumerate_lane_distributions import require_few_members
 from shardwright.search.exact.exact_space import exact_space
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.search_answer import GeneralAnswer

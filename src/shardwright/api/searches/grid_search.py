@@ -16,8 +16,8 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.searches.nearby_batches_and_devices import suggest_nearby
 from shardwright.files.compare_documents import require_same
 from shardwright.files.stored_plan_and_simulation import StoredPlan, document_of, stored_answer
+from shardwright.hardware.failure_rate_storage_restart import job_reliability
 from shardwright.hardware.limit_or_scale_cluster import scale_network
-from shardwright.hardware.reliability import job_reliability
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress

@@ -12,7 +12,7 @@ from shardwright.api.request_to_problem import (
     require_unranked,
     with_defaults,
 )
-from shardwright.api.searches.mixed_problem import NAME, choices_for, with_headroom
+from shardwright.api.searches.mixed_search_pins_and_headroom import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import DataError, UsageError
 from shardwright.program.training_problem import Problem, under

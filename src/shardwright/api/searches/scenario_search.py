@@ -12,7 +12,7 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
-from shardwright.api.searches.mixed_problem import NAME, choices_for, with_headroom
+from shardwright.api.searches.mixed_search_pins_and_headroom import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
 from shardwright.hardware.slowdown_scenarios import State, cluster_in_state, time_shares

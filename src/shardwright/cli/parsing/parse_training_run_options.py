@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from shardwright.errors import UsageError
-from shardwright.execute.launch.run_report import (
+from shardwright.execute.launch.run_options_and_report import (
     TEXT,
     RunOptions,
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option, group
-from shardwright.execute.launch.run_report import (
+from shardwright.execute.launch.run_options_and_report import (
     AUTO,
     BACKENDS,
     CONFIGURED,

@@ -6,10 +6,10 @@ Every exporter is asked, so this module is imported only for plans that are not 
 from __future__ import annotations
 
 from shardwright.api.exportable_frameworks import frameworks_for_plan
-from shardwright.api.problem_of_plan_file import stored_plan
-from shardwright.cli.terminal.additional_sections import ExtraAnswers
+from shardwright.api.plan_and_problem_from_file import stored_plan
+from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
 from shardwright.files.stored_plan_and_simulation import StoredSimulation
-from shardwright.report.screens.export_frameworks_screen import (
+from shardwright.report.screens.frameworks_that_run_plan_screen import (
     frameworks_document,
     render_frameworks,
 )

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from rich.console import Group
 
-from shardwright.api import run_plan
+from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.cli.engine_and_workers_options import EngineFlags
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb
-from shardwright.cli.search_process_options import EngineFlags
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.plan_file import read_saved
-from shardwright.report.screens.plan_check_screen import (
+from shardwright.report.screens.verified_plan_file_screen import (
     checked_document,
     checked_line,
     proof_document,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from shardwright.api import compare_strategies
-from shardwright.cli import prediction_exit_code as verdict
+from shardwright.api import compare_strategies_and_clusters as compare_strategies
+from shardwright.cli import exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb

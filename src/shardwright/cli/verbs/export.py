@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from shardwright.api.export_plan import export_plan, write_export
-from shardwright.api.problem_of_plan_file import stored_plan
+from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb

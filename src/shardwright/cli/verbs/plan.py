@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from shardwright.api import request_to_problem
 from shardwright.api.searches import grid_search
-from shardwright.cli import prediction_exit_code as verdict
+from shardwright.cli import exit_code_and_quiet_line as verdict
+from shardwright.cli.engine_and_workers_options import EngineFlags
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Option, group
 from shardwright.cli.parsing.parse_token_counts import AUTO
 from shardwright.cli.parsing.verb_from_function import verb
-from shardwright.cli.search_process_options import EngineFlags
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
@@ -27,7 +27,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 
 if TYPE_CHECKING:
-    from shardwright.cli.terminal.additional_sections import ExtraAnswers
+    from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
     from shardwright.search.simulated_strategy import Simulation
 
 Cost = Callable[["Simulation"], "ExtraAnswers"]
@@ -312,7 +312,7 @@ def _plan_grids(
         )
     keyboard_interrupt.note_late_plan(waited=answer.waited)
     if output is not None or not prints_line:
-        import_module("shardwright.cli.terminal.print_plan_answer").show(
+        import_module("shardwright.cli.terminal.print_grid_search_answer").show(
             answer, cost=cost, output=output, form=form
         )
     prediction = answer.prediction

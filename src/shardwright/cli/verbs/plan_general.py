@@ -19,7 +19,7 @@ from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_request import Request
 
 if TYPE_CHECKING:
-    from shardwright.cli.terminal.additional_sections import ExtraAnswers
+    from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
     from shardwright.search.simulated_strategy import Simulation
 
 
@@ -48,7 +48,7 @@ def plan(
     keyboard_interrupt.note_late_plan(waited=answer.waited)
     # The modules that print an answer are imported after the search, whose first plan they would
     # delay.
-    code: int = import_module("shardwright.cli.print_general_plan").print_general(
+    code: int = import_module("shardwright.cli.print_general_search_answer").print_general(
         request, answer, search, cost=cost, output=output, form=form
     )
     return code

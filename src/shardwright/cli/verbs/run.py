@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shardwright.api import run_plan
-from shardwright.api.problem_of_plan_file import PlanOfProblem, stored_plan
+from shardwright.api import prove_or_train_plan as run_plan
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option, values_by_flag
 from shardwright.cli.parsing.parse_training_run_options import (
@@ -37,7 +37,7 @@ from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
-from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.find_finished_checkpoints import newest_checkpoint
 from shardwright.execute.checkpoints.folder_lock import locked_folder
 from shardwright.execute.checkpoints.stored_run_options import (
     changed_options,
@@ -45,17 +45,17 @@ from shardwright.execute.checkpoints.stored_run_options import (
     store_options,
     stored_options,
 )
-from shardwright.execute.launch.end_with_launcher import end_with_launcher
-from shardwright.execute.launch.metrics_file import add_line, metrics_line
-from shardwright.execute.launch.resumed_run_checks import (
+from shardwright.execute.launch.check_options_before_start import require_runnable
+from shardwright.execute.launch.data_and_formats_of_resumed_run import (
     WORDS,
     compare_facts,
     facts_of,
     require_words,
     stored_facts,
 )
-from shardwright.execute.launch.run_checks import require_runnable
-from shardwright.execute.launch.run_report import (
+from shardwright.execute.launch.end_with_launcher import end_with_launcher
+from shardwright.execute.launch.metrics_file import add_line, metrics_line
+from shardwright.execute.launch.run_options_and_report import (
     RunEvaluation,
     RunOptions,
     RunStep,

@@ -21,8 +21,8 @@ from shardwright.report.serving.deployment_screen import (
 )
 from shardwright.report.serving.executed_deployment_screen import render_served, served_document
 from shardwright.report.serving.serving_sources_screen import render_sources, sources_document
-from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.serving_answer import ServingAnswer
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 from shardwright.units import format_seconds
 
 

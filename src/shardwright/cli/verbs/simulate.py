@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.console import Group, RenderableType
 
 from shardwright.api import simulate_strategy
-from shardwright.cli import prediction_exit_code as verdict
+from shardwright.cli import exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb

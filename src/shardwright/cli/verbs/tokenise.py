@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api import run_plan
+from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from shardwright.api import trace_step
-from shardwright.api.problem_of_plan_file import stored_plan
+from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb

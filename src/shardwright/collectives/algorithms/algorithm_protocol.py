@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.errors import UsageError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require_kind
-from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, span_quantities
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require_kind
-from shardwright.collectives.groups.group_link_layout import Layout, layouts_of, link_seconds
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.links_of_one_group import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.span_cost_quantities import span_quantities
-from shardwright.collectives.messages import binomial_unit_tree as unit_tree
-from shardwright.collectives.messages import spanning_forest
+from shardwright.collectives.groups.span_members_by_network_tier import Span
+from shardwright.collectives.messages import all_reduce_spanning_forest as spanning_forest
+from shardwright.collectives.messages import binomial_tree_over_network_units as unit_tree
 from shardwright.collectives.messages import trees_over_unequal_links as pairwise_trees
 from shardwright.collectives.messages.pipelined_tree_schedule import (
     PARTS,

@@ -33,13 +33,13 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require_kind
-from shardwright.collectives.groups.members_by_network_tier import Span
 from shardwright.collectives.groups.span_cost_quantities import (
     SpanQuantities,
     per_tier,
     span_quantities,
 )
-from shardwright.collectives.messages.message_schedule import MessageSchedule, proven_sum
+from shardwright.collectives.groups.span_members_by_network_tier import Span
+from shardwright.collectives.messages.message_rounds_and_proof import MessageSchedule, proven_sum
 from shardwright.lazy_dataclass import dataclass
 
 MOST_MEMBERS: Final = 64

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import IntArray, as_int_array, distinct
-from shardwright.collectives.groups.members_by_network_tier import Between, Span, bandwidths
+from shardwright.collectives.groups.span_members_by_network_tier import Between, Span, bandwidths
 from shardwright.hardware.link import Tier
 from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.strided_device_list import DeviceList

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.groups.group_link_layout import Layout
-from shardwright.collectives.messages.message_schedule import (
+from shardwright.collectives.groups.links_of_one_group import Layout
+from shardwright.collectives.messages.message_rounds_and_proof import (
     MessageSchedule,
     proven_sum,
     round_costs,

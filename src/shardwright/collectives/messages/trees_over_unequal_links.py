@@ -29,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.groups.group_link_layout import Layout
+from shardwright.collectives.groups.links_of_one_group import Layout
 from shardwright.collectives.messages.pipelined_tree_schedule import (
     Tree,
     middle_member,

@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, RecordArray
-from shardwright.cost.bounds.closed_form_arrays import (
+from shardwright.cost.bounds.closed_form_kernel_inputs import (
     ChoiceArrays,
     CostRecords,
     Costs,
@@ -39,13 +39,13 @@ from shardwright.cost.bounds.closed_form_arrays import (
     pattern_records,
     scratch_of,
 )
-from shardwright.cost.bounds.closed_form_memory import (
+from shardwright.cost.bounds.closed_form_memory_bound import (
     fill_elements,
     fill_held,
     fill_live,
     fill_whole,
 )
-from shardwright.cost.step.compiled_cost_terms import (
+from shardwright.cost.step.shared_scalar_cost_formulas import (
     backward_layer,
     forward_layer,
     gathers_again,

@@ -15,7 +15,7 @@ from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int
 from shardwright.cost.bounds.event_kernel_rounding import SHARE_ROUNDING, picoseconds
 from shardwright.cost.bounds.pipeline_borders import border_picoseconds, border_shares
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
-from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.kernel_compilation import allocation_free
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import TABLES

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.event_kernel_rounding import SHARE_ROUNDING, picoseconds
-from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.hardware.link import Tier
 from shardwright.strategy.grid.parallelism_grid import Grid
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
-from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
+from shardwright.cost.step.strategy_rank_bytes import StepBytes, held_bytes
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_table import ActionTable, B, F, W
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_sizes import DEEPEP_PEERS

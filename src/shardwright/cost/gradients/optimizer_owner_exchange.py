@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.gradients.wire_bytes import SumSizes
 from shardwright.cost.network.grid_process_groups import Network, move_seconds
 from shardwright.cost.network.plan_process_groups import group_span, network_of_devices

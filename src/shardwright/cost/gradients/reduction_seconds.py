@@ -13,7 +13,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm_registry import algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
-from shardwright.collectives.groups.members_by_network_tier import Span, span_of
+from shardwright.collectives.groups.span_members_by_network_tier import Span, span_of
 from shardwright.cost.gradients.wire_bytes import SumSizes
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.network.grid_process_groups import Axes, Network, move_seconds, wire_bytes

@@ -22,7 +22,7 @@ from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.gemm_number_formats import ServingGemms, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.accelerator_rates import Machine
-from shardwright.cost.kernels.kernel_seconds import element_seconds
+from shardwright.cost.kernels.gemm_element_attention_seconds import element_seconds
 from shardwright.cost.network.grid_process_groups import spans_along
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision
@@ -35,7 +35,7 @@ from shardwright.program.block.local_sizes import LoweringContext, per_token
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.engines.forward_pass_runtime import FORWARD
+from shardwright.runtime.serving_engines.forward_pass_runtime import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
 """`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.catalog.measured_serving_kernels import DecodeTable, serving_tables
-from shardwright.hardware.catalog.serving_kernel_constants import (
+from shardwright.hardware.catalog.serving_kernel_formula_constants import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,

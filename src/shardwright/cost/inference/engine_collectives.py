@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.inference.measured_kernel_names import library_of
 from shardwright.cost.inference.token_exchange import TokenExchange, dispatch_and_combine_seconds
 from shardwright.cost.network.grid_process_groups import (
@@ -25,8 +25,11 @@ from shardwright.hardware.catalog.compute_capabilities import generation_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
-from shardwright.runtime.engines.default_setting_rules import AllReduceKind, all_reduce_range
-from shardwright.runtime.engines.serving_engine import Engine, ExpertExchange
+from shardwright.runtime.serving_engines.default_rules_by_device import (
+    AllReduceKind,
+    all_reduce_range,
+)
+from shardwright.runtime.serving_engines.serving_engine import Engine, ExpertExchange
 
 LOW_LATENCY_TOKENS: Final = 256
 """Most tokens of a rank that DeepEP's kernels for latency take.

@@ -9,7 +9,7 @@ from shardwright.cost.inference.monotone_prices import non_decreasing_price
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.measured_kernel_factors import q_norm
 from shardwright.hardware.catalog.measured_serving_kernels import FittedForm, serving_tables
-from shardwright.hardware.catalog.serving_kernel_constants import SMALL_KERNEL_LAUNCHES
+from shardwright.hardware.catalog.serving_kernel_formula_constants import SMALL_KERNEL_LAUNCHES
 from shardwright.job.serving_job import NumberFormat
 
 

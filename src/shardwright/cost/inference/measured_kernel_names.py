@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.serving_engine import Engine
 
 LIBRARY_OF: Final = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 # FlashInfer ships TensorRT-LLM's generated kernels, which were measured there at all sizes

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.accelerator_rates import Machine
-from shardwright.cost.kernels.kernel_seconds import attention_seconds
+from shardwright.cost.kernels.gemm_element_attention_seconds import attention_seconds
 from shardwright.model.ir.operator import AttentionShape
 
 

@@ -12,7 +12,7 @@ from shardwright.cost.inference.engine_gemms import fitted_form, fitted_seconds
 from shardwright.cost.inference.monotone_prices import non_decreasing_price
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.catalog.measured_serving_kernels import FittedForm, serving_tables
-from shardwright.hardware.catalog.serving_kernel_constants import EXPERT_LAUNCHES
+from shardwright.hardware.catalog.serving_kernel_formula_constants import EXPERT_LAUNCHES
 from shardwright.job.serving_job import NumberFormat
 
 

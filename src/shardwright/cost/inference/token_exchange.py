@@ -9,11 +9,11 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm_registry import algorithm_named
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_seconds
 from shardwright.cost.network.grid_process_groups import Network, measured_groups, move_seconds
 from shardwright.hardware.catalog.kernel_tables import curve_seconds
-from shardwright.hardware.catalog.serving_kernel_constants import (
+from shardwright.hardware.catalog.serving_kernel_formula_constants import (
     NORMAL_COMBINE_HOPS,
     NORMAL_DISPATCH_HOPS,
 )

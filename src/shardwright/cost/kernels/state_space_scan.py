@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
+from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import MULTIPROCESSORS
 from shardwright.model.ir.operator import ScanShape
 
 STATE: Final = (12, 34)

@@ -8,7 +8,10 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS, Multiprocessors
+from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import (
+    MULTIPROCESSORS,
+    Multiprocessors,
+)
 
 ALIGNED: Final = 16
 """Bytes that operands' rows are a multiple of in the fastest kernels: one load of a thread.

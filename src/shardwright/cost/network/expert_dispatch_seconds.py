@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 
 
 def volume_with_rows(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:

@@ -9,10 +9,10 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_seconds, volume_with_rows
 from shardwright.cost.network.grid_process_groups import Network, move_seconds
-from shardwright.cost.time_part_keys import ACROSS
+from shardwright.cost.part_phase_recompute_keys import ACROSS
 from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate

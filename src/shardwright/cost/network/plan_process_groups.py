@@ -11,7 +11,7 @@ from itertools import permutations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, as_int_array, distinct
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.collectives.groups.span_of_device_list import (
     PairRates,
     side_of_span,

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright.cost.buffers.logits_buffers import logits_bytes
 from shardwright.cost.network.plan_process_groups import kind_problem
+from shardwright.cost.part_phase_recompute_keys import MODES
 from shardwright.cost.relevant_runtime_fields import sums_problem
 from shardwright.cost.step.family_synchronisation import (
     HeldSegment,
@@ -18,8 +19,8 @@ from shardwright.cost.step.family_synchronisation import (
     SynchronisedDevice,
     synchronisation_of_device,
 )
-from shardwright.cost.step.grid_seconds import StepCosts, compose_step
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, slice_lengths
+from shardwright.cost.step.strategy_task_seconds import StepCosts, compose_step
 from shardwright.cost.tables.grid_memory_choices import MemoryChoices, TableRows
 from shardwright.cost.tables.pipeline_chunk_layout import (
     ChunkLayout,
@@ -30,7 +31,6 @@ from shardwright.cost.tables.pipeline_chunk_layout import (
 from shardwright.cost.tables.plan_block_costs import block_on_device
 from shardwright.cost.tables.recompute_and_offload import is_on_host
 from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTable, LayerTable
-from shardwright.cost.time_part_keys import MODES
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.program.block.plan_operator_cuts import CellStructure
@@ -39,8 +39,8 @@ from shardwright.program.stages.held_parameters import Holdings
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import shard_rules
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep
 
 
 def family_costs(

@@ -23,12 +23,12 @@ from shardwright.cost.network.plan_process_groups import (
     network_of_devices,
 )
 from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
-from shardwright.cost.tables.table_columns import MeshTable
-from shardwright.cost.tables.zero_copies_and_slowdown import (
+from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
+from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.hardware.strided_device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass

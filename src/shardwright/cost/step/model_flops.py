@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.cost.kernels.kernel_seconds import attention_flops
+from shardwright.cost.kernels.gemm_element_attention_seconds import attention_flops
 from shardwright.model.ir.block import MEMORY
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
 from shardwright.program.identity_cache_keys import Same

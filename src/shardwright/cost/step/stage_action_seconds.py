@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts
-from shardwright.cost.step.overlapped_pairs import CommunicationShare, communication_share
-from shardwright.cost.time_part_keys import ATTENTION, CP, EP, GEMM, TP
+from shardwright.cost.part_phase_recompute_keys import ATTENTION, CP, EP, GEMM, TP
+from shardwright.cost.step.overlapped_action_pairs import CommunicationShare, communication_share
+from shardwright.cost.step.strategy_task_seconds import RECOMPUTE_PART, StepCosts
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.device_classes import DeviceClass, Holders, class_numbers

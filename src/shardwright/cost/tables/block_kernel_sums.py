@@ -14,8 +14,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
-from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
-from shardwright.cost.kernels.operator_seconds import (
+from shardwright.cost.kernels.block_kernel_seconds import (
     cut_seconds,
     gemm_cut_for,
     linear_gemms,
@@ -23,9 +22,17 @@ from shardwright.cost.kernels.operator_seconds import (
     unquantised_operators,
     work_seconds,
 )
+from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.selective_recompute_share import recomputed_share
-from shardwright.cost.time_part_keys import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
+from shardwright.cost.part_phase_recompute_keys import (
+    ATTENTION,
+    ELEMENT,
+    GEMM,
+    MODES,
+    PARTS,
+    PHASES,
+)
+from shardwright.cost.tables.work_repeated_by_selective_recompute import recomputed_share
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import (
     BlockProgram,

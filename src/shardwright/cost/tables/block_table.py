@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.buffers.activation_offload import (
     checkpoint_seconds,
     host_bytes,
@@ -31,10 +31,18 @@ from shardwright.cost.network.exposed_communication import (
 )
 from shardwright.cost.network.grid_process_groups import Network
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.part_phase_recompute_keys import (
+    ACROSS,
+    ELEMENT,
+    EP,
+    GEMM,
+    LAUNCH,
+    PART_OF_AXIS,
+    PHASES,
+)
 from shardwright.cost.tables.block_kernel_sums import BlockSums, Variant, block_sums
-from shardwright.cost.tables.selective_recompute_share import repeats_move
 from shardwright.cost.tables.table_columns import BlockTable, BlockVariantTable
-from shardwright.cost.time_part_keys import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
+from shardwright.cost.tables.work_repeated_by_selective_recompute import repeats_move
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_sizes import is_hybrid
 from shardwright.program.block.symbolic_sizes import Degrees

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.cost.part_phase_recompute_keys import MODES
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, first_layers
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
-from shardwright.cost.time_part_keys import MODES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes, loss_of
 from shardwright.cost.kernels.accelerator_rates import Machine
@@ -23,8 +23,9 @@ from shardwright.cost.network.grid_process_groups import (
     network_of,
     spans_along,
 )
-from shardwright.cost.network.tensor_parallel_overlap import without_fused_overlap
+from shardwright.cost.network.tensor_parallel_overlap_inside_nvlink import without_fused_overlap
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.part_phase_recompute_keys import MODES, PARTS, PHASES
 from shardwright.cost.relevant_runtime_fields import block_problem, on_one_node
 from shardwright.cost.tables.block_kernel_sums import (
     BlockSums,
@@ -37,7 +38,6 @@ from shardwright.cost.tables.block_kernel_sums import (
 from shardwright.cost.tables.block_table import block_tables, local_degrees
 from shardwright.cost.tables.pipeline_chunk_layout import block_facts
 from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockVariantTable, LayerTable
-from shardwright.cost.time_part_keys import MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockProgram, Move

@@ -12,7 +12,7 @@ from itertools import zip_longest
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.collectives.groups.members_by_network_tier import Span
+from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.lowered_blocks import block_context
@@ -49,7 +49,7 @@ from shardwright.program.layout.tensor_layout import count
 from shardwright.program.stages.device_traits import Grouping
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.training_problem import Problem
-from shardwright.strategy.plan.pipeline_stages import Keep
+from shardwright.strategy.plan.stage_splits_and_policies import Keep
 
 
 def blocking_groups(problem: Problem, stage: StageParts) -> Grouping | None:

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.cost.kernels.operator_seconds import work_seconds
+from shardwright.cost.kernels.block_kernel_seconds import work_seconds
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
+from shardwright.cost.part_phase_recompute_keys import ELEMENT
 from shardwright.cost.tables.table_columns import BlockTable
-from shardwright.cost.time_part_keys import ELEMENT
 from shardwright.model.ir.operator import Operator
 from shardwright.program.block.block_program import BlockProgram, Phase, Recomputable
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.training_problem import Problem
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep
 
 
 def kept_variant(

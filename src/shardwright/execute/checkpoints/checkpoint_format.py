@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from shardwright.execute.checkpoints.checkpoint_planners import (
+from shardwright.execute.checkpoints.torch_checkpoint_planners import (
     CheckpointPiece,
 )
 from shardwright.execute.device_state.flat_tensor_boxes import box_views
@@ -24,7 +24,7 @@ from shardwright.execute.device_state.parameter_store import (
     Key,
     whole_shape,
 )
-from shardwright.execute.device_state.zero_shards import Bucket
+from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.model.ir.model_graph import Model
 
 FORMAT = "shardwright-checkpoint-2"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from shardwright.execute.checkpoints.checkpoint_folders import finished_checkpoints
+from shardwright.execute.checkpoints.find_finished_checkpoints import finished_checkpoints
 
 
 def keep_last(root: Path, count: int) -> tuple[Path, ...]:

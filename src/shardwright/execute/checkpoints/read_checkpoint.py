@@ -13,7 +13,6 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST
 from shardwright.execute.checkpoints.checkpoint_format import (
     EARLIER,
     FORMAT,
@@ -23,13 +22,14 @@ from shardwright.execute.checkpoints.checkpoint_format import (
     tensor_name,
     text_digest,
 )
-from shardwright.execute.checkpoints.checkpoint_planners import (
+from shardwright.execute.checkpoints.find_finished_checkpoints import MANIFEST
+from shardwright.execute.checkpoints.same_computation_check import (
+    require_same_computation,
+)
+from shardwright.execute.checkpoints.torch_checkpoint_planners import (
     CheckpointPiece,
     read_pieces,
     written_elements,
-)
-from shardwright.execute.checkpoints.model_compatibility_check import (
-    require_same_computation,
 )
 from shardwright.execute.device_state.flat_tensor_boxes import box_views
 from shardwright.execute.device_state.parameter_store import (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shardwright.errors import DataError
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST
 from shardwright.execute.checkpoints.checkpoint_format import (
     VALUE,
     pieces_of_flat,
     tensor_name,
 )
+from shardwright.execute.checkpoints.find_finished_checkpoints import MANIFEST
 from shardwright.execute.checkpoints.read_checkpoint import SavedCheckpoint, SavedSource
 from shardwright.execute.device_state.parameter_store import (
     Source,

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST
 from shardwright.execute.checkpoints.checkpoint_format import (
     FORMAT,
     METADATA,
@@ -18,19 +17,20 @@ from shardwright.execute.checkpoints.checkpoint_format import (
     tensor_name,
     text_digest,
 )
-from shardwright.execute.checkpoints.checkpoint_planners import (
+from shardwright.execute.checkpoints.find_finished_checkpoints import MANIFEST
+from shardwright.execute.checkpoints.same_computation_check import (
+    model_computation,
+)
+from shardwright.execute.checkpoints.torch_checkpoint_planners import (
     CheckpointPiece,
     WrittenPieces,
     write_metadata,
     write_pieces,
 )
-from shardwright.execute.checkpoints.model_compatibility_check import (
-    model_computation,
-)
 from shardwright.execute.device_state.parameter_store import (
     whole_shape,
 )
-from shardwright.execute.device_state.zero_shards import Bucket
+from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.execute.training.device_training_state import DeviceState, PreparedTraining
 from shardwright.lazy_dataclass import dataclass
 

@@ -23,7 +23,6 @@ from shardwright.execute.interpreter.expert_token_counts import ExpertLoads, Rou
 from shardwright.execute.interpreter.gather_and_reduce_hooks import NO_HOOKS, LayerHooks
 from shardwright.execute.interpreter.layer_backward import run_backward, run_weights
 from shardwright.execute.interpreter.layer_forward import recompute, run_forward
-from shardwright.execute.interpreter.load_balancing_counts import Balance, balancer
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
 from shardwright.execute.interpreter.stage_exchange import Layouts, StageExchange
 from shardwright.execute.interpreter.stage_layers import (
@@ -33,10 +32,11 @@ from shardwright.execute.interpreter.stage_layers import (
     output_sequence,
     stage_nodes,
 )
+from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import Balance, balancer
+from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice
 from shardwright.execute.numerics.base.operator_protocol import Gradients
-from shardwright.execute.numerics.base.single_operator_block import is_expert_choice
 from shardwright.execute.numerics.base.tensor_helpers import shape_placeholder
-from shardwright.execute.numerics.images.image_token_positions import require_image_positions
+from shardwright.execute.numerics.images.require_image_positions import require_image_positions
 from shardwright.execute.redistribution.edge_layouts import stream_layout
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.lazy_dataclass import dataclass

@@ -11,8 +11,8 @@ from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.numerics.experts.load_balancing_loss import tokens_by_expert
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.balanced_routers import selection_bias
 from shardwright.model.ir.operator import Operator
+from shardwright.model.routers_and_selection_biases import selection_bias
 from shardwright.program.layout.device_parts_of_dims import token_box
 from shardwright.program.stages.stage_segments import Segment
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from shardwright.execute.device_state.exchange_with_optimizer_shard_owners import owned_gradient
 from shardwright.execute.device_state.flat_buckets import FlatBucket
-from shardwright.execute.device_state.optimizer_owner_exchange import owned_gradient
 from shardwright.execute.device_state.parameter_store import ParameterStore, origin
-from shardwright.execute.device_state.zero_shards import (
+from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
     all_gather_bucket,
     reduce_scatter_bucket,

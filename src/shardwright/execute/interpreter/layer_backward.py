@@ -18,9 +18,9 @@ from shardwright.execute.interpreter.layer_inputs import (
     reads_batch,
     weights_on_device,
 )
-from shardwright.execute.interpreter.load_balancing_counts import Balance
+from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import Balance
+from shardwright.execute.numerics.base.block_of_one_operator import is_stand_in
 from shardwright.execute.numerics.base.operator_protocol import Gradients
-from shardwright.execute.numerics.base.single_operator_block import is_stand_in
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_grad
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.redistribution.edge_layouts import (
@@ -29,10 +29,10 @@ from shardwright.execute.redistribution.edge_layouts import (
 )
 from shardwright.execute.redistribution.redistribute_one_tensor import with_key_prefix
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
-from shardwright.model.balanced_routers import balanced_routers
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
+from shardwright.model.routers_and_selection_biases import balanced_routers
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.shared_key_gradients import CotangentRoute

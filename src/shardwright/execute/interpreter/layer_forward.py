@@ -28,8 +28,8 @@ from shardwright.execute.interpreter.layer_inputs import (
     reads_batch,
     weights_on_device,
 )
+from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.execute.numerics.base.single_operator_block import is_expert_choice
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.redistribution.edge_layouts import (
     stays_on_device,

@@ -11,8 +11,8 @@ from shardwright.execute.device_state.saved_layer_state import (
     BlockRun,
 )
 from shardwright.execute.numerics.attention.image_token_mask import image_run_numbers
+from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice, is_stand_in
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.execute.numerics.base.single_operator_block import is_expert_choice, is_stand_in
 from shardwright.execute.numerics.base.tensor_helpers import index_tensor
 from shardwright.execute.numerics.images.insert_image_tokens import image_token_numbers
 from shardwright.execute.numerics.images.text_and_image_positions import text_image_positions
@@ -24,8 +24,8 @@ from shardwright.execute.redistribution.edge_layouts import (
 )
 from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.block import TEACHER, TEXT
 from shardwright.model.ir.numerical_constants import TextRotary
 from shardwright.model.ir.operator import Operator, OperatorKind

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from shardwright.execute.interpreter.load_balancing_counts import LaneBalance
+from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import LaneBalance
 from shardwright.hardware.network_level_units import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model

@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import lru_cache
 
 from shardwright.cost.tables.recompute_and_offload import named_operators
-from shardwright.execute.numerics.base.single_operator_block import operator_block, stream_extents
+from shardwright.execute.numerics.base.block_of_one_operator import operator_block, stream_extents
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.model_graph import Model
@@ -15,7 +15,7 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.model.tensors_without_gradient import without_gradient
 from shardwright.program.stages.stage_segments import Segment, StageParts
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy
 
 Output = tuple[int, str]
 """(run, operator): the output of a run's layer ("" as operator), or of one operator of a divided

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from shardwright.errors import OutputError
-from shardwright.execute.launch.run_report import RunEvaluation, RunStep
+from shardwright.execute.launch.run_options_and_report import RunEvaluation, RunStep
 
 
 def require_appendable(path: Path) -> None:

@@ -9,13 +9,13 @@ import torch
 from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.parameter_store import Source
-from shardwright.execute.launch.run_rank import PeriodicEvaluation
-from shardwright.execute.launch.run_report import (
+from shardwright.execute.launch.run_options_and_report import (
     NATIVE,
     OWN,
     RunOptions,
 )
-from shardwright.execute.native.supported_grids import (
+from shardwright.execute.launch.train_rank_by_interpreter import PeriodicEvaluation
+from shardwright.execute.native.grids_that_torch_can_run import (
     require_expressible_grid,
 )
 from shardwright.execute.numerics.base.run_precision import (

@@ -14,10 +14,11 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
+from shardwright.execute.checkpoints.find_finished_checkpoints import newest_checkpoint
 from shardwright.execute.checkpoints.folder_lock import locked_folder
 from shardwright.execute.device_state.parameter_store import Source
 from shardwright.execute.interpreter.step_recorder import Recorder, gather_trace
+from shardwright.execute.launch.check_options_before_start import run_settings
 from shardwright.execute.launch.end_with_launcher import end_signals
 from shardwright.execute.launch.options_to_training_inputs import (
     adamw_of_options,
@@ -27,10 +28,8 @@ from shardwright.execute.launch.options_to_training_inputs import (
     precision_of_options,
 )
 from shardwright.execute.launch.peak_memory import watch_memory
-from shardwright.execute.launch.rank_device import backend_of, own_device
-from shardwright.execute.launch.run_checks import run_settings
-from shardwright.execute.launch.run_rank import rank_by_device, run_rank
-from shardwright.execute.launch.run_report import (
+from shardwright.execute.launch.rank_device_and_backend import backend_of, own_device
+from shardwright.execute.launch.run_options_and_report import (
     NATIVE,
     RunEvaluation,
     RunMemory,
@@ -39,7 +38,8 @@ from shardwright.execute.launch.run_report import (
     RunStep,
 )
 from shardwright.execute.launch.start_ranks import FOLDER
-from shardwright.execute.native.supported_grids import (
+from shardwright.execute.launch.train_rank_by_interpreter import rank_by_device, run_rank
+from shardwright.execute.native.grids_that_torch_can_run import (
     differences_from_plan,
 )
 from shardwright.execute.training.device_training_state import prepare_training
@@ -175,7 +175,7 @@ def run_plan(
         with _interruptible() as stop, watch_memory(on) as peak_memory:
             if native is not None:
                 # PyTorch's engine takes a second to load, on every rank.
-                from shardwright.execute.launch.native_rank import run_native_rank
+                from shardwright.execute.launch.train_rank_on_torch_engine import run_native_rank
                 from shardwright.execute.native.step_events import native_recorder
 
                 recorder = native_recorder(on) if options.trace else None

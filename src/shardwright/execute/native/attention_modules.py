@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.native.context_parallel_tokens import ContextParallelism
 from shardwright.execute.native.private_torch_api import all_gather_rows, all_to_all_rows
+from shardwright.execute.native.rank_samples_and_positions import ContextParallelism
 from shardwright.execute.native.ring_attention import Ring, attend_over_ring
 from shardwright.execute.numerics.attention.attention_by_key_block import score_scale
 from shardwright.execute.numerics.attention.attention_operator import temperature_factors
@@ -29,7 +29,7 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotated_pair_count,
 )
 from shardwright.execute.numerics.positions.rotary_operator import join_rotary_keys
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.tensor_layout import Indices

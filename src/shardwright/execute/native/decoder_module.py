@@ -14,13 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from shardwright.execute.device_state.parameter_store import Key, origin
 from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.native.attention_modules import NativeAttention, NativeRotary
-from shardwright.execute.native.context_parallel_tokens import WHOLE, ContextParallelism
 from shardwright.execute.native.expert_modules import (
     GroupedProjections,
     NativePermute,
     NativeRouter,
     NativeUnpermute,
 )
+from shardwright.execute.native.rank_samples_and_positions import WHOLE, ContextParallelism
 from shardwright.execute.numerics.layers.activation_functions import (
     activation_name,
     apply_activation,
@@ -32,7 +32,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.stages.stage_segments import StageParts
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.checkpoints.checkpoint_folders import newest_checkpoint
 from shardwright.execute.checkpoints.checkpoint_format import VALUE, tensor_name
-from shardwright.execute.checkpoints.checkpoint_planners import CheckpointPiece
-from shardwright.execute.checkpoints.checkpoint_ranks import gather_results, save_files
 from shardwright.execute.checkpoints.checkpoint_retention import is_due, keep_last
+from shardwright.execute.checkpoints.find_finished_checkpoints import newest_checkpoint
 from shardwright.execute.checkpoints.read_checkpoint import (
     SavedCheckpoint,
     SavedSource,
     read_checkpoint,
 )
+from shardwright.execute.checkpoints.save_and_resume_across_ranks import gather_results, save_files
+from shardwright.execute.checkpoints.torch_checkpoint_planners import CheckpointPiece
 from shardwright.execute.checkpoints.write_checkpoint import write_files
 from shardwright.execute.device_state.parameter_store import Key, Source, whole_shape
 from shardwright.execute.native.decoder_module import ModuleLayout

@@ -18,13 +18,17 @@ from torch.nn import functional
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import Source, parameter_of
 from shardwright.execute.interpreter.prepared_step import Batch
-from shardwright.execute.native.context_parallel_tokens import RankTokens, rank_context, rank_tokens
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.native.device_meshes import GridMeshes, grid_meshes
+from shardwright.execute.native.grids_that_torch_can_run import require_expressible_grid
 from shardwright.execute.native.load_balancing import NativeBalance, native_balance
 from shardwright.execute.native.parallelize_stages import parallelize_stages
 from shardwright.execute.native.private_torch_api import create_pipeline_runtime, local_shard
-from shardwright.execute.native.supported_grids import require_expressible_grid
+from shardwright.execute.native.rank_samples_and_positions import (
+    RankTokens,
+    rank_context,
+    rank_tokens,
+)
 from shardwright.execute.native.tied_parameter_gradients import TiedCopies, tied_copies
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.training.optimizer import AdamW
@@ -32,11 +36,11 @@ from shardwright.execute.training.weight_decay_exemptions import is_exempt
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.program.orders.pytorch_csv import schedule_csv
+from shardwright.program.orders.pytorch_schedule_csv import schedule_csv
 from shardwright.program.stages.stage_segments import plan_stages
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import require_legal
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan

@@ -8,8 +8,8 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.attention_operator import Attention
 from shardwright.execute.numerics.attention.indexer_key_selection import select_key_blocks
 from shardwright.execute.numerics.base.autograd_operator import AutogradOperator
+from shardwright.execute.numerics.base.block_of_one_operator import GATHER, SCATTER
 from shardwright.execute.numerics.base.operator_protocol import Numerics
-from shardwright.execute.numerics.base.single_operator_block import GATHER, SCATTER
 from shardwright.execute.numerics.experts.expert_layer import (
     GroupedLinear,
     Permute,
@@ -23,7 +23,10 @@ from shardwright.execute.numerics.experts.token_slots import (
     sum_weighted_slots,
 )
 from shardwright.execute.numerics.images.insert_image_tokens import InsertImageTokens
-from shardwright.execute.numerics.images.merged_tokens import OverMergedTokens, neighbour_count
+from shardwright.execute.numerics.images.operators_over_merged_tokens import (
+    OverMergedTokens,
+    neighbour_count,
+)
 from shardwright.execute.numerics.images.patch_embedding import PatchEmbedding
 from shardwright.execute.numerics.images.patch_pooling import pool_patches
 from shardwright.execute.numerics.layers.activation_operator import PointwiseActivation

@@ -10,10 +10,10 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import Key, seeded
-from shardwright.execute.proof.narrower_model import narrowest_model
+from shardwright.execute.proof.fewer_layers_and_microbatches import num_operators, shorter_step
+from shardwright.execute.proof.model_with_divided_widths import narrowest_model
 from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
-from shardwright.execute.proof.shorter_step import num_operators, shorter_step
 from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
 from shardwright.execute.training.step_on_virtual_devices import (
     StepResult,
@@ -23,7 +23,7 @@ from shardwright.execute.training.step_on_virtual_devices import (
 )
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import ImageInput, TextRotary

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.device_state.operators_across_positions import (
+from shardwright.execute.device_state.operators_that_gather_positions import (
     is_gathered,
     reads_other_positions,
 )
-from shardwright.execute.numerics.base.single_operator_block import is_expert_choice, is_stand_in
+from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice, is_stand_in
 from shardwright.execute.redistribution.box_overlaps import overlap
 from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
 from shardwright.execute.transport.communication_requests import Task

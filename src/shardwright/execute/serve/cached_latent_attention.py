@@ -36,7 +36,7 @@ from shardwright.execute.serve.cached_operators import (
 from shardwright.execute.serve.device_kv_cache import CacheKey
 from shardwright.execute.serve.kv_cache_blocks import key_reach
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.ir.block import Block

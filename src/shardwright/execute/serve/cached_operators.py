@@ -33,10 +33,10 @@ from shardwright.execute.numerics.state_space.state_space_mixers import (
     scan_from_state,
 )
 from shardwright.execute.serve.device_kv_cache import CacheKey, DeviceCache
-from shardwright.execute.serve.iteration_batch import IterationRows, RequestPart
 from shardwright.execute.serve.kv_cache_blocks import key_reach
+from shardwright.execute.serve.padded_iteration_rows import IterationRows, RequestPart
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 

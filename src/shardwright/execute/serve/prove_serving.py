@@ -8,7 +8,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import Source, seeded
-from shardwright.execute.serve.reference_logits import unsplit_logits
+from shardwright.execute.serve.iterations_on_workers import Server, create_server
 from shardwright.execute.serve.scheduled_serving import (
     ScheduledWorker,
     serve_prefill_and_decode,
@@ -16,7 +16,7 @@ from shardwright.execute.serve.scheduled_serving import (
 )
 from shardwright.execute.serve.serving_proof import Log, ServedProof
 from shardwright.execute.serve.serving_worker import CacheSize
-from shardwright.execute.serve.tiny_server import Server, create_server
+from shardwright.execute.serve.undivided_model_logits import unsplit_logits
 from shardwright.model.ir.model_graph import Model
 from shardwright.serving.policy.scheduler_state import (
     BLOCK_TOKENS,

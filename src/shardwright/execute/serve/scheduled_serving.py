@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import Protocol
 
 from shardwright.errors import StrategyError
-from shardwright.execute.serve.iteration_batch import RequestPart
+from shardwright.execute.serve.padded_iteration_rows import RequestPart
 from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.policy.policy_interface import (
     arrive,

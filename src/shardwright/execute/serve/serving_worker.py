@@ -18,12 +18,12 @@ from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.serve.cached_latent_attention import cached_operator_of_block
 from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
 from shardwright.execute.serve.device_kv_cache import DeviceCache
-from shardwright.execute.serve.iteration_batch import IterationRows
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reaches
+from shardwright.execute.serve.padded_iteration_rows import IterationRows
 from shardwright.execute.serve.served_model import require_served
 from shardwright.execute.training.prepare_step import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model

@@ -10,14 +10,14 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.activation_offload import WHOLE_PERCENT
 from shardwright.execute.device_state.flat_buckets import FlatBucket
-from shardwright.execute.device_state.gradient_buckets import plan_buckets
 from shardwright.execute.device_state.gradient_reduction import gradient_groups
 from shardwright.execute.device_state.parameter_store import (
     Key,
     ParameterStore,
     Source,
 )
-from shardwright.execute.device_state.zero_shards import (
+from shardwright.execute.device_state.plan_parameter_buckets import plan_buckets
+from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
     Places,
     bucket_views,
@@ -38,14 +38,17 @@ from shardwright.execute.training.optimizer import (
     require_adamw,
 )
 from shardwright.execute.training.prepare_step import prepare_step
-from shardwright.execute.training.router_checks import require_biases, require_trainable
+from shardwright.execute.training.unsupported_router_settings import (
+    require_biases,
+    require_trainable,
+)
 from shardwright.hardware.network_level_units import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.balanced_routers import selection_biases
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorKind
+from shardwright.model.routers_and_selection_biases import selection_biases
 from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
 from shardwright.strategy.plan.plan import Cadence, Plan, State

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.errors import DataError
 from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import ImageInput, PositionAxes, TextRotary
 from shardwright.model.ir.operator import Operator

@@ -7,10 +7,10 @@ from shardwright.execute.device_state.gradient_reduction import (
     Groups,
     gradient_groups,
 )
-from shardwright.execute.interpreter.load_balancing_counts import lane_balances
 from shardwright.execute.interpreter.prepared_step import PreparedStep
-from shardwright.execute.training.image_cut_checks import require_images
-from shardwright.execute.training.key_selection_checks import require_selections
+from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import lane_balances
+from shardwright.execute.training.unsupported_image_cuts import require_images
+from shardwright.execute.training.unsupported_key_selection_cuts import require_selections
 from shardwright.hardware.network_level_units import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.block import TEACHER

@@ -21,7 +21,7 @@ from shardwright.execute.device_state.parameter_store import (
 from shardwright.execute.interpreter.device_step import DeviceOutcome, device_task
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
 from shardwright.execute.training.prepare_step import prepare_step
-from shardwright.execute.training.router_checks import require_trainable
+from shardwright.execute.training.unsupported_router_settings import require_trainable
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process
@@ -31,8 +31,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.plan.pipeline_stages import Item, Placement, Selector, Stage
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import Item, Placement, Selector, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

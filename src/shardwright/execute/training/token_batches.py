@@ -14,7 +14,7 @@ from shardwright.execute.training.image_files import image_patches
 from shardwright.execute.training.token_files import TEXT, open_rows
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.model_graph import Model
 
 

@@ -16,7 +16,7 @@ from shardwright.errors import DataError
 from shardwright.execute.training.image_files import open_images, require_image_places
 from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.model_graph import Model
 
 CHUNK = 1 << 24

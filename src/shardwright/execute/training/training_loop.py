@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.device_state.optimizer_owner_exchange import (
+from shardwright.execute.device_state.exchange_with_optimizer_shard_owners import (
     new_values,
     owned_gradient,
     owned_gradient_of_sums,
@@ -17,7 +17,7 @@ from shardwright.execute.device_state.parameter_store import (
     parameter_of,
     whole_shape,
 )
-from shardwright.execute.device_state.zero_shards import (
+from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
 )
 from shardwright.execute.interpreter.device_step import device_task

@@ -15,7 +15,7 @@ from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.parameter_store import Key, origin, whole_shape
 from shardwright.execute.weights.family_parameter_names import CONFIG, naming_rules_of
 from shardwright.execute.weights.naming_rules import FamilyNames
-from shardwright.execute.weights.stored_tensor_layout import (
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
     StoredTensor,
     TensorSlice,
     adapter_keys,

@@ -27,19 +27,19 @@ from shardwright.execute.device_state.parameter_store import (
     whole_shape,
 )
 from shardwright.execute.weights.family_parameter_names import CONFIG, naming_rules_of
-from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
-from shardwright.execute.weights.stored_tensor_layout import (
+from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
     StoredTensor,
     TensorSlice,
     stored_parameters,
     stored_tensor_of,
     tensor_slices,
 )
+from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.balanced_routers import selection_biases
 from shardwright.model.blocks.multi_token_prediction import PREDICTED, num_predictors_of
 from shardwright.model.families.huggingface_config import parse_config
 from shardwright.model.ir.model_graph import Model
+from shardwright.model.routers_and_selection_biases import selection_biases
 
 SHARD_BYTES = 5_000_000_000
 DTYPE_NAMES = {dtype: word for word, dtype in FLOATS.items()}

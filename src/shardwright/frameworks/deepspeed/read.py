@@ -14,8 +14,8 @@ from shardwright.frameworks.launch.framework_detection import (
     Signature,
 )
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
+from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
-from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

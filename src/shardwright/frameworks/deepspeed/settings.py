@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.frameworks.settings.refuse_unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
@@ -18,7 +19,6 @@ from shardwright.frameworks.settings.setting_table import (
     setting_table,
 )
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.value_conversion import PERCENT, SWITCH, TEXT, choice, switch
 
 AXES: Final = ("tp", "cp", "ep", "dp", "pp")

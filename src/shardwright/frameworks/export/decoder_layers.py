@@ -9,7 +9,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
-from shardwright.strategy.grid.model_size_facts import layer_runs
+from shardwright.strategy.grid.counts_for_grid_rules import layer_runs
 
 
 @dataclass(frozen=True, slots=True)

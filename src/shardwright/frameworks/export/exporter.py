@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.stage_grids import Mesh
+from shardwright.strategy.grid.stages_with_different_degrees import Mesh
 from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.printable_text import MAX_STRATEGY, printable

@@ -22,7 +22,7 @@ from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.grid.rank_coordinates import coordinates
-from shardwright.strategy.plan.pipeline_stages import Stage
+from shardwright.strategy.plan.stage_splits_and_policies import Stage
 
 RANKS, TABLE, HOSTS = "ranks.json", "ranks.csv", "hostfile"
 COORDINATES: Final = names("tp cp dp pp ep etp")

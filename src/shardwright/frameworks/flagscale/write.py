@@ -28,7 +28,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
 )
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster
-from shardwright.strategy.grid.stage_grids import Mesh, joined_mesh, stages_of
+from shardwright.strategy.grid.stages_with_different_degrees import Mesh, joined_mesh, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"
 FRAMEWORKS: Final = ("FlagScale", "Megatron-Core")

@@ -24,14 +24,14 @@ from shardwright.frameworks.launch.training_launch import (
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
 from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.setting_verdicts import setting_verdicts
-from shardwright.frameworks.settings.unpriced_settings import (
+from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OFF,
     OPTIMIZER,
     refusals,
     refuse,
     refused,
 )
+from shardwright.frameworks.settings.setting_verdicts import setting_verdicts
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.frameworks.settings.unpriced_settings import OFF
+from shardwright.frameworks.settings.refuse_unpriced_settings import OFF
 from shardwright.runtime.launch_arguments import Arguments
 
 OF_LOSS: Final = "sets linear_loss"

@@ -18,7 +18,7 @@ from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, entry_of, name_set
-from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
+from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.settings import IGNORED

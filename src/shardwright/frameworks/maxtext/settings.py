@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.frameworks.settings.refuse_unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
@@ -18,7 +19,6 @@ from shardwright.frameworks.settings.setting_table import (
     setting_table,
 )
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.value_conversion import (
     SWITCH,
     TEXT,

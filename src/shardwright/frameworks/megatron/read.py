@@ -28,13 +28,13 @@ from shardwright.frameworks.megatron.refused_arguments import (
 )
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
 from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.refuse_unpriced_settings import priced_notes, refuse
 from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
 from shardwright.frameworks.settings.setting_verdicts import (
     LaunchSetting,
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.unpriced_settings import priced_notes, refuse
 from shardwright.frameworks.settings.value_conversion import count, require_value, whole_number
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
@@ -52,7 +52,7 @@ from shardwright.runtime.megatron_arguments import (
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
-from shardwright.strategy.grid.model_size_facts import grid_facts, has_experts, num_layers
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 MEGATRON_NAME: Final = "megatron"

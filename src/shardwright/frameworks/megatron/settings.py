@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.frameworks.settings.refuse_unpriced_settings import OPTIMIZER
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
@@ -17,7 +18,6 @@ from shardwright.frameworks.settings.setting_table import (
     setting_table,
 )
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER
 from shardwright.frameworks.settings.value_conversion import PERCENT, TEXT, WHOLE, ValueForm, choice
 
 ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))

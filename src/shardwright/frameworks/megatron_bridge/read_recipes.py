@@ -28,8 +28,8 @@ from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
 from shardwright.frameworks.settings.name_lists import names
+from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
-from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
 

@@ -24,7 +24,12 @@ from shardwright.frameworks.launch.training_launch import (
 from shardwright.frameworks.megatron.megatron_core_fields import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
+from shardwright.frameworks.settings.refuse_unpriced_settings import (
+    OPTIMIZER,
+    refusals,
+    refuse,
+    refused,
+)
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import (

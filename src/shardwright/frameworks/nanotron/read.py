@@ -12,8 +12,8 @@ from shardwright.frameworks.launch.training_launch import FileSettings, Launch, 
 from shardwright.frameworks.nanotron.settings import SETTINGS
 from shardwright.frameworks.nanotron.write import stage_layers_by_cost
 from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
-from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.parallelism_grid import Grid
 

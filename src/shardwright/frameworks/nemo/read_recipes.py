@@ -35,7 +35,7 @@ from shardwright.frameworks.nemo.recipe_defaults import (
     trainer_defaults,
 )
 from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
+from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments

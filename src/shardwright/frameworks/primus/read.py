@@ -26,12 +26,17 @@ from shardwright.frameworks.launch.training_launch import (
 )
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, entry_of
+from shardwright.frameworks.settings.refuse_unpriced_settings import (
+    OPTIMIZER,
+    refusals,
+    refuse,
+    refused,
+)
 from shardwright.frameworks.settings.setting_verdicts import (
     LaunchSetting,
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shardwright.frameworks.settings.name_lists import by_name
+from shardwright.frameworks.settings.refuse_unpriced_settings import Refusal
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.unpriced_settings import Refusal
 from shardwright.frameworks.settings.value_conversion import WHOLE, ValueForm
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.launch_arguments import Arguments

@@ -17,17 +17,17 @@ from shardwright.frameworks.launch.framework_detection import (
 )
 from shardwright.frameworks.launch.model_size_check import compared_name
 from shardwright.frameworks.launch.training_launch import ORDER, FileSettings, Launch, LaunchReader
+from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
-from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.orders.pytorch_csv import schedule_csv
+from shardwright.program.orders.pytorch_schedule_csv import schedule_csv
 from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
+from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.model_size_facts import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 
 _SECTIONS: Final = MappingProxyType(

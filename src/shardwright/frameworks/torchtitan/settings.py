@@ -12,6 +12,7 @@ from typing import Final
 
 from shardwright.frameworks.launch.fused_losses import OF_LOSS
 from shardwright.frameworks.launch.training_launch import ORDER
+from shardwright.frameworks.settings.refuse_unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
@@ -21,7 +22,6 @@ from shardwright.frameworks.settings.setting_table import (
     setting_table,
 )
 from shardwright.frameworks.settings.setting_verdicts import Verdict
-from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.value_conversion import (
     SWITCH,
     TEXT,

@@ -35,11 +35,11 @@ from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import (
 from shardwright.frameworks.settings.setting_table import in_section, written_settings
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.orders.pytorch_csv import schedule_csv
+from shardwright.program.orders.pytorch_schedule_csv import schedule_csv
 from shardwright.runtime.framework_feature_kinds import ElementKernels, LinearLoss, TpOverlap
 from shardwright.runtime.runtime_options import runtime_with_options
+from shardwright.strategy.grid.chunk_placement_by_schedule import WAVE, grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.schedule_placement import WAVE, grid_schedule
 
 MODULE, FUNCTION, ORDER, SCRIPT = "shardwright_plan", "plan", "order.csv", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "ep", "dp", "pp")

@@ -33,13 +33,18 @@ from shardwright.frameworks.launch.training_launch import (
     default_notes,
 )
 from shardwright.frameworks.settings.name_lists import entry_of
+from shardwright.frameworks.settings.refuse_unpriced_settings import (
+    OFF,
+    Refusal,
+    priced_notes,
+    refuse,
+)
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.setting_verdicts import (
     LaunchSetting,
     Verdict,
     setting_verdicts,
 )
-from shardwright.frameworks.settings.unpriced_settings import OFF, Refusal, priced_notes, refuse
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.settings import (
     CANONICAL,

@@ -18,7 +18,7 @@ from shardwright.frameworks.launch.framework_detection import FileKind, Signatur
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME
 from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse
+from shardwright.frameworks.settings.refuse_unpriced_settings import OPTIMIZER, refuse
 from shardwright.frameworks.transformers.trainer_reader import read_trainer, settings_if_supported
 from shardwright.frameworks.transformers.trainer_strategy import FSDP
 from shardwright.frameworks.verl.actor_on_megatron import read_actor_on_megatron

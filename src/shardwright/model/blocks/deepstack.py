@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from shardwright.model.blocks.dense_operators import hidden_extent
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.block import MEMORY, Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind

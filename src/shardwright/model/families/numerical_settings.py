@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf, sqrt
 from typing import Any, Final
 
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.families.fields.activation_names import SPELLED
 from shardwright.model.families.fields.config_class_defaults import (
     CLASSES,

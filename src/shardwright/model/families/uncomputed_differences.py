@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.families.fields.activation_names import SPELLED
 from shardwright.model.families.fields.config_class_defaults import (
     BY_LAYER,

@@ -14,7 +14,7 @@ from typing import Final
 
 from shardwright.model.blocks.deepstack import with_deepstack
 from shardwright.model.blocks.pooled_projector import pooled_operators
-from shardwright.model.blocks.vision_language import (
+from shardwright.model.blocks.vision_tower_and_projector import (
     ProjectorShape,
     VisionShape,
     projector_operators,

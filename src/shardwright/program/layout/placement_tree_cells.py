@@ -18,8 +18,8 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.index_cuts import AxisStep, Way
 from shardwright.program.layout.tensor_layout import Layout
-from shardwright.strategy.plan.pipeline_stages import Placement
 from shardwright.strategy.plan.split_tree import Exchange, Split
+from shardwright.strategy.plan.stage_splits_and_policies import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.orders.action_graph import ActionGraph, Edges, action_graph
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.schedules.action_table import KINDS
-from shardwright.schedules.action_text import format_action
+from shardwright.schedules.format_action import format_action
 from shardwright.strategy.plan.pipeline_order import Action, Kind
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.rule_violations import Violation

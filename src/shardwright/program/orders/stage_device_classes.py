@@ -10,10 +10,10 @@ from shardwright.arrays import distinct
 from shardwright.errors import StrategyError
 from shardwright.hardware.strided_device_list import DeviceList, are_disjoint, union
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.plan.pipeline_stages import Placement
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_tree import Split, num_leaves
-from shardwright.strategy.plan.split_tree_shape import MAX_LISTED
+from shardwright.strategy.plan.split_tree_span_and_overlap import MAX_LISTED
+from shardwright.strategy.plan.stage_splits_and_policies import Placement
 
 Place = tuple[int, int]
 """A stage as (lane of the plan, chunk)."""

@@ -20,9 +20,9 @@ from shardwright.program.layout.placement_tree_cells import (
     stage_cells,
 )
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.pipeline_stages import Keep, Placement, Stage
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_tree import num_leaves
+from shardwright.strategy.plan.stage_splits_and_policies import Keep, Placement, Stage
 from shardwright.strategy.verify.block_coverage import BlockPiece, stage_pieces
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.pictures.plan_picture import PictureCell, PlanPicture
+from shardwright.report.pictures.plan_picture_content import PictureCell, PlanPicture
 
 MAX_PERIOD = 256
 _NUMBER = re.compile(r"\d+", re.ASCII)

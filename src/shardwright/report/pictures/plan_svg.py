@@ -14,7 +14,7 @@ from shardwright.report.pictures.fold_repeated_columns import (
     shortened_name,
 )
 from shardwright.report.pictures.palette import PALETTE
-from shardwright.report.pictures.plan_picture import PictureCell, PlanPicture, StageTrees
+from shardwright.report.pictures.plan_picture_content import PictureCell, PlanPicture, StageTrees
 from shardwright.report.pictures.split_tree_picture import TreeNode
 from shardwright.report.pictures.step_svg import step_parts
 from shardwright.report.pictures.svg_drawing import (

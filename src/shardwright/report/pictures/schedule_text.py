@@ -8,8 +8,8 @@ from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.plan_entries_and_time_slots import row_entries, table_of_entries
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule_table
-from shardwright.schedules.table_entries_and_slots import row_entries, table_of_entries
 from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table, actions_of

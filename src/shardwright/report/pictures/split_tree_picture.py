@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.pictures.device_classes import device_text
+from shardwright.report.pictures.devices_with_equal_shares import device_text
 from shardwright.strategy.plan.split_tree import Split
 
 MAX_BRANCHES = 12

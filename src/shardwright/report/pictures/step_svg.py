@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.program.step_timeline import Span
 from shardwright.report.pictures.palette import PALETTE
-from shardwright.report.pictures.step_picture import (
+from shardwright.report.pictures.step_picture_content import (
     BUBBLE,
     COLOURS,
     StepPicture,

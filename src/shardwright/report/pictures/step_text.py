@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.report.pictures.palette import PALETTE
-from shardwright.report.pictures.step_picture import (
+from shardwright.report.pictures.step_picture_content import (
     BUBBLE,
     COLOURS,
     StepPicture,

@@ -15,9 +15,9 @@ from shardwright.report.screens.certificate_text import (
     claim_text,
     unsearched_parts,
 )
-from shardwright.report.screens.mixed_search_screen import render_mixed
+from shardwright.report.screens.mixed_cluster_certificate_screen import render_mixed
+from shardwright.report.screens.plan_in_cluster_scenarios_screen import render_scenarios
 from shardwright.report.screens.plan_screen import render_simulation
-from shardwright.report.screens.scenarios_screen import render_scenarios
 from shardwright.report.terminal_line_wrapping import without_wrapping
 from shardwright.report.titled_sections import section
 from shardwright.search.optimality_certificate import Certificate

@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.pictures.plan_picture import PlanPicture
+from shardwright.report.pictures.plan_picture_content import PlanPicture
 from shardwright.report.pictures.plan_text import PlanText
 from shardwright.report.screens.alternatives_table import alternatives_section, strategy_difference
+from shardwright.report.screens.busy_and_waiting_by_device_kind_table import kinds_table
 from shardwright.report.screens.certificate_text import certificate_text, unsearched_parts
-from shardwright.report.screens.device_kind_waiting_table import kinds_table
-from shardwright.report.screens.memory_table import host_table, memory_table
+from shardwright.report.screens.memory_by_pipeline_rank_table import host_table, memory_table
 from shardwright.report.screens.step_time_table import breakdown_table
 from shardwright.report.terminal_table import plain_table
 from shardwright.report.titled_sections import REMARK_STYLE, labelled_lines, section

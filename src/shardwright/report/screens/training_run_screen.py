@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.execute.launch.run_report import RunEvaluation, RunReport, RunStep
-from shardwright.report.pictures.device_classes import device_text
+from shardwright.execute.launch.run_options_and_report import RunEvaluation, RunReport, RunStep
+from shardwright.report.pictures.devices_with_equal_shares import device_text
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
 from shardwright.units import format_bytes, format_count, format_seconds

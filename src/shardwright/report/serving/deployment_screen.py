@@ -13,8 +13,8 @@ from rich.text import Text
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
 from shardwright.serving.deployments.deployment_notation import print_deployment
+from shardwright.serving.simulation.closed_form_mean_estimate import MeanEstimate
 from shardwright.serving.simulation.latency_and_throughput_metrics import Metrics, MetricSpread
-from shardwright.serving.simulation.mean_estimate import MeanEstimate
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
 from shardwright.serving.step_times.iteration_seconds import PARTS
 from shardwright.units import (

@@ -14,8 +14,8 @@ from shardwright.hardware.catalog.fitted_serving_constants import ServingConstan
 from shardwright.hardware.catalog.measured_serving_kernels import serving_tables
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision
 from shardwright.report.terminal_table import plain_table
-from shardwright.runtime.engines.engine_options import flag_of
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.engine_options import flag_of
+from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 
 MAX_VALUE = 60

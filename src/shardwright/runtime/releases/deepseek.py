@@ -16,11 +16,13 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
+from shardwright.runtime.construct_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.framework_feature_kinds import ExpertDispatch
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core
-from shardwright.runtime.releases import megatron_core_memory_options as megatron_core_memory
+from shardwright.runtime.releases import (
+    megatron_core_loss_and_memory_options as megatron_core_memory,
+)
 
 _REPORT: Final = "https://arxiv.org/html/2412.19437v2"
 _DUALPIPE: Final = "https://github.com/deepseek-ai/DualPipe/blob/89f5de17a303cd342b64631e06ce401b36b6e1e0/README.md"

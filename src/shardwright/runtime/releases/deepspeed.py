@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
+from shardwright.runtime.construct_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.framework_description import Offer
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,

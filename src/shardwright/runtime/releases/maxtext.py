@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import (
+from shardwright.runtime.construct_runtime import (
     Statement,
     derive,
     identity_fields,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
+from shardwright.runtime.construct_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.framework_feature_kinds import Capture, Scaling
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core, nemo

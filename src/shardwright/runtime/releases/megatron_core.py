@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
+from shardwright.runtime.construct_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
@@ -17,7 +17,7 @@ from shardwright.runtime.framework_feature_kinds import (
     TpOverlap,
 )
 from shardwright.runtime.option_vocabulary import option_offer
-from shardwright.runtime.releases.megatron_core_memory_options import (
+from shardwright.runtime.releases.megatron_core_loss_and_memory_options import (
     KEPT,
     LOSS_NOTE,
     RECOMPUTE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from shardwright.runtime.derive_runtime import Statement, derive, identity_fields, read, stated
+from shardwright.runtime.construct_runtime import Statement, derive, identity_fields, read, stated
 from shardwright.runtime.framework_description import Offer, Runtime
 from shardwright.runtime.framework_feature_kinds import AttentionKernel, ExpertDispatch
 from shardwright.runtime.releases.megatron_core import V0_12

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import identity_fields, read, runtime, stated
+from shardwright.runtime.construct_runtime import identity_fields, read, runtime, stated
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
+from shardwright.runtime.construct_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.framework_description import Offer
 from shardwright.runtime.framework_feature_kinds import AttentionKernel, ExpertDispatch, TpOverlap
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core
-from shardwright.runtime.releases import megatron_core_memory_options as megatron_core_memory
+from shardwright.runtime.releases import (
+    megatron_core_loss_and_memory_options as megatron_core_memory,
+)
 from shardwright.units import MIB
 
 _GUIDE: Final = "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import read, stated
+from shardwright.runtime.construct_runtime import read, stated
 from shardwright.runtime.framework_feature_kinds import LinearLoss, TpOverlap
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.units import MIB

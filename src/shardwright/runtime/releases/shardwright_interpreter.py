@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, identity_fields, read
+from shardwright.runtime.construct_runtime import derive, identity_fields, read
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.torchtitan import V0_2
 from shardwright.runtime.runtime_options import runtime_with_options

@@ -6,8 +6,8 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.operator import Operator
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.stage_split_trees import tree_placements
-from shardwright.strategy.plan.pipeline_stages import Item, Stage
 from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.stage_splits_and_policies import Item, Stage
 
 
 def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:

@@ -27,7 +27,7 @@ from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.best_first_search import Best, best_first, run_orders
 from shardwright.search.exact.chain_of_blocks import chain_blocks
-from shardwright.search.exact.devices_and_microbatches_of_lanes import (
+from shardwright.search.exact.enumerate_lane_distributions import (
     LaneDistribution,
     LaneKind,
     lane_distributions,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.arrays import IntArray
-from shardwright.cost.network.lane_edges import lane_edges
+from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
 from shardwright.cost.step.stage_action_seconds import (
     FamilyCosts,
     Sharing,

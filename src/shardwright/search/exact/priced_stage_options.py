@@ -12,7 +12,10 @@ import numpy as np
 from shardwright.arrays import IntArray, distinct
 from shardwright.cost.bounds.event_kernel_rounding import picoseconds
 from shardwright.cost.network.plan_process_groups import plan_units, working_problem
-from shardwright.cost.network.tensor_parallel_overlap import with_overlap_of, without_fused_overlap
+from shardwright.cost.network.tensor_parallel_overlap_inside_nvlink import (
+    with_overlap_of,
+    without_fused_overlap,
+)
 from shardwright.cost.step.device_family_costs import family_costs
 from shardwright.cost.step.family_synchronisation import Shape
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, StageCosts, sharings_of_stage
@@ -35,9 +38,9 @@ from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan, Shards
 from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.stage_splits_and_policies import Stage
 from shardwright.strategy.verify.check_plan import verify
 
 LANE = "main"

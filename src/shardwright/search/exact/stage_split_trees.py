@@ -15,8 +15,8 @@ from itertools import pairwise, product
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.plan.pipeline_stages import Placement, Selector
 from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.stage_splits_and_policies import Placement, Selector
 from shardwright.strategy.verify.stage_rules import has_dim
 
 

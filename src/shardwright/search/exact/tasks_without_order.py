@@ -11,7 +11,7 @@ from shardwright.program.plan_program import Program
 from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.static_orders import finish_times
-from shardwright.simulator.kernel_tasks import plan_kernel_tasks
+from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks
 
 _ACTIONS = (int(TaskKind.F), int(TaskKind.B))
 _SENDS = (int(TaskKind.SEND_F), int(TaskKind.SEND_B))

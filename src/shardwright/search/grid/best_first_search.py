@@ -14,7 +14,7 @@ from dataclasses import field
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress

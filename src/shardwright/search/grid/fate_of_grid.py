@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.option_vocabulary import in_vocabulary_order

@@ -13,8 +13,8 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from shardwright.cost.step.grid_bytes import step_bytes
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_rank_bytes import step_bytes
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
@@ -36,10 +36,10 @@ from shardwright.search.grid.members.enumerate_members import (
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.search_time_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.schedule_placement import grid_schedule
 
 
 @dataclass(slots=True)

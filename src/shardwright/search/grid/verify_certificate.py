@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under

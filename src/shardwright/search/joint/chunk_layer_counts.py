@@ -13,8 +13,8 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.event_kernel_rounding import picoseconds
 from shardwright.cost.bounds.longest_path import rank_end_picoseconds
 from shardwright.cost.bounds.rank_memory_bound import in_flight_microbatches as in_flight_rows
-from shardwright.cost.step.compiled_cost_terms import reserved_bytes, temporary_bytes
-from shardwright.cost.step.grid_seconds import MAX_PIECES
+from shardwright.cost.step.shared_scalar_cost_formulas import reserved_bytes, temporary_bytes
+from shardwright.cost.step.strategy_task_seconds import MAX_PIECES
 from shardwright.kernel_compilation import python_form
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.action_table import ActionTable, B, F

@@ -29,8 +29,8 @@ from shardwright.search.joint.joint_space import (
 )
 from shardwright.search.joint.pipeline_label_bound import load_label_kernels
 from shardwright.search.joint.score_joint_plan import ScoredPlan
+from shardwright.search.joint.search_1f1b_pipelines import search_named_orders
 from shardwright.search.joint.search_any_order import CHUNKS, any_order_pipelines, search_any_orders
-from shardwright.search.joint.search_named_schedules import search_named_orders
 from shardwright.search.optimality_certificate import Certificate, JointPart, assert_sound
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.step.compiled_cost_terms import temporary_bytes
-from shardwright.cost.step.grid_bytes import again_bytes
-from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts, step_costs
+from shardwright.cost.step.shared_scalar_cost_formulas import temporary_bytes
+from shardwright.cost.step.strategy_rank_bytes import again_bytes
+from shardwright.cost.step.strategy_task_seconds import RECOMPUTE_PART, StepCosts, step_costs
 from shardwright.cost.tables.grid_memory_choices import TableRows
 from shardwright.cost.tables.pipeline_chunk_layout import (
     ChunkLayout,

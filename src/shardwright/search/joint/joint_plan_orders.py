@@ -12,9 +12,9 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.pipeline_borders import border_tiers, fastest_tier_picoseconds
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
-from shardwright.cost.step.compiled_cost_terms import activation_room
-from shardwright.cost.step.grid_bytes import reserve_factor
-from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.shared_scalar_cost_formulas import activation_room
+from shardwright.cost.step.strategy_rank_bytes import reserve_factor
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.table_entries_and_slots import row_entries
+from shardwright.schedules.plan_entries_and_time_slots import row_entries
 from shardwright.search.joint.joint_plan_costs import ChunkChoice, JointPlan
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_to_plan import (
     FULL,
     MAIN,
@@ -12,11 +13,10 @@ from shardwright.strategy.grid.grid_to_plan import (
     grid_placements,
     grid_shards,
 )
-from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep, Stage
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep, Stage
 
 
 def general_plan(problem: Problem, plan: JointPlan) -> Plan:

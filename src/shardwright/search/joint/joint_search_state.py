@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 
-from shardwright.cost.bounds.closed_form_arrays import ProblemNumbers
+from shardwright.cost.bounds.closed_form_kernel_inputs import ProblemNumbers
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.closed_form_arrays import Costs
+from shardwright.cost.bounds.closed_form_kernel_inputs import Costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bound_kernel_inputs import costs_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step.compiled_cost_terms import temporary_bytes
+from shardwright.cost.step.shared_scalar_cost_formulas import temporary_bytes
 from shardwright.kernel_compilation import compiled, inner
 
 (

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.cost.step.grid_bytes import again_bytes
-from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.strategy_rank_bytes import again_bytes
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import Problem
 from shardwright.search.joint.joint_plan_costs import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.cost.bounds.longest_path import order_table, path_seconds
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
-from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_table import ActionTable

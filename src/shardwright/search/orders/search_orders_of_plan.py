@@ -11,11 +11,11 @@ from typing import TypeGuard
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.network.lane_edges import lane_edges
+from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
 from shardwright.cost.network.plan_process_groups import kind_problem, working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
-from shardwright.cost.step.grid_bytes import held_bytes
 from shardwright.cost.step.stage_action_seconds import StageCosts
+from shardwright.cost.step.strategy_rank_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH, action_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.errors import ModelError
-from shardwright.job.checkpoint_formats import published_checkpoint
+from shardwright.job.number_formats_of_published_checkpoints import published_checkpoint
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.checkpoint_number_format import StoredFormat

@@ -10,8 +10,11 @@ from dataclasses import replace
 from shardwright.hardware.catalog.compute_capabilities import generation_of
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.absorbed_latent_attention import latent_of
-from shardwright.runtime.engines.engine_defaults_on_device import EngineSite, engine_on_device
-from shardwright.runtime.engines.engine_options import engine_with_options
+from shardwright.runtime.serving_engines.engine_defaults_on_device import (
+    EngineSite,
+    engine_on_device,
+)
+from shardwright.runtime.serving_engines.engine_options import engine_with_options
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.trtllm_bench_tuning import with_benchmark_sizes
 from shardwright.serving.deployments.worker_pools import Worker

@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.default_setting_rules import Estimate
-from shardwright.runtime.engines.serving_engine import Admission, Batching, Engine, Eviction
+from shardwright.runtime.serving_engines.default_rules_by_device import Estimate
+from shardwright.runtime.serving_engines.serving_engine import Admission, Batching, Engine, Eviction
 from shardwright.serving.deployments.worker_pools import Worker, WorkerRole
 
 

@@ -7,7 +7,7 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving_job import ServingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.serving_engine import Engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

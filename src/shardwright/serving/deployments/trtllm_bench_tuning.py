@@ -10,7 +10,7 @@ from math import ceil
 from typing import Final
 
 from shardwright.job.serving_job import NumberFormat
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Worker
 from shardwright.units import GIB

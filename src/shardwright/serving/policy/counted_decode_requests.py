@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.kernel_compilation import by_reference, inner
-from shardwright.serving.policy.batch_entries import (
+from shardwright.serving.policy.batch_entries_and_preemption import (
     answer_tokens,
     answered_tokens,
     tokens_to_compute,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.kernel_compilation import inner
-from shardwright.serving.policy.batch_entries import (
+from shardwright.serving.policy.batch_entries_and_preemption import (
     add_entry,
     answer_tokens,
     answered_tokens,

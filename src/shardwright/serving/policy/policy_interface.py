@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from shardwright.arrays import BoolArray
 from shardwright.kernel_compilation import allocation_free, inner
-from shardwright.serving.policy.batch_entries import answer_tokens
+from shardwright.serving.policy.batch_entries_and_preemption import answer_tokens
 from shardwright.serving.policy.kv_cache_blocks import blocks_of, publish_blocks, release_blocks
 from shardwright.serving.policy.request_queue import append, refresh_visible
 from shardwright.serving.policy.scheduler_state import (

@@ -8,7 +8,7 @@ when it was counted.
 from __future__ import annotations
 
 from shardwright.kernel_compilation import inner
-from shardwright.serving.policy.batch_entries import answer_tokens, answered_tokens
+from shardwright.serving.policy.batch_entries_and_preemption import answer_tokens, answered_tokens
 from shardwright.serving.policy.scheduler_state import (
     INPUTS,
     KEPT,

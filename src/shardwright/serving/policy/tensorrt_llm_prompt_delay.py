@@ -14,7 +14,7 @@ https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.0rc6/tensorrt_llm/_torch/pyexec
 from __future__ import annotations
 
 from shardwright.kernel_compilation import allocation_free, inner
-from shardwright.serving.policy.batch_entries import (
+from shardwright.serving.policy.batch_entries_and_preemption import (
     decodes,
     known_tokens,
     tokens_to_compute,

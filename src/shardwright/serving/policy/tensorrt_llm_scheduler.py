@@ -19,7 +19,7 @@ of chunks; after a pause no request is admitted in the same step.
 from __future__ import annotations
 
 from shardwright.kernel_compilation import inner
-from shardwright.serving.policy.batch_entries import (
+from shardwright.serving.policy.batch_entries_and_preemption import (
     add_entry,
     admit_first,
     answer_tokens,

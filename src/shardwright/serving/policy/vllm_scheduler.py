@@ -15,7 +15,7 @@ encoders, LoRA, structured outputs, long_prefill_token_threshold.
 from __future__ import annotations
 
 from shardwright.kernel_compilation import inner
-from shardwright.serving.policy.batch_entries import (
+from shardwright.serving.policy.batch_entries_and_preemption import (
     add_entry,
     admit_first,
     hold_blocks_or_preempt,

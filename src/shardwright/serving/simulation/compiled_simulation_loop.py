@@ -42,7 +42,7 @@ from shardwright.serving.policy.scheduler_state import (
     new_state,
 )
 from shardwright.serving.policy.tensorrt_llm_prompt_delay import decide_delay, delays_prompts
-from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
 from shardwright.serving.simulation.python_simulation_loop import collect_served_requests
 from shardwright.serving.simulation.request_router import route, router_number
 from shardwright.serving.simulation.worker_event_tree import (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Deployment, WorkerPool
-from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.latency_and_throughput_metrics import Metrics
 from shardwright.serving.step_times.worker_memory import WorkerMemory
 from shardwright.serving.traffic.requests_and_outcomes import ServedRequests
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

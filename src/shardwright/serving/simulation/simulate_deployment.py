@@ -11,16 +11,16 @@ from shardwright.serving.deployments.engine_settings_on_worker import problem_on
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Deployment, Worker, WorkerPool, WorkerRole
-from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.disaggregated_serving import serve_disaggregated
-from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet
-from shardwright.serving.simulation.kv_cache_transfer import CacheLink
-from shardwright.serving.simulation.mean_estimate import (
+from shardwright.serving.simulation.closed_form_mean_estimate import (
     MeanEstimate,
     MeanLoad,
     estimate_stacked,
     stack_tables,
 )
+from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
+from shardwright.serving.simulation.disaggregated_serving import serve_disaggregated
+from shardwright.serving.simulation.fleet_of_equal_workers import DraftAcceptance, Fleet
+from shardwright.serving.simulation.kv_cache_transfer import CacheLink
 from shardwright.serving.step_times.build_step_table import step_table
 from shardwright.serving.step_times.worker_memory import cached_bytes
 from shardwright.serving.traffic.draw_requests import draw_requests

@@ -13,7 +13,7 @@ from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.program.block.local_sizes import per_token
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.runtime.engines.serving_engine import ExpertExchange, MemoryRule
+from shardwright.runtime.serving_engines.serving_engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.scheduler_settings import running_at_once
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Worker

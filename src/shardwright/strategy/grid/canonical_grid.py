@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
+from shardwright.strategy.grid.chunk_placement_by_schedule import WAVE, grid_schedule
 from shardwright.strategy.grid.grid_rules import HOST_SHARDS, MAX_STAGE, GridFacts
 from shardwright.strategy.grid.layers_per_chunk import chunks_of, largest_chunk
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid
-from shardwright.strategy.grid.schedule_placement import WAVE, grid_schedule
 
 
 def canonical(grid: Grid, *, facts: GridFacts) -> Grid:

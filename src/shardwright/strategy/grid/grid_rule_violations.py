@@ -9,11 +9,15 @@ from functools import cache, reduce
 from types import FunctionType, SimpleNamespace
 from typing import Any, cast
 
+from shardwright.strategy.grid.chunk_placement_by_schedule import (
+    GRID_SCHEDULES,
+    WAVE,
+    grid_schedule,
+)
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.grid_rules import GENERAL_RULES, RULES, SCHEDULES, GridFacts
 from shardwright.strategy.grid.layers_per_chunk import chunks_of, largest_chunk, unlike_stages
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES, WAVE, grid_schedule
 from shardwright.strategy.rule_violations import GridRule, Violation, raise_first
 
 

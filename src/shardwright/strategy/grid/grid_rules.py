@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 from shardwright.errors import nearest
 from shardwright.lazy_dataclass import dataclass
+from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import FIELD_RULES
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.rule_violations import GridRule
 
 SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType(

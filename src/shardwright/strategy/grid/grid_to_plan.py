@@ -12,15 +12,17 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.canonical_grid import canonical
+from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, layer_runs
 from shardwright.strategy.grid.expert_mesh import MeshPiece, dense_axes, fold
 from shardwright.strategy.grid.grid_rules import LoneStages
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, teacher_chunks
-from shardwright.strategy.grid.model_size_facts import grid_facts, layer_runs
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.schedule_placement import grid_schedule
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.plan.pipeline_stages import (
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split_tree import Exchange, Split
+from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Item,
     Keep,
@@ -28,8 +30,6 @@ from shardwright.strategy.plan.pipeline_stages import (
     Selector,
     Stage,
 )
-from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange, Split
 
 MAIN = "main"
 TWO_WAY = ("down", "up")

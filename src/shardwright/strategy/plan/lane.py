@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.plan.pipeline_stages import Stage
+from shardwright.strategy.plan.stage_splits_and_policies import Stage
 
 
 class Role(StrEnum):

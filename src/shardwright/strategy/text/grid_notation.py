@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
+from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import AXES, MAX_DEGREE, Grid, Recompute
-from shardwright.strategy.grid.schedule_placement import grid_schedule
 
 _MAX_TEXT: Final = 1000
 _INTERLEAVED: Final = "interleaved-1f1b"

@@ -16,7 +16,9 @@ from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
-from shardwright.strategy.plan.pipeline_stages import (
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split_tree import Exchange
+from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Item,
     Keep,
@@ -24,9 +26,6 @@ from shardwright.strategy.plan.pipeline_stages import (
     Selector,
     Stage,
 )
-from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange
-from shardwright.strategy.text.device_notation import MAX_STAGES, read_bases
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_order import read_order
 from shardwright.strategy.text.plan_line_reader import (
@@ -39,6 +38,7 @@ from shardwright.strategy.text.plan_line_reader import (
 )
 from shardwright.strategy.text.print_plan import DOTTED, NAME, keeps_of_chunk, num_blocks
 from shardwright.strategy.text.split_tree_notation import Cursor, read_split
+from shardwright.strategy.text.stage_first_device_notation import MAX_STAGES, read_bases
 
 MAX_TEXT: Final = 16 * 2**20
 

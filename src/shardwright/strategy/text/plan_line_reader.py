@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.strategy.grid.parallelism_grid import MAX_DEGREE
-from shardwright.strategy.plan.pipeline_stages import Placement
+from shardwright.strategy.plan.stage_splits_and_policies import Placement
 from shardwright.strategy.text.print_plan import DOTTED, NAME
 
 _Enum = TypeVar("_Enum", bound=StrEnum)

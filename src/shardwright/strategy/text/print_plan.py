@@ -16,11 +16,17 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.pipeline_order import Action, Entry, NamedOrder, Table
-from shardwright.strategy.plan.pipeline_stages import Item, Keep, Placement, Selector, Stage
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit
-from shardwright.strategy.text.device_notation import print_bases
+from shardwright.strategy.plan.stage_splits_and_policies import (
+    Item,
+    Keep,
+    Placement,
+    Selector,
+    Stage,
+)
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.strategy.text.split_tree_notation import print_split
+from shardwright.strategy.text.stage_first_device_notation import print_bases
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
 Pattern: TypeAlias = tuple[tuple[Keep, bool], ...]

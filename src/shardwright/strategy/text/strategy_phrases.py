@@ -18,8 +18,8 @@ from typing import Final
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.lazy_dataclass import dataclass
+from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.schedule_placement import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import is_word, name_and_value, word_hint
 
 MAX_TEXT: Final = 1000

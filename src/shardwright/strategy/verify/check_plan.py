@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.pipeline_stages import Placement
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_part_sizes import proportional_parts
-from shardwright.strategy.plan.split_tree_shape import depth
+from shardwright.strategy.plan.split_tree_span_and_overlap import depth
+from shardwright.strategy.plan.stage_splits_and_policies import Placement
 from shardwright.strategy.rule_violations import Violation, raise_first
 from shardwright.strategy.text.split_tree_notation import MAX_DEPTH
 from shardwright.strategy.verify.block_coverage import (
@@ -25,8 +25,8 @@ from shardwright.strategy.verify.block_coverage import (
     operators_of,
     stage_pieces,
 )
+from shardwright.strategy.verify.no_empty_split_parts import part_rules
 from shardwright.strategy.verify.order_rules import order_rules
-from shardwright.strategy.verify.split_part_rules import part_rules
 from shardwright.strategy.verify.stage_rules import placement_rules, stage_rules
 from shardwright.strategy.verify.zero_rules import shard_violations
 

@@ -32,7 +32,7 @@ from shardwright.validation.serving.serving_errors import (
     errors_of,
 )
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.table_reader import Study
+from shardwright.validation.table_reader_and_study import Study
 from shardwright.validation.tables.table_facts import TableFacts
 
 FAR: Final = 0.5

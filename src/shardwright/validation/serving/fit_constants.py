@@ -31,7 +31,7 @@ from shardwright.validation.serving.measured_deployment import Category, Serving
 from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.serving_errors import FOLDS, is_near_capacity
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.table_reader import Fitted
+from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.table_facts import TableFacts
 
 NOISE: Final = {ServingMetric.TPOT: 0.05, ServingMetric.TTFT: 0.2, ServingMetric.THROUGHPUT: 0.15}

@@ -9,7 +9,7 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving_job import ClosedLoop, ServingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.worker_pools import Deployment, WorkerRole
 from shardwright.validation.errors.measured_run_protocol import has_routed_experts
 from shardwright.validation.serving.serving_table_columns import ServingMeasurement, ServingMetric

@@ -18,7 +18,7 @@ from shardwright.errors import ModelError, RuntimeModelError, StrategyError
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.checkpoint_formats import find_checkpoint, plain_precision
+from shardwright.job.number_formats_of_published_checkpoints import find_checkpoint, plain_precision
 from shardwright.job.serving_job import (
     Arrivals,
     ClosedLoop,
@@ -32,11 +32,11 @@ from shardwright.job.serving_job import (
 )
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.engines.engine_registry import load_engine, version_notice
-from shardwright.runtime.engines.serving_engine import Engine
+from shardwright.runtime.serving_engines.engine_registry import load_engine, version_notice
+from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.units import MILLI
 from shardwright.validation.serving.deployment_of_row import INCONSISTENT, row_deployment
-from shardwright.validation.serving.launch_options import (
+from shardwright.validation.serving.launch_options_by_role import (
     engine_options,
     joined_options,
     with_role_options,
@@ -54,7 +54,7 @@ from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.cluster_of_row import row_cluster
 from shardwright.validation.training.model_from_sizes import model_of_config
 from shardwright.validation.training.model_of_row_name import catalog_name
-from shardwright.validation.training.table_spellings import number_format
+from shardwright.validation.training.parse_strategy_cells import number_format
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 SHORTEST: Final = {"inferencex": 0.8}

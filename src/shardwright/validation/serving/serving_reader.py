@@ -13,7 +13,7 @@ from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_errors import FOLDS, serving_json
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE
 from shardwright.validation.serving.serving_table_template import COLUMNS
-from shardwright.validation.table_reader import TableReader
+from shardwright.validation.table_reader_and_study import TableReader
 
 SERVED: Final[TableReader[ServingRun, ServingValues, ServingConstants]] = TableReader(
     form=SERVING_TABLE,

@@ -21,7 +21,7 @@ from shardwright.validation.errors.accuracy_page_tables import (
 )
 from shardwright.validation.errors.error_limits import BarResult, errors_against_limit
 from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
-from shardwright.validation.table_reader import Study
+from shardwright.validation.table_reader_and_study import Study
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.table_facts import ErrorLimit, Remark, TableFacts
 from shardwright.validation.training.measured_training_run import TrainingRun

@@ -33,7 +33,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.errors.measured_run_protocol import Fold, Progress
 from shardwright.validation.fits.cached_parallel_predictions import Predictor, predictor
 from shardwright.validation.fits.robust_least_squares import fitted_values, row_curvature
-from shardwright.validation.table_reader import Fitted
+from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.cross_validation_folds import FOLDS

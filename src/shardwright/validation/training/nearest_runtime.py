@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.derive_runtime import IDENTITY
+from shardwright.runtime.construct_runtime import IDENTITY
 from shardwright.runtime.framework_description import Options, Runtime
 from shardwright.runtime.releases.shardwright_interpreter import RUNTIME as OWN_ENGINE
 from shardwright.runtime.runtime_options import runtime_with_options

@@ -15,8 +15,8 @@ from typing import Final
 from shardwright.cost.step.model_flops import LONGEST_STEP_S, seconds_at_peak
 from shardwright.errors import ModelError, RuntimeModelError, StrategyError, UsageError
 from shardwright.hardware.accelerator import Accelerator
-from shardwright.job.job_from_flags import job_from_flags
 from shardwright.job.training_job import TrainingJob
+from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
@@ -25,8 +25,8 @@ from shardwright.program.strategy_rule_violations import runtime_violations
 from shardwright.runtime.framework_name_matching import nearest_runtime_name
 from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, is_runtime, load_runtime
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
-from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIB, TERA
 from shardwright.validation.tables.apply_facts_to_row import (
@@ -42,7 +42,7 @@ from shardwright.validation.tables.skipped_rows import (
     skip_of,
 )
 from shardwright.validation.tables.table_facts import TableFacts
-from shardwright.validation.training import table_spellings
+from shardwright.validation.training import parse_strategy_cells as table_spellings
 from shardwright.validation.training.cells_from_megatron_arguments import (
     loads_teacher,
     with_launch_cells,

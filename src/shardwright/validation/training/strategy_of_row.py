@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.schedule_placement import grid_schedule
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.training import table_spellings
+from shardwright.validation.training import parse_strategy_cells as table_spellings
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 

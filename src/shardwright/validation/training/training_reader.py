@@ -10,7 +10,7 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
-from shardwright.validation.table_reader import TableReader
+from shardwright.validation.table_reader_and_study import TableReader
 from shardwright.validation.training.accuracy_page import accuracy_page
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.fit_constants import fit_kinds_of_fold, folds_text, read_folds

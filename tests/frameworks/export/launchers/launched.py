@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from shardwright.api.export_plan import Export, export_plan, write_export
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.frameworks.export.host_file import HostEntry
 from shardwright.frameworks.export.launchers.kubernetes_pods import MOUNT
 from shardwright.hardware.cluster_expression import parse_cluster

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.problem_of_plan_file import PlanOfProblem
+from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
 from shardwright.frameworks.export.exporter import Exporter, ExportFile

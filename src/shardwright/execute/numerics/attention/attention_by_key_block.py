@@ -9,15 +9,15 @@ from shardwright.execute.numerics.attention.fused_attention import (
     fused_attention_backward,
     is_fused,
 )
-from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
+from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
 from shardwright.execute.numerics.attention.unfused_attention import (
     ScoreInputs,
     shape_of,
     unfused_attention,
     unfused_attention_backward,
 )
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import AttentionShape
 

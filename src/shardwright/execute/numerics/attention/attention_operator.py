@@ -10,7 +10,6 @@ from shardwright.execute.numerics.attention.attention_by_key_block import (
     merge_heads,
     split_heads,
 )
-from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
 from shardwright.execute.numerics.attention.indexer_key_selection import split_off_selection
 from shardwright.execute.numerics.attention.key_value_exchange import (
     KeyBlock,
@@ -19,6 +18,7 @@ from shardwright.execute.numerics.attention.key_value_exchange import (
     reduce_scatter_key_grads,
     ring_step,
 )
+from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
 from shardwright.execute.numerics.attention.unfused_attention import ScoreInputs, shape_of
 from shardwright.execute.numerics.base.operator_collectives import group_members
 from shardwright.execute.numerics.base.operator_protocol import (
@@ -35,7 +35,7 @@ from shardwright.execute.numerics.base.tensor_helpers import (
     shape_placeholder,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 

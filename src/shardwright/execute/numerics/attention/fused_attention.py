@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.attention.causal_mask_rectangles import KernelCall, kernel_calls
-from shardwright.execute.numerics.attention.fused_kernel_calls import (
-    PartialAttention,
-    key_block_gradients,
-    merge_key_block,
+from shardwright.execute.numerics.attention.fused_calls_covering_causal_mask import (
+    KernelCall,
+    kernel_calls,
 )
 from shardwright.execute.numerics.attention.fused_torch_kernels import (
     FusedAttentionKernel,
@@ -16,7 +14,12 @@ from shardwright.execute.numerics.attention.fused_torch_kernels import (
     kernel_of,
 )
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.numerics.attention.merge_fused_attention_calls import (
+    PartialAttention,
+    key_block_gradients,
+    merge_key_block,
+)
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
 
 QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.execute.numerics.base.tensor_helpers import index_tensor
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 
 
 def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from shardwright.execute.numerics.experts.token_exchange import (
     send_to_experts,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Extent
 

@@ -13,9 +13,12 @@ from shardwright.execute.numerics.base.operator_protocol import (
     WithoutParameters,
 )
 from shardwright.execute.numerics.base.tensor_helpers import require_gradient, shape_placeholder
-from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
+from shardwright.execute.numerics.images.operators_over_merged_tokens import (
+    fold_elements,
+    unfold_elements,
+)
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import ImageInput
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.base.tensor_helpers import at_least_float32, parameters_by_role
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 
 
 def pool_patches(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

@@ -21,7 +21,7 @@ from shardwright.execute.numerics.layers.activation_functions import (
     clamped_gate,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 

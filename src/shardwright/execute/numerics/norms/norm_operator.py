@@ -27,9 +27,9 @@ from shardwright.execute.numerics.norms.fused_norms import (
     fused_norm_weight_grad,
     is_fused_norm,
 )
-from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
+from shardwright.execute.numerics.norms.norm_blocks_and_groups import ExtentNorm
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 

@@ -13,7 +13,7 @@ from shardwright.execute.numerics.base.tensor_helpers import (
     index_tensor,
     parameters_by_role,
 )
-from shardwright.execute.transport.operator_share import OperatorShare
+from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.model.ir.operator import ScanShape
 
 FIRST_CHANNEL = {2: 0, 5: 1, 6: 0}

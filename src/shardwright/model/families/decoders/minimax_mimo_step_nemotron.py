@@ -20,7 +20,7 @@ from shardwright.model.blocks.dense_operators import (
     residual,
 )
 from shardwright.model.blocks.expert_blocks import moe_operators
-from shardwright.model.blocks.linear_attention import gated_attention_operators
+from shardwright.model.blocks.gated_delta_net_and_gated_attention import gated_attention_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.families.decoders.llama import gated_layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.blocks.vision_language import (
+from shardwright.model.blocks.vision_tower_and_projector import (
     VisionShape,
 )
 from shardwright.model.ir.config_fields import (

@@ -7,10 +7,10 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import ProblemNumbers
+from shardwright.cost.bounds.closed_form_kernel_inputs import ProblemNumbers
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
-from shardwright.cost.step.grid_bytes import reserve_factor
+from shardwright.cost.step.strategy_rank_bytes import reserve_factor
 from shardwright.cost.tables.optimizer_update_bytes import (
     frozen_shard_bytes,
     host_update_rate,

@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Costs, Outer, Patterns, ProblemNumbers
 from shardwright.cost.bounds.closed_form_bounds import bound_members
+from shardwright.cost.bounds.closed_form_kernel_inputs import Costs, Outer, Patterns, ProblemNumbers
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.mesh_table import lies_in_units
+from shardwright.cost.tables.mesh_synchronisation_table import lies_in_units
 from shardwright.cost.tables.pipeline_chunk_layout import block_facts
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.program.training_problem import Problem

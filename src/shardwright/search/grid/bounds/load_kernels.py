@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.bounds.closed_form_arrays import (
+from shardwright.cost.bounds.closed_form_bounds import bound_members
+from shardwright.cost.bounds.closed_form_kernel_inputs import (
     ChoiceArrays,
     Costs,
     Outer,
     Patterns,
     ProblemNumbers,
 )
-from shardwright.cost.bounds.closed_form_bounds import bound_members
 from shardwright.cost.bounds.longest_path import load_walk
 from shardwright.cost.kernels.measured_kernel_factors import tile_padding
-from shardwright.cost.step.compiled_cost_terms import backward_layer, forward_layer
+from shardwright.cost.step.shared_scalar_cost_formulas import backward_layer, forward_layer
 from shardwright.hardware.catalog.kernel_tables import load_lookups
 from shardwright.kernel_compilation import compile_in_other_process, compiling, load_numba_runtime
 from shardwright.simulator.kernel.event_kernel import simulate

@@ -10,11 +10,11 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.distinct_rows import distinct_rows
 from shardwright.cost.tables.grid_memory_choices import TableRows
-from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
 from shardwright.cost.tables.model_layer_table import layer_table, tensor_groups_inside
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, layout_of
+from shardwright.cost.tables.rows_with_distinct_costs import distinct_rows
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.lazy_dataclass import dataclass
@@ -24,7 +24,7 @@ from shardwright.search.grid.members.axis_value_columns import distinct
 from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.enumerate_members import Members
 from shardwright.search.grid.members.zero_and_recompute_choices import legal_shards
-from shardwright.strategy.grid.model_size_facts import has_experts
+from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.part_phase_recompute_keys import CP, EP, TP
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.cost.time_part_keys import CP, EP, TP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step.overlapped_pairs import CommunicationShare, pair_share
+from shardwright.cost.step.overlapped_action_pairs import CommunicationShare, pair_share
 from shardwright.schedules.action_table import ActionTable, F, W
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.strategy.grid.schedule_placement import grid_schedule
+from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 
 
 class PathStep(NamedTuple):

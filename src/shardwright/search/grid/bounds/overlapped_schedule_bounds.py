@@ -18,15 +18,15 @@ from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
-from shardwright.cost.step.grid_bytes import StepBytes, reserve_factor
-from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.cost.step.overlapped_pairs import (
+from shardwright.cost.part_phase_recompute_keys import ATTENTION, EP, GEMM
+from shardwright.cost.step.overlapped_action_pairs import (
     CommunicationShare,
     communication_share,
     pair_seconds,
 )
+from shardwright.cost.step.strategy_rank_bytes import StepBytes, reserve_factor
+from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.cost.tables.pipeline_chunk_layout import layout_of
-from shardwright.cost.time_part_keys import ATTENTION, EP, GEMM
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
@@ -37,8 +37,8 @@ from shardwright.search.grid.bounds.bound_kernel_inputs import block_repeats
 from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.overlapped_longest_path import longest_path, steps_of
 from shardwright.search.grid.members.axis_value_columns import distinct
+from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.schedule_placement import grid_schedule
 
 _F, _I, _W, _B = 0, 1, 2, 3
 _ROUTED: Final = [EP]

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import allocated_bytes
-from shardwright.cost.step.grid_bytes import (
+from shardwright.cost.step.strategy_rank_bytes import (
     StepBytes,
     bytes_beside_states,
     held_bytes,

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from shardwright import arrays
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.closed_form_arrays import Patterns
-from shardwright.cost.network.pipeline_device_lines import tier_crossed
-from shardwright.cost.step.grid_seconds import pieces_of
+from shardwright.cost.bounds.closed_form_kernel_inputs import Patterns
+from shardwright.cost.network.device_lines_by_group_placement import tier_crossed
+from shardwright.cost.step.strategy_task_seconds import pieces_of
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.members.axis_value_columns import Columns, distinct

@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import Costs, ProblemNumbers
+from shardwright.cost.bounds.closed_form_kernel_inputs import Costs, ProblemNumbers
 from shardwright.cost.network.grid_process_groups import axes_of
-from shardwright.cost.tables.mesh_table import scale_waits, untimed_table
+from shardwright.cost.tables.mesh_synchronisation_table import scale_waits, untimed_table
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.training_problem import Problem

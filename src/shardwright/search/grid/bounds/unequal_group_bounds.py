@@ -14,10 +14,10 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import BY_MESH, Costs, Outer, ProblemNumbers
 from shardwright.cost.bounds.closed_form_bounds import bound_members
+from shardwright.cost.bounds.closed_form_kernel_inputs import BY_MESH, Costs, Outer, ProblemNumbers
 from shardwright.cost.bounds.longest_path import path_seconds
-from shardwright.cost.step.grid_seconds import StepCosts, step_costs
+from shardwright.cost.step.strategy_task_seconds import StepCosts, step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bound_kernel_constants import jitters

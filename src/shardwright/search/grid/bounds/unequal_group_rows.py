@@ -9,12 +9,17 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.collectives.groups.members_by_network_tier import lie_alike, span_with
+from shardwright.collectives.groups.span_members_by_network_tier import lie_alike, span_with
 from shardwright.cost.gradients.reduction_seconds import SumSpans
+from shardwright.cost.network.device_lines_by_group_placement import (
+    INSIDE,
+    OF_ULYSSES,
+    Lines,
+    distinct_lines,
+)
 from shardwright.cost.network.grid_process_groups import Network, axes_of, network_of, tokens_copied
-from shardwright.cost.network.pipeline_device_lines import INSIDE, OF_ULYSSES, Lines, distinct_lines
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.mesh_table import lies_in_units, mesh_table
+from shardwright.cost.tables.mesh_synchronisation_table import lies_in_units, mesh_table
 from shardwright.cost.tables.model_layer_table import layer_table, tensor_groups_inside
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable

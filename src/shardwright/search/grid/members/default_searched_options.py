@@ -13,7 +13,7 @@ from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
 from shardwright.runtime.runtime_options import offered_values
-from shardwright.strategy.grid.model_size_facts import has_experts
+from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 
 LADDER: Final[tuple[str, ...]] = (
     "recompute_norms",

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import (
+from shardwright.cost.bounds.closed_form_kernel_inputs import (
     SCHEDULE_1F1B,
     SCHEDULE_GPIPE,
     SCHEDULE_INTERLEAVED,

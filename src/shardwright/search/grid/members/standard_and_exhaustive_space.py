@@ -12,8 +12,8 @@ from shardwright.search.grid.members.default_searched_options import (
     module_ladder,
 )
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value
+from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
-from shardwright.strategy.grid.model_size_facts import num_layers
 
 
 def _divisors(number: int, limit: int) -> tuple[int, ...]:

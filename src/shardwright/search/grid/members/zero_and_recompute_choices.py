@@ -12,15 +12,15 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays
+from shardwright.cost.bounds.closed_form_kernel_inputs import ChoiceArrays
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.members.axis_value_columns import distinct as distinct_rows
 from shardwright.search.grid.members.grid_search_space import Space
+from shardwright.strategy.grid.counts_for_grid_rules import lone_stages
 from shardwright.strategy.grid.grid_rule_violations import legal_rows
 from shardwright.strategy.grid.grid_rules import MAX_STAGE, GridFacts, LoneStages
-from shardwright.strategy.grid.model_size_facts import lone_stages
 
 RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 

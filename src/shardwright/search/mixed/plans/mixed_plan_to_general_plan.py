@@ -22,8 +22,8 @@ from shardwright.strategy.grid.grid_to_plan import FULL, chunk_items, grid_place
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.plan.pipeline_stages import ActivationPolicy, Keep, Stage
 from shardwright.strategy.plan.plan import Plan, Shards
+from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
-from shardwright.cost.step.compiled_cost_terms import activation_room, gathered_elements
+from shardwright.cost.step.shared_scalar_cost_formulas import activation_room, gathered_elements
 from shardwright.kernel_compilation import allocation_free, inner, python_form
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, LAYER

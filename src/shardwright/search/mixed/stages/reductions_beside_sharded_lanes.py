@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.collectives.groups.members_by_network_tier import span_of
+from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.gradients.optimizer_owner_exchange import exchange_seconds
 from shardwright.cost.gradients.wire_bytes import sum_sizes
 from shardwright.cost.network.grid_process_groups import network_of

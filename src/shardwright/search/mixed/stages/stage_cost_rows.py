@@ -11,7 +11,7 @@ from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.network.grid_process_groups import Axes, network_of
 from shardwright.cost.network.plan_process_groups import working_problem
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.mesh_table import shared_parameters
+from shardwright.cost.tables.mesh_synchronisation_table import shared_parameters
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.training_problem import Problem
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_arrays import ProblemNumbers
+from shardwright.cost.bounds.closed_form_kernel_inputs import ProblemNumbers
 from shardwright.cost.network.plan_process_groups import group_problem
-from shardwright.cost.step.grid_bytes import again_bytes
-from shardwright.cost.tables.mesh_table import shared_parameters
+from shardwright.cost.step.strategy_rank_bytes import again_bytes
+from shardwright.cost.tables.mesh_synchronisation_table import shared_parameters
 from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.errors import UsageError
 from shardwright.lazy_dataclass import dataclass

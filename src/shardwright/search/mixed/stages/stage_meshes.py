@@ -8,8 +8,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
-from shardwright.strategy.grid.model_size_facts import grid_facts
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 

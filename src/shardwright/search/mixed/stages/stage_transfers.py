@@ -7,7 +7,7 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.cost.network.lane_edges import lane_edges
+from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
 from shardwright.cost.network.plan_process_groups import working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.program.identity_cache_keys import Same
@@ -19,8 +19,8 @@ from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has
 from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.plan.pipeline_stages import Stage
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stage_splits_and_policies import Stage
 
 
 def send_table(problem: Problem, table: StageTable) -> FloatArray:

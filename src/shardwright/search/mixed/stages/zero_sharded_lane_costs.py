@@ -14,12 +14,19 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.groups.members_by_network_tier import span_of
+from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.network.grid_process_groups import axes_of, network_of
-from shardwright.cost.step.compiled_cost_terms import backward_layer, forward_layer, gathers_again
+from shardwright.cost.step.shared_scalar_cost_formulas import (
+    backward_layer,
+    forward_layer,
+    gathers_again,
+)
 from shardwright.cost.tables.pipeline_chunk_layout import is_unit
-from shardwright.cost.tables.zero_copies_and_slowdown import copy_seconds, overlap_slowdown
+from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
+    copy_seconds,
+    overlap_slowdown,
+)
 from shardwright.kernel_compilation import allocation_free
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.allowed_layer_cuts import LAYER
