@@ -27,10 +27,10 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
 @pytest.mark.parametrize(
     ("words", "most", "needs"),
     [
-        (("catalog", "schedules", "--json"), 116, ("rich",)),
-        (("plan", *JOB, "--quiet"), 322, ()),
-        (("plan", *JOB), 358, ("rich",)),
-        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 334, ("pydantic", "rich")),
+        (("catalog", "schedules", "--json"), 121, ("rich",)),
+        (("plan", *JOB, "--quiet"), 364, ()),
+        (("plan", *JOB), 403, ("rich",)),
+        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 375, ("pydantic", "rich")),
         (
             (
                 "serve-simulate",
@@ -43,7 +43,7 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
                 "--concurrency",
                 "2",
             ),
-            250,
+            269,
             ("rich",),
         ),
     ],

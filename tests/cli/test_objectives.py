@@ -76,7 +76,7 @@ def test_the_front_is_drawn_and_every_point_of_it_listed(
     front = json.loads(capsys.readouterr().out)["certificate"]["mixed"]["valued"]["front"]
     assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Time and cost of a step" in shown
+    assert "Pareto front of the time and cost of a step" in shown
     assert "objective: pareto" in shown
     for number, point in enumerate(front, start=1):
         assert (

@@ -119,7 +119,7 @@ def test_which_rule_a_worker_has() -> None:
 
 
 def test_only_batches_in_flight_wait() -> None:
-    with pytest.raises(ValueError, match="in flight alone"):
+    with pytest.raises(ValueError, match="in-flight batching alone"):
         scheduler(Batching.MIXED, wait_iterations=3)
     with pytest.raises(ValueError, match="either"):
         scheduler(Batching.IN_FLIGHT, wait_iterations=3, balance_iterations=3)

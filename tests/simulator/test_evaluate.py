@@ -122,7 +122,7 @@ def test_time_rescales() -> None:
             for module in (
                 "gradients.reduction_seconds",
                 "kernels.launch_overhead",
-                "tables.zero_copies_and_slowdown",
+                "tables.sharding_copies_and_overlap_slowdown",
             ):
                 patch.setattr(f"shardwright.cost.{module}.OPERATOR_S", k * OPERATOR_S)
             again = simulate_grid(

@@ -101,7 +101,7 @@ def host_update_rate(problem: Problem, *, zero: int) -> float:
     Gradient down, update in host memory, parameter up, in series.
 
     Gradients that left as they were reduced are in host memory already
-    (`zero_copies_and_slowdown.host_gradient_seconds`).
+    (`sharding_copies_and_overlap_slowdown.host_gradient_seconds`).
     """
     node, job, runtime = problem.cluster.node, problem.job, problem.runtime
     already_on_host = gradients_leave(runtime, zero=zero) and runtime.reduce_every_microbatch

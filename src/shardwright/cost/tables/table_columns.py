@@ -111,7 +111,7 @@ class MeshTable:
         slowdown: (n,) factor on kernels beside a layer's gather or reduction.
         shares: (2, tiers, n) see `grid_synchronisation.link_shares`.
         gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one
-            layer's gathers and reduction (`zero_copies_and_slowdown`).
+            layer's gathers and reduction (`sharding_copies_and_overlap_slowdown`).
         host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and
             host, all states offloaded.
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see

@@ -126,7 +126,7 @@ DECLARED: Final = (
         high=1.6,
         meaning=(
             "traffic of chains of eager kernels over their counted bytes"
-            " (src/shardwright/program/block/eager_kernel_bytes.py)"
+            " (src/shardwright/program/block/kernels/eager_kernel_bytes.py)"
         ),
         source=(
             "the count is of tensors read and written once; sums over rows and tokens run in two"

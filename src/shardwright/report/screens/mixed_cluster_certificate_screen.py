@@ -23,12 +23,13 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
     assert part is not None
     if part.valued is not None:
         return render_valued(c, part, part.valued, search_time_s=search_time_s)
-    frames = sum(len(entry.duals) for entry in part.closed)
+    subspaces = sum(len(entry.duals) for entry in part.closed)
     lines = (
         claim_text(c, search_time_s=search_time_s),
         *bound_lines(c),
         _search_text(
-            part, f"{frames:,} frames of the space closed by prices, {part.tests:,} linear programs"
+            part,
+            f"{frames:,} subspaces of the space closed by prices, {part.tests:,} linear programs",
         ),
         (
             f"{c.enumerated:,} plans considered = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
@@ -69,7 +70,7 @@ def render_valued(
             f" {c.lower_bound_s:.6g} s"
         ),
         _search_text(
-            part, f"{len(valued.cells):,} cells of times, {part.tests:,} frames priced in them"
+            part, f"{len(valued.cells):,} cells of times, {part.tests:,} subspaces priced in them"
         ),
         (
             f"{c.enumerated:,} plans considered = {c.infeasible:,} infeasible + {c.bounded_b1:,}"

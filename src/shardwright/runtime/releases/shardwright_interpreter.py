@@ -21,7 +21,7 @@ _SCHEDULES: Final = (
 )
 
 _BESIDE: Final = read(
-    f"{_EXECUTE}.interpreter.layer_hooks",
+    f"{_EXECUTE}.interpreter.gather_and_reduce_hooks",
     on="overlap_grad_reduce",
     gather_prefetch=1,
     note=(
@@ -65,7 +65,7 @@ RUNTIME: Final = derive(
         ),
     ),
     read(
-        f"{_EXECUTE}.interpreter.device_walk",
+        f"{_EXECUTE}.interpreter.device_step",
         schedules=tuple(_SCHEDULES.split()),
         note="rows of actions in any order",
     ),

@@ -141,7 +141,7 @@ def _options_of_pools(request: Request) -> dict[str, set[str]]:
         task = PoolGridSearch(
             pool=pool, choices=choices, seconds=0.0, stop=None, memory=SEARCH_MEMORY
         )
-        for row in pool_grid_space(problem, task)[1].rows():
+        for row in pool_grid_space(problem, task)[1].option_parts():
             for name, value in {**dict(problem.runtime.own), **dict(row.chosen)}.items():
                 found.setdefault(name, set()).add(value)
     return {
