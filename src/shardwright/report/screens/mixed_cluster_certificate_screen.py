@@ -29,7 +29,7 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
         *bound_lines(c),
         _search_text(
             part,
-            f"{frames:,} subspaces of the space closed by prices, {part.tests:,} linear programs",
+            f"{subspaces:,} subspaces closed by dual prices, {part.tests:,} linear programs",
         ),
         (
             f"{c.enumerated:,} plans considered = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
