@@ -26,7 +26,7 @@ def to_text(document: Mapping[str, Any]) -> str:
 
 
 def canonical_value(value: Any) -> Any:
-    """Convert a value to JSON's types: floats to `DIGITS` digits, infinite ones and NaN to null.
+    """Round floats of nested mappings and sequences to `DIGITS` digits; infinite, NaN: null.
 
     An infinite or undefined number is null.
     """

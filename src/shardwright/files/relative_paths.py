@@ -43,7 +43,7 @@ def request_resolved_from(request: Request, folder: Path) -> Request:
     """
 
     def path_from_here(text: str) -> str:
-        """Path through the folder, of an existing file; else the text unchanged."""
+        """`folder`/text, normalised, where that file exists; else the text unchanged."""
         path = folder / text
         return os.path.normpath(path) if _exists(path) else text
 

@@ -55,7 +55,7 @@ def _sent_in_island(quantities: SpanQuantities) -> FloatArray:
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of an NVLink SHARP all-reduce; inf where it is illegal."""
+    """Latency, seconds a byte of an all-reduce: NVLink SHARP in islands, a tree between; or inf."""
     latency_s = seconds_per_byte = quantities.zero
     outside = sent_by_island(kind, quantities)
     for level in quantities.levels:

@@ -91,7 +91,7 @@ class Span:
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
-        """For each tier but the first, the most units of the tier below that lie in one unit.
+        """For tiers but the first: most units of the tier below with members, in one unit.
 
         Where `units` are known.
         """

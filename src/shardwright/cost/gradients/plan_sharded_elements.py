@@ -72,7 +72,7 @@ def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
 
 
 def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
-    """True if gradients are reduced at the step's end, though others are in each microbatch."""
+    """True if ZeRO 2 or 3 leaves this group's gradients whole: reduced once, at the step's end."""
     return sharing.stage(device, zero) < 2 <= zero
 
 

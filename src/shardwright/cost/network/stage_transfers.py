@@ -154,7 +154,7 @@ def _message_load(
 def _load_of_single_messages(
     messages: Messages, own_messages: BoolArray, classes: Int32Array, units: tuple[Units, ...]
 ) -> _MessageLoad:
-    """`_message_load` for an edge where each device sends or receives at most one message."""
+    """`_message_load` (elements by receiver class) if no device sends or receives two messages."""
     source, target, elements = messages.sends[own_messages].T
     receiver_classes = classes[target + messages.base].astype(np.int64)
     most_of_class = np.zeros(int(receiver_classes.max()) + 1, dtype=np.int64)

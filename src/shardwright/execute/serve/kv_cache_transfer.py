@@ -170,7 +170,7 @@ def _positions(
 def _tensor_layout(
     side: WorkerRank, stage: StageParts, segment: Segment, tensor: KeptTensor, *, rows: int
 ) -> Layout:
-    """Layout by device of a cached tensor on one worker, as (1, rows, elements)."""
+    """Layout of a cached tensor by device of one worker rank: all rows, the device's elements."""
     holdings = []
     for place in segment.cells.devices:
         device = place + stage.base

@@ -43,7 +43,7 @@ class TokenBatches:
 
     @property
     def windows(self) -> int:
-        """Number of samples in one pass over the data: windows of the shortest sequence."""
+        """Samples in one pass over the data: windows of the input that has the fewest."""
         counts = {
             name: len(row) if name == IMAGE else (len(row) - (name == TEXT)) // self.lengths[name]
             for name, row in self.rows.items()

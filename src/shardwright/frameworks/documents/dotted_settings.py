@@ -64,7 +64,7 @@ def _document(text: str, suffix: str, name: str) -> Any:
 
 
 def _flattened(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
-    """Flatten a nested document to dotted names (lower case, dashes) -> text; None is left out."""
+    """Flatten nested mappings to dotted names (lower case, dashes) -> text; lists are one text."""
     if depth > MAX_DEPTH:
         raise DataError(
             f"a configuration nested deeper than {MAX_DEPTH}",

@@ -84,7 +84,7 @@ def _seconds(value: float) -> str:
 
 
 def render_serving(answer: ServingAnswer) -> RenderableType:
-    """Screen of a deployment: rates, latency percentiles, iteration time, memory by pool."""
+    """Screen of a deployment: rates, latencies, shares of iteration time, memory by worker pool."""
     metrics = answer.metrics
     return Group(
         WrappedText(Text.assemble((_title_line(answer), "bold"))),

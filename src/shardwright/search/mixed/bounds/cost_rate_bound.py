@@ -153,7 +153,7 @@ def least_floors(
 
 
 def least_rate(floors: tuple[Floor, ...]) -> float:
-    """Smallest rate of some floors; inf = no plan ends by their limit."""
+    """Lowest dollars or joules a second of some floors; inf = no plan ends by their limit."""
     return min((inf if floor.rate is None else floor.rate for floor in floors), default=inf)
 
 

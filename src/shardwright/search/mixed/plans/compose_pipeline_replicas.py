@@ -234,7 +234,7 @@ def most_replicas(
     max_replicas: int,
     grain: int,
 ) -> FloatArray:
-    """(chosen,) most multiples of `grain` replicas of each shape, by devices and batch.
+    """(chosen,) most groups of `grain` replicas that devices and batch allow; 0 if too few.
 
     0 where a lane that shards has too few replicas then.
     """
