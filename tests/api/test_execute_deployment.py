@@ -78,7 +78,7 @@ def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("brief")
 def test_another_log_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute_deployment, "_simulated", lambda *words: ((0, 0, 1),))
+    monkeypatch.setattr(execute_deployment, "_simulate_workers", lambda *words: ((0, 0, 1),))
     with pytest.raises(DataError, match="the iterations are not the simulator's"):
         prove_deployment(REQUEST)
 

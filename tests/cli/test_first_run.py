@@ -164,7 +164,7 @@ ANEW = """
 from collections import Counter
 import numba.core.event
 from shardwright.search.grid.bounds import load_kernels as kernels
-from shardwright.kernel_compilation import load
+from shardwright.kernel_compilation import load_numba_runtime as load
 
 class Compiled(numba.core.event.Listener):
     def on_start(self, event):

@@ -22,7 +22,7 @@ from tests.cli.verbs.test_run import DEADLINE_S, children, environment, plan_fil
 
 STALLED = """import os
 if os.environ.get("RANK"):
-    from shardwright.execute.checkpoints import checkpoint_ranks
+    from shardwright.execute.checkpoints import save_and_resume_across_ranks as checkpoint_ranks
 
     write, mark = checkpoint_ranks.write_device, os.environ["FAULT_MARK"]
 
@@ -38,7 +38,7 @@ if os.environ.get("RANK"):
 """
 FULL = """import errno, os
 if os.environ.get("RANK") == "1":
-    from shardwright.execute.checkpoints import checkpoint_ranks
+    from shardwright.execute.checkpoints import save_and_resume_across_ranks as checkpoint_ranks
 
     write = checkpoint_ranks.write_device
 
