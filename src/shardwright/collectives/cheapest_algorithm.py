@@ -21,7 +21,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
-    """All legal algorithms of one collective on one span, ready to price any volume.
+    """Legal algorithms of one collective on one span, with which any volume can be priced.
 
     Args:
         kind: the collective.

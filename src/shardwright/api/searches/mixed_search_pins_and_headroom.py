@@ -10,8 +10,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.mixed.stages.pinned_values import PinnedValues, pinned_values_of
 from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines
-from shardwright.search.mixed.stages.stage_meshes import has_experts
 from shardwright.search.search_request import Request
+from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 
 NAME = "mixed"
 """Name of a mixed plan in its notation."""
@@ -23,7 +23,7 @@ def choices_for(request: Request, problem: Problem) -> PinnedValues:
         request.pins,
         request.excludes,
         pipelines=not why_no_pipelines(problem),
-        experts=has_experts(problem),
+        experts=has_experts(problem.model),
     )
     return replace(choices, said=tuple(sorted(options_in_text(request.runtime))))
 

@@ -136,12 +136,12 @@ def _cloud_instances() -> list[NodeKind]:
 
 
 def _published_clusters() -> list[Cluster]:
-    """All published clusters."""
+    """Clusters of the catalog that a publication describes, one for each name."""
     return [parse_cluster(name) for name in published_names()]
 
 
 def _all_runtimes() -> list[Runtime]:
-    """All training runtimes."""
+    """Training runtimes of the catalog, one for each name."""
     return [load_runtime(name) for name in runtime_names()]
 
 

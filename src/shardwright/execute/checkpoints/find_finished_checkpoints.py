@@ -27,7 +27,7 @@ def newest_checkpoint(root: Path) -> Path | None:
 
 
 def finished_checkpoints(root: Path) -> tuple[Path, ...]:
-    """All finished checkpoints with their final names, oldest first."""
+    """Folders of finished checkpoints, under their final names, oldest first."""
     return tuple(
         sorted(
             (

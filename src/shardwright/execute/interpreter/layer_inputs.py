@@ -103,7 +103,7 @@ def input_in_cells(
     moved_extents: dict[object, torch.Tensor | None],
     store: ParameterStore,
 ) -> Task[tuple[torch.Tensor | None, ...]]:
-    """All extents of one input, redistributed to the layouts that `operator` reads.
+    """Tensors of one input of `operator`, redistributed to the layouts that the operator reads.
 
     An extent that several operators read in the same layout moves once: `moved_extents` keeps it.
     """

@@ -158,12 +158,12 @@ class NativeEngine:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """All trained parameters of this rank, each once."""
+        """Trained parameters of this rank's stages, a shared parameter once."""
         return _trained_parameters(self.stages)
 
 
 def _trained_parameters(stages: list[NativeStage]) -> list[torch.nn.Parameter]:
-    """All trained parameters of some stages, each once."""
+    """Trained parameters of some stages, a shared parameter once."""
     return list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
 
 

@@ -1,6 +1,4 @@
 """Published models by name, each with its configuration and source.
 
 Readers of config.json are in model.families.
-
-Readers of config.json are in model.families.
 """

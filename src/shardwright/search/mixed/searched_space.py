@@ -14,9 +14,9 @@ from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
 from shardwright.search.mixed.stages.stage_cost_table import MICROBATCHES, why_no_pipelines
-from shardwright.search.mixed.stages.stage_meshes import has_experts
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.mixed.stages.zero_sharded_lane_costs import PLAIN, zero_stages
+from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 
 TOLERANCE = 0.03
 """Default relative gap between the plan and its lower bound at which the search stops."""
@@ -66,7 +66,7 @@ def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Pinned
     if because := why_no_pipelines(problem):
         return f"{devices}; no pipelines over several pools, as {because}"
     stage = "tp inside a node and sp"
-    if has_experts(problem):
+    if has_experts(problem.model):
         stage = "tp x dp inside a node, sp, and experts over all of it (ep = tp x dp)"
     cuts = f" ({said})" if (said := pattern_of(problem.model).text()) else ""
     options = ", ".join(

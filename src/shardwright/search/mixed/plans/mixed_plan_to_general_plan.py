@@ -15,9 +15,10 @@ from shardwright.search.mixed.stages.allowed_layer_cuts import LayerPattern
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Recompute, StateSharers
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
-from shardwright.search.mixed.stages.stage_meshes import grid_of, has_experts
+from shardwright.search.mixed.stages.stage_meshes import grid_of
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.mixed_cluster_certificate import Subspace
+from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_to_plan import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.lane import Lane
@@ -166,7 +167,7 @@ def general_plan(stage_costs: MixedStageCosts, plan: MixedPlan, *, options: Opti
     problem, table, experts = (
         stage_costs.problem,
         stage_costs.table,
-        has_experts(stage_costs.problem),
+        has_experts(stage_costs.problem.model),
     )
     recompute = stage_costs.recompute(state_sharers_of(table, plan))
     bases = _stage_first_devices(table, plan)

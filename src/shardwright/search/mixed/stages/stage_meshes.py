@@ -8,7 +8,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
+from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.parallelism_grid import Grid
 
@@ -43,11 +43,6 @@ class StageMesh:
         )
 
 
-def has_experts(problem: Problem) -> bool:
-    """True where some layer of the model has experts."""
-    return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
-
-
 def grid_of(problem: Problem, mesh: StageMesh, *, mbs: int, replicas: int = 1) -> Grid:
     """The parallelism grid of one stage of some replicas of a mixed plan.
 
@@ -71,7 +66,7 @@ def meshes_of(problem: Problem, pool: DevicePool, choices: PinnedValues) -> tupl
 
 def _inside(problem: Problem, node: int) -> Iterator[StageMesh]:
     """Every mesh whose size divides the devices of a node."""
-    experts = has_experts(problem)
+    experts = has_experts(problem.model)
     for size in (size for size in range(1, node + 1) if node % size == 0):
         for tp in (tp for tp in range(1, size + 1) if size % tp == 0):
             if experts or tp == size:

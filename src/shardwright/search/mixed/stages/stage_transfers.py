@@ -15,7 +15,8 @@ from shardwright.program.stages.stage_segments import plan_stages, working_devic
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.device_pools import DevicePool
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
-from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has_experts
+from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of
+from shardwright.strategy.grid.counts_for_grid_rules import has_experts
 from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import NamedOrder
@@ -88,7 +89,7 @@ def _pair_seconds(
         problem.model,
         chunks=table.pattern.layers((table.layers // 2, table.layers - table.layers // 2)),
     )
-    samples, experts = lcm(*(mesh.dp for mesh in meshes)), has_experts(problem)
+    samples, experts = lcm(*(mesh.dp for mesh in meshes)), has_experts(problem.model)
     stages = tuple(
         Stage(
             items=items,
