@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.strategy_task_seconds import step_costs
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import member_grid

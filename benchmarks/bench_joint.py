@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request

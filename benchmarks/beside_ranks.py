@@ -32,7 +32,7 @@ from shardwright.execute.training.device_training_state import (
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import step_task
 from shardwright.execute.transport.group_collectives import GLOO

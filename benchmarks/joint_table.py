@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.grid_search_space import Space

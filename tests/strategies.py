@@ -16,9 +16,9 @@ from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid, Recompute
 from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange, Split
 from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Item,

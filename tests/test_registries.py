@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from shardwright.api.general_search_table import SEARCHES
+from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.request_to_problem import SearchMethod
 from shardwright.cli.verb_table import SUMMARIES, VERBS
 from shardwright.collectives.algorithm_registry import ALGORITHMS, LIBRARIES
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import READERS, TARGETS
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS
-from shardwright.hardware.catalog.compute_capabilities import generation_of
+from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
 from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import MULTIPROCESSORS
 from shardwright.schedules.schedule_registry import SCHEDULES
 from tests.registries import ROOT, place, require_members, require_same_members
@@ -45,7 +45,9 @@ def test_every_nvidia_accelerator_has_a_generation_and_multiprocessors() -> None
     require_members(
         (name for name, device in names.items() if generation_of(device)),
         names,
-        place("src/shardwright/hardware/catalog/compute_capabilities.py", "_GENERATION_BY_PREFIX"),
+        place(
+            "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
+        ),
     )
     require_members(
         MULTIPROCESSORS,
@@ -62,7 +64,7 @@ def test_every_method_of_general_plans_has_a_search() -> None:
     require_same_members(
         SEARCHES,
         set(SearchMethod) - {SearchMethod.GRID},
-        place("src/shardwright/api/general_search_table.py", "SEARCHES"),
+        place("src/shardwright/api/general_search_methods.py", "SEARCHES"),
     )
 
 

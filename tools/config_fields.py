@@ -19,7 +19,7 @@ from shardwright.errors import ModelError
 from shardwright.model.catalog.load_model_by_name import ENTRIES
 from shardwright.model.families.fields.unread_fields import without_indices
 from shardwright.model.families.huggingface_config import architecture_name, build_architecture
-from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.config_json_field_access import Fields
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "src" / "shardwright" / "model" / "families" / "reads.json"

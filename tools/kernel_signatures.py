@@ -62,7 +62,7 @@ def describe(kind: Any) -> Any:
     from numba.core import types
     from numba.np import numpy_support
 
-    from shardwright.numba_tuple_references import Reference
+    from shardwright.numba_tuples_by_reference import Reference
 
     if isinstance(kind, Reference):
         return describe(kind.held)

@@ -23,12 +23,16 @@ from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
-from shardwright.cost.kernels.block_kernel_seconds import gemm_shape
 from shardwright.cost.kernels.gemm_element_attention_seconds import gemm_seconds
+from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import gemm_shape
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lowered_blocks import block_context
-from shardwright.cost.network.grid_process_groups import move_seconds
-from shardwright.cost.network.plan_process_groups import group_span, network_of_devices, plan_units
+from shardwright.cost.lower_blocks_of_problem import block_context
+from shardwright.cost.network.grid_groups_and_collective_seconds import move_seconds
+from shardwright.cost.network.networks_of_plan_devices import (
+    group_span,
+    network_of_devices,
+    plan_units,
+)
 from shardwright.cost.part_phase_recompute_keys import GEMM
 from shardwright.cost.step.strategy_task_seconds import compose_step, step_costs
 from shardwright.cost.tables.block_table import block_table
@@ -44,7 +48,7 @@ from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import Segment, plan_stages
 from shardwright.program.training_problem import Problem
 from shardwright.report.screens.plan_screen import render_simulation
-from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_request import Request

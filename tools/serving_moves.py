@@ -17,7 +17,7 @@ from shardwright.cost.inference.token_exchange import (
     devices_reached,
     dispatch_and_combine_seconds,
 )
-from shardwright.cost.network.grid_process_groups import Network
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 

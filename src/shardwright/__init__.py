@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shardwright.errors import ShardwrightError as ShardwrightError
     from shardwright.errors import StrategyError as StrategyError
     from shardwright.errors import UsageError as UsageError
-    from shardwright.files.plan_file import read_plan_file as read_plan_file
+    from shardwright.files.read_plan_and_simulation_files import read_plan_file as read_plan_file
     from shardwright.search.optimality_certificate import Certificate as Certificate
     from shardwright.search.search_answer import Answer as Answer
     from shardwright.search.search_request import Request as Request
@@ -51,7 +51,7 @@ _HOMES: Final = {
     "check": "shardwright.api.searches.grid_search",
     "why": "shardwright.api.compare_plan_with_strategy",
     "validate": "shardwright.validation.validate_tables",
-    "read_plan_file": "shardwright.files.plan_file",
+    "read_plan_file": "shardwright.files.read_plan_and_simulation_files",
     "Request": "shardwright.search.search_request",
     "Answer": "shardwright.search.search_answer",
     "ServingRequest": "shardwright.serving.unparsed_simulation_inputs",

@@ -26,7 +26,7 @@ from numba.np.arrayobj import populate_array
 
 from shardwright.built_kernels import source_digest
 from shardwright.numba_part_compiler import Whole
-from shardwright.numba_tuple_references import Reference, passed
+from shardwright.numba_tuples_by_reference import Reference, passed
 
 types: Any = numba_types
 RECIPE = 1

@@ -85,7 +85,7 @@ def _import_numba() -> None:
     if _numba.__version__.rpartition(".")[0] in NUMBA_RELEASES:
         _parts, _references = (
             import_module("shardwright.numba_part_compiler"),
-            import_module("shardwright.numba_tuple_references"),
+            import_module("shardwright.numba_tuples_by_reference"),
         )
         for one in _passed_by_reference:
             _references.by_reference(one)

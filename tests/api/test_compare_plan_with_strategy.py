@@ -14,8 +14,8 @@ from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cli.main import run
 from shardwright.files.canonical_json import to_text
-from shardwright.files.stored_plan_and_simulation import plan_document
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.files.plan_and_simulation_file_contents import plan_document
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.fate_of_grid import Fate
 from shardwright.search.grid.members.enumerate_members import member_grid

@@ -12,7 +12,7 @@ from shardwright.api.exportable_frameworks import frameworks_for_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
-from shardwright.files.plan_file import read_saved
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.frameworks.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import stored

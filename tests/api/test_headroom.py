@@ -10,7 +10,7 @@ import pytest
 from shardwright.api.request_to_problem import capacity_of, problem_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.search.answer_summary import TIGHT
+from shardwright.search.answer_summary_text import TIGHT
 from shardwright.search.search_request import HEADROOM, Request
 
 ASKED = Request(model="mixtral-8x7b", cluster="h100-sxm:64", seq_len=4096, global_batch=256, top=0)

@@ -12,8 +12,8 @@ from shardwright.api.searches.grid_search import check_stored, plan
 from shardwright.api.simulate_strategy import simulation
 from shardwright.errors import RuntimeModelError, StrategyError, UsageError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_file import read_saved
-from shardwright.files.stored_plan_and_simulation import StoredPlan, plan_document
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan, plan_document
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_to_plan import plan_of

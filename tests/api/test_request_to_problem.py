@@ -18,8 +18,8 @@ from shardwright.api.simulate_strategy import simulate
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, InfeasibleError, RuntimeModelError, UsageError
 from shardwright.hardware.catalog.accelerators_by_name import accelerator, accelerator_names
-from shardwright.hardware.limit_or_scale_cluster import scale_network
-from shardwright.runtime.runtime_options import offered_values
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, load_runtime, runtime_names
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid

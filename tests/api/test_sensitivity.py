@@ -15,7 +15,7 @@ from shardwright.api.request_to_problem import (
     with_defaults,
 )
 from shardwright.api.searches import grid_search
-from shardwright.hardware.limit_or_scale_cluster import scale_network
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
 from shardwright.search.grid.find_best_grid import find, search_and_answer
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.grid_search_space import row_of

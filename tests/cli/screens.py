@@ -18,17 +18,17 @@ from shardwright.api import exportable_frameworks as frameworks_for_plan
 from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api import simulate_strategy
 from shardwright.api import verify_plan_file as verify_stored_answers
-from shardwright.api.convert_checkpoint_weights import WrittenWeights
 from shardwright.api.launches import launch_advice
 from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
 from shardwright.api.searches import grid_search
-from shardwright.calibrate import calibrate_request
+from shardwright.api.write_checkpoint_as_huggingface_weights import WrittenWeights
+from shardwright.calibrate import run_and_check_calibration as calibrate_request
 from shardwright.calibrate.calibrate_settings import CheckRow
 from shardwright.cli.verb_table import VERBS
 from shardwright.cli.verbs import validate, weights
 from shardwright.execute.launch.run_options_and_report import RunMemory, RunReport, RunStep
 from shardwright.files.canonical_json import to_text
-from shardwright.files.stored_plan_and_simulation import (
+from shardwright.files.plan_and_simulation_file_contents import (
     document_of,
     plan_document,
     simulation_document,

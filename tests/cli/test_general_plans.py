@@ -20,12 +20,12 @@ from shardwright.cli.main import run
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_file import parse_saved
-from shardwright.files.stored_plan_and_simulation import (
+from shardwright.files.plan_and_simulation_file_contents import (
     document_of,
     question_digest,
     simulation_document,
 )
+from shardwright.files.read_plan_and_simulation_files import parse_saved
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.schedule_registry import SCHEDULES

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 from shardwright.cli.main import run
 from shardwright.execute.checkpoints.stored_run_options import FILE
-from shardwright.execute.launch import data_and_formats_of_resumed_run as resumed_run_facts
+from shardwright.execute.launch import compare_run_facts_on_resume as resumed_run_facts
 from tests.cli import ranks as forked
 from tests.cli.verbs.test_run import CONFIG, DEADLINE_S, plan_file, words
 from tests.tiers import in_both, in_proof

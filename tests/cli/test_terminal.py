@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.api.searches.grid_search import plan
 from shardwright.cli.terminal.output_and_progress import WIDTH, plain
-from shardwright.files.stored_plan_and_simulation import plan_document
+from shardwright.files.plan_and_simulation_file_contents import plan_document
 from shardwright.hardware.catalog.list_prices import ListPrice
 from shardwright.report.screens.alternatives_table import (
     distinct_alternatives,

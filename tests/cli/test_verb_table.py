@@ -24,8 +24,8 @@ from shardwright.cli.terminal.output_and_progress import progress
 from shardwright.cli.verb_table import VERBS
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_file import parse_saved
-from shardwright.files.stored_plan_and_simulation import StoredPlan, plan_document
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan, plan_document
+from shardwright.files.read_plan_and_simulation_files import parse_saved
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.grid_memory_choices import TableRows
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
+from shardwright.cost.tables.grid_rows_and_memory_settings import TableRows
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
-from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.program.training_problem import Problem
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, PHASES
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.model.ir.operator import OperatorKind

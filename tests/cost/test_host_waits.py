@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost.kernels.launch_overhead import segments
-from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.lower_blocks_of_problem import programs_of
 from shardwright.cost.part_phase_recompute_keys import LAUNCH, TP
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.training_problem import Problem

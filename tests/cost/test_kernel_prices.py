@@ -17,10 +17,10 @@ from shardwright.cost.kernels.gemm_element_attention_seconds import (
     gemm_seconds,
 )
 from shardwright.cost.kernels.measured_kernel_factors import gemm_grid_for, tile_padding
-from shardwright.cost.network.grid_process_groups import move_seconds, network_of
+from shardwright.cost.network.grid_groups_and_collective_seconds import move_seconds, network_of
 from shardwright.cost.part_phase_recompute_keys import ATTENTION, ELEMENT, GEMM
 from shardwright.cost.step.price_origin_shares import FAMILIES, priced_seconds, shares_by_origin
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.accelerators_by_name import accelerator

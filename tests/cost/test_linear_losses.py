@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardwright.cost.buffers.logits_buffers import liger_tokens
 from shardwright.cost.part_phase_recompute_keys import PHASES
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid

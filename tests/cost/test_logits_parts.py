@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.part_phase_recompute_keys import PHASES
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -17,8 +17,8 @@ from shardwright.cost.kernels.gemm_element_attention_seconds import (
     element_seconds,
 )
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, EP
-from shardwright.cost.tables.model_layer_table import layer_table
-from shardwright.cost.tables.optimizer_update_bytes import update_bytes
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
+from shardwright.cost.tables.parameter_bytes_and_update_traffic import update_bytes
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.model.ir.operator import AttentionShape
@@ -30,7 +30,7 @@ from shardwright.runtime.framework_feature_kinds import (
 )
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
-from tests.cost.network.test_tensor_parallel_overlap_inside_nvlink import (
+from tests.cost.network.test_disable_fused_overlap_beyond_nvlink import (
     HEAD,
     plain,
     problem,

@@ -10,7 +10,7 @@ import pytest
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import Phase
-from shardwright.program.block.kernels.local_kernel_sizes import Local
+from shardwright.program.block.kernels.local_operator_sizes import Local
 from shardwright.program.block.kernels.operator_kernels import KERNELS_OF
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.simulator.predict_plan import predict

@@ -17,7 +17,11 @@ from shardwright.cost.gradients.reduction_seconds import (
 )
 from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
-from shardwright.cost.network.grid_process_groups import axes_of, move_seconds, network_of
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
+    axes_of,
+    move_seconds,
+    network_of,
+)
 from shardwright.cost.step.shared_scalar_cost_formulas import gathers_again
 from shardwright.cost.step.strategy_task_seconds import SHARDING_PART, step_costs
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table

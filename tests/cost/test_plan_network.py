@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.network.grid_process_groups import network_of
-from shardwright.cost.network.plan_process_groups import (
+from shardwright.cost.network.grid_groups_and_collective_seconds import network_of
+from shardwright.cost.network.networks_of_plan_devices import (
     kind_problem,
     network_among,
     network_of_devices,

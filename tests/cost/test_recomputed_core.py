@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.arrays import FloatArray
 from shardwright.cost.part_phase_recompute_keys import ATTENTION, CP, PHASES
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.runtime.framework_feature_kinds import SelectiveRecompute
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

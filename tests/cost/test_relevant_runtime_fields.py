@@ -11,9 +11,9 @@ import pytest
 
 from shardwright.cost.relevant_runtime_fields import block_problem, sums_problem
 from shardwright.cost.step import device_family_costs
-from shardwright.cost.tables import model_layer_table as problem_tables
+from shardwright.cost.tables import all_block_costs_by_degrees as problem_tables
 from shardwright.cost.tables import plan_block_costs as plan_blocks
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.dtype import Dtype
 from shardwright.errors import RuntimeModelError
 from shardwright.program.training_problem import Problem, under

@@ -8,7 +8,6 @@ import re
 import pytest
 
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.hardware.files.cluster_schema import (
     AcceleratorRecord,
     ClusterRecord,
@@ -20,6 +19,7 @@ from shardwright.hardware.files.cluster_schema import (
     TierRecord,
     ZoneLinkRecord,
 )
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from tests.sources import SOURCE
 
 PAGE = (SOURCE.parent / "docs" / "clusters.md").read_text(encoding="utf-8")

@@ -14,9 +14,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from shardwright.cost.tables.apply_recompute_and_offload_policy import named_operators
 from shardwright.cost.tables.plan_block_costs import local_sizes
-from shardwright.cost.tables.recompute_and_offload import named_operators
-from shardwright.execute.device_state.operators_that_gather_positions import is_gathered
+from shardwright.execute.device_state.inputs_gathered_over_all_positions import is_gathered
 from shardwright.execute.device_state.parameter_store import seeded, whole_shape
 from shardwright.execute.interpreter import layer_backward, layer_forward
 from shardwright.execute.interpreter.prepared_step import PreparedStep as Known
@@ -25,12 +25,12 @@ from shardwright.execute.numerics.attention import attention_operator
 from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
-from shardwright.execute.numerics.base.autograd_operator import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
+from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.model_with_divided_widths import narrowest_model
 from shardwright.execute.proof.prove_plan import random_batch
-from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import StepResult, run_step
 from shardwright.execute.transport.communication_record import CommunicationRecord, SentElements
 from shardwright.execute.transport.communication_requests import Answer, Task

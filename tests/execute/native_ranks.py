@@ -24,14 +24,14 @@ from shardwright.execute.native.native_checkpoints import newest_checkpoint_of
 from shardwright.execute.native.rank_engine import NativeEngine
 from shardwright.execute.native.step_events import native_recorder
 from shardwright.execute.native.train_grid import train_native
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.device_training_state import prepare_training
-from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import StepReport
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import trained
-from shardwright.program.step_timeline import StepTrace
+from shardwright.program.step_trace import StepTrace
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.plan.pipeline_order import Table

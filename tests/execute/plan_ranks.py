@@ -26,7 +26,7 @@ from shardwright.execute.training.training_loop import StepReport, step_task, tr
 from shardwright.execute.transport.communication_requests import Answer, Task
 from shardwright.execute.transport.group_collectives import GLOO
 from shardwright.execute.transport.torch_distributed import DistributedTransport
-from shardwright.program.step_timeline import StepTrace
+from shardwright.program.step_trace import StepTrace
 from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.started import started

@@ -11,19 +11,19 @@ import torch
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import StepReport
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import trained
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.small_models import small_model

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.api.simulate_strategy import simulate
-from shardwright.cost.lowered_blocks import block_context
+from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.parameter_store import seeded
@@ -27,9 +27,9 @@ from shardwright.execute.weights.parameter_slices_of_stored_tensors import adapt
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.trained_parameters import trained
 from shardwright.program.block.block_program import KernelKind, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block

@@ -26,7 +26,7 @@ from shardwright.execute.transport.communication_requests import (
     end_side_task,
 )
 from shardwright.execute.transport.concurrent_side_tasks import StreamSideTasks, ThreadSideTasks
-from shardwright.execute.transport.sequential_side_tasks import side_tasks_in_turn
+from shardwright.execute.transport.inline_side_tasks import side_tasks_in_turn
 
 
 def asks(*keys: str) -> Task[list[Any]]:

@@ -25,16 +25,16 @@ from shardwright.execute.numerics.base.top_k_experts import chosen_experts
 from shardwright.execute.numerics.experts import expert_layer
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training import router_bias_updates
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     create_device_state,
     prepare_training,
 )
-from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.router_bias_updates import updated_bias
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
-from shardwright.execute.weights.checkpoint_to_weights import write_checkpoint_weights
+from shardwright.execute.weights.checkpoint_to_hugging_face_weights import write_checkpoint_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.strategy.plan.split_tree import Exchange
+from shardwright.strategy.plan.operator_split_tree import Exchange
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Keep
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.counts import (

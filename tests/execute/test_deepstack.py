@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.model.blocks.deepstack import with_deepstack
 from shardwright.model.blocks.vision_tower_and_projector import ProjectorShape, projector_operators
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import cases

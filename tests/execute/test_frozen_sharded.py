@@ -26,13 +26,13 @@ from shardwright.execute.training.device_training_state import DeviceState, Prep
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.distillation import with_teacher
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import trained
 from shardwright.program.stages.held_parameters import held_by_families
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import shard_rules
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.network_traffic import plan_traffic
+from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.resolved_plan import summings_of
 from shardwright.strategy.grid.grid_to_plan import plan_of

@@ -16,7 +16,7 @@ pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
-from shardwright.execute.interpreter import layer_inputs
+from shardwright.execute.interpreter import operator_inputs_on_device as layer_inputs
 from shardwright.execute.numerics.attention import unfused_attention
 from shardwright.execute.numerics.images import patch_embedding, patch_pooling
 from shardwright.execute.numerics.images.operators_over_merged_tokens import (
@@ -30,14 +30,14 @@ from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, r
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan
-from shardwright.execute.training.image_files import image_patches, open_images
+from shardwright.execute.training.image_arrays_and_patches import image_patches, open_images
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled_projector import pooled_operators
 from shardwright.model.catalog.load_model_by_name import catalog_entry
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import PositionAxes
-from shardwright.model.trained_parameters import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.flips import Ending, verdict
 from tests.execute.lockstep import alone, place_of

@@ -15,9 +15,9 @@ from torch.nn import functional
 from shardwright.errors import DataError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.training import token_files
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
-from shardwright.execute.training.image_files import image_patches
-from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.image_arrays_and_patches import image_patches
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.token_batches import TokenBatches, open_tokens
 from shardwright.job.training_job import SequenceLength, TrainingJob

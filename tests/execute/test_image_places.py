@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import DataError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.interpreter import chunk_passes
-from shardwright.execute.numerics.images.require_image_positions import require_one_row
+from shardwright.execute.numerics.images.check_image_placeholder_tokens import require_one_row
 from shardwright.execute.proof.prove_plan import random_batch
 from shardwright.execute.training.step_on_virtual_devices import run_step, single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob

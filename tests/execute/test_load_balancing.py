@@ -19,9 +19,9 @@ from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.proof.model_with_divided_widths import narrower_model
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
 from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step_on_virtual_devices import (
     StepResult,
     run_step,
@@ -34,9 +34,9 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.multi_token_prediction import without_predictors
 from shardwright.model.families.fields.router_training_fields import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.routers_and_selection_biases import balanced_routers
-from shardwright.model.trained_parameters import trained
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_configs import batch_of, in_double, made, sequences_of

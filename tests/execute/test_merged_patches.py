@@ -20,7 +20,7 @@ from shardwright.execute.numerics.images.operators_over_merged_tokens import (
     unfold_elements,
 )
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import (
     run_step,
     single_device_plan,
@@ -29,10 +29,10 @@ from shardwright.execute.training.step_on_virtual_devices import (
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
-from shardwright.model.trained_parameters import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_images import KIMI
 from tests.tiers import cases, in_both, in_proof

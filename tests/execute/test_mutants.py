@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.device_state import gradient_reduction as gradients
 from shardwright.execute.device_state import parameter_store as device_parameters
 from shardwright.execute.interpreter import earlier_slice_tensors as earlier_slices
-from shardwright.execute.interpreter import layer_inputs
+from shardwright.execute.interpreter import operator_inputs_on_device as layer_inputs
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.execute.redistribution import edge_layouts

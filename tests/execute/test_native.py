@@ -21,8 +21,8 @@ from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.orders.plan_action_rows import action_rows
-from shardwright.program.step_timeline import ACTIONS, Track
-from shardwright.schedules.action_table import KINDS
+from shardwright.program.step_trace import ACTIONS, Track
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.native_ranks import (

@@ -22,8 +22,8 @@ from shardwright.execute.native.private_torch_api import (
     keep_forward_actions,
 )
 from shardwright.program.orders.plan_action_rows import action_rows
-from shardwright.program.orders.pytorch_schedule_csv import schedule_csv
-from shardwright.schedules.action_table import KINDS
+from shardwright.program.orders.write_pytorch_schedule_csv import schedule_csv
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.format_action import format_action
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule

@@ -29,8 +29,8 @@ from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.grid.grid_to_plan import plan_of
-from shardwright.strategy.grid.grid_with_order_table import grid_form
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
+from shardwright.strategy.grid.plan_to_grid_and_order_table import grid_form
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from tests.execute.native_ranks import balanced
 from tests.execute.published_configs import PUBLISHED

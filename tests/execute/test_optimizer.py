@@ -11,17 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradients.plan_gradient_buckets import placed_in_buckets
 from shardwright.cost.gradients.plan_sharded_elements import (
     frozen_parameter_cuts,
     trainable_parameter_cuts,
 )
+from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.device_state.zero_bucket_collectives import ShardGroup
 from shardwright.execute.numerics.base.run_precision import uniform_precision
-from shardwright.execute.training.device_training_state import create_device_state
-from shardwright.execute.training.optimizer import (
+from shardwright.execute.training.adamw_optimizer import (
     BLOCK,
     AdamW,
     clip_factor,
@@ -30,6 +29,7 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
+from shardwright.execute.training.device_training_state import create_device_state
 from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings, plan_holdings
 from shardwright.program.zero_sharding import shard_rules

@@ -12,11 +12,11 @@ from shardwright.errors import StrategyError
 from shardwright.execute.proof.fewer_layers_and_microbatches import num_operators
 from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.execute.proof.prove_plan import prove_plan
-from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.model.trained_parameters import trained
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.short_plans import short, short_zoo_plan
 from tests.strategy.plans import Case, plans

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from shardwright.execute.checkpoints.read_checkpoint import SavedSource, read_checkpoint
 from shardwright.execute.device_state.parameter_store import box_slice, seeded
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.device_training_state import create_device_state, prepare_training
-from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.weight_decay_exemptions import VECTORS
 from shardwright.execute.weights.family_parameter_names import FAMILY_NAMES
 from shardwright.execute.weights.read_weights import open_weights

@@ -16,7 +16,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.device_state.parameter_store import seeded
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
-from shardwright.execute.training.image_files import image_patches
+from shardwright.execute.training.image_arrays_and_patches import image_patches
 from shardwright.execute.training.step_on_virtual_devices import (
     run_step,
     single_device_plan,

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.numerics.base.run_precision import uniform_precision
+from shardwright.execute.training.adamw_optimizer import AdamW, clip_factor, moments, update
 from shardwright.execute.training.learning_rate import CURVES, RateCurve
-from shardwright.execute.training.optimizer import AdamW, clip_factor, moments, update
 
 
 def test_the_worked_numbers() -> None:

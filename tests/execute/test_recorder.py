@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
 from shardwright.execute.interpreter.step_recorder import Recorder, gather_trace
-from shardwright.program.step_timeline import StepTrace, Track, merged_trace
+from shardwright.program.step_trace import StepTrace, Track, merged_trace
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.traces import check_measured
 from tests.execute.trained import train

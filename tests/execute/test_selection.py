@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import ModelError, StrategyError
 from shardwright.execute.checkpoints.same_computation_check import model_computation
 from shardwright.execute.device_state.parameter_store import seeded
-from shardwright.execute.numerics.attention.indexer_key_selection import (
+from shardwright.execute.numerics.attention.indexer_key_block_selection import (
     select_key_blocks,
     selected_mask,
 )
 from shardwright.execute.proof.prove_plan import prove_plan, random_batch
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
-from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import (
     run_step,
     single_device_plan,
@@ -29,6 +29,7 @@ from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import (
@@ -39,7 +40,6 @@ from shardwright.model.ir.operator import (
     OperatorKind,
 )
 from shardwright.model.tensors_without_gradient import without_gradient
-from shardwright.model.trained_parameters import trained
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.counts import (
     lowered_messages,

@@ -10,7 +10,7 @@ from shardwright.execute.proof.prove_plan import prove_plan
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.verify.check_plan import require_valid
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid
 from tests.jobs import training_job
 
 CASES = [

@@ -32,9 +32,9 @@ from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.families.uncomputed_differences import differences
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.model.trained_parameters import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
 from tests.execute.published_configs import PUBLISHED

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from shardwright.files.trace_file import trace_text
-from shardwright.program.step_timeline import Origin, StepTrace, Track
+from shardwright.program.step_trace import Origin, StepTrace, Track
 from shardwright.program.timeline_activity_seconds import ComparedTraces, compared_traces
 from shardwright.program.timeline_message_pairs import messages
 from shardwright.simulator.plan_simulation import simulate_plan

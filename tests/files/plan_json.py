@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardwright.files.dataclass_to_json import to_json_value
-from shardwright.files.strict_pydantic_models import DocumentModel
+from shardwright.files.strict_pydantic_models_of_dataclasses import DocumentModel
 from shardwright.strategy.plan.plan import Plan
 
 PLAN: Final = DocumentModel(kind=Plan, names={}, limits={})

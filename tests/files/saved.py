@@ -13,7 +13,7 @@ from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.searches.scenario_search import plan_robust
 from shardwright.api.searches.store_and_verify_general_plans import stored_general
 from shardwright.api.simulate_strategy import simulation
-from shardwright.files.stored_plan_and_simulation import (
+from shardwright.files.plan_and_simulation_file_contents import (
     document_of,
     plan_document,
     simulation_document,

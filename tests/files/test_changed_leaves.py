@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import general_search_table as general_searches
+from shardwright.api import general_search_methods as general_searches
 from shardwright.api import verify_plan_file as verify_stored_answers
 from shardwright.api.searches import grid_search
 from shardwright.cli.main import run
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_file import parse_saved
+from shardwright.files.plan_and_simulation_file_contents import question_digest
 from shardwright.files.profile_file import parse_profile, profile_document
-from shardwright.files.stored_plan_and_simulation import question_digest
+from shardwright.files.read_plan_and_simulation_files import parse_saved
 from shardwright.files.trace_file import parse_traces
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.profile.apply_profile import apply_profile

@@ -11,9 +11,9 @@ import pytest
 from shardwright.cli.main import run
 from shardwright.files.canonical_json import to_text
 from shardwright.files.json_schemas import SCHEMAS, schema_of
-from shardwright.files.plan_file import parse_saved
+from shardwright.files.plan_and_simulation_file_contents import simulation_document
 from shardwright.files.profile_file import parse_profile, profile_document
-from shardwright.files.stored_plan_and_simulation import simulation_document
+from shardwright.files.read_plan_and_simulation_files import parse_saved
 from shardwright.files.trace_file import parse_traces
 from tests.calibrate.profiles import profile
 from tests.cli.answers import simulated

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.files.plan_file import read_saved
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.files.relative_paths import request_relative_to, request_resolved_from
 from shardwright.search.search_request import Request
 from tests.configs import LLAMA

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardwright.api.trace_step import trace as simulated
 from shardwright.errors import DataError
 from shardwright.files.trace_file import parse_traces, read_measured, read_traces, trace_text
-from shardwright.program.step_timeline import Origin, Sample, StepTrace, TracedDevice, Track
+from shardwright.program.step_trace import Origin, Sample, StepTrace, TracedDevice, Track
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.files.chrome_trace import faults
 from tests.frameworks.plans import stored

@@ -11,11 +11,15 @@ def test_a_grid_search_loads_no_reader_of_files() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert "shardwright.files.stored_plan_and_simulation" in loaded
+    assert "shardwright.files.plan_and_simulation_file_contents" in loaded
     assert not [
         name
         for name in loaded
         if name.startswith(
-            ("pydantic", "shardwright.files.strict_pydantic_models", "shardwright.files.plan_file")
+            (
+                "pydantic",
+                "shardwright.files.strict_pydantic_models_of_dataclasses",
+                "shardwright.files.read_plan_and_simulation_files",
+            )
         )
     ]

@@ -15,8 +15,8 @@ from shardwright.frameworks.launch.build_launch import effective_options
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import OF_EXPERTS, in_vocabulary_order
-from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -24,23 +24,23 @@ from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_file import parse_saved, require_breakdown_sum
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan, question_digest
 from shardwright.files.profile_file import parse_profile, profile_document
-from shardwright.files.stored_plan_and_simulation import StoredPlan, question_digest
+from shardwright.files.read_plan_and_simulation_files import parse_saved, require_breakdown_sum
 from shardwright.files.trace_file import parse_traces
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.shell.run_script import read_script
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.files.cluster_file import cluster_from_yaml
-from shardwright.hardware.files.scenario_file import states_from_yaml
+from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
+from shardwright.hardware.files.weighted_cluster_conditions_file import states_from_yaml
 from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
 from shardwright.hardware.inventories.format_detection import read_inventory
 from shardwright.job.serving_job import ServingJob
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
-from shardwright.model.trained_parameters import trained
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
-from shardwright.runtime.launch_arguments import options_from_arguments, parse_arguments
+from shardwright.runtime.parse_launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
@@ -49,11 +49,11 @@ from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.read_request_trace import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.text.strategy_phrases import translate_phrases
+from shardwright.strategy.text.translate_phrases_to_grid_notation import translate_phrases
 from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE
 from shardwright.validation.tables.csv_rows import parse_table
-from shardwright.validation.tables.table_facts import TableFacts, parse_facts
+from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, parse_facts
 from shardwright.validation.training.cells_from_megatron_arguments import with_launch_cells
 from shardwright.validation.training.row_to_training_run import to_training_run
 from shardwright.validation.training.training_table_columns import (
@@ -72,7 +72,7 @@ from tests.search.problems import facts_of, real_problem
 from tests.serving.traffic.test_read_request_trace import AZURE, MOONCAKE, OWN
 from tests.validation.serving_tables import HEADER as SERVING_HEADER
 from tests.validation.serving_tables import LINE as SERVING_LINE
-from tests.validation.tables.test_table_facts import HEADER, LINE
+from tests.validation.tables.test_table_row_rules_and_limits import HEADER, LINE
 from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS
 from tests.validation.training.test_cells_from_megatron_arguments import DENSE, LATENT, SPLIT
 

@@ -15,18 +15,18 @@ from shardwright.hardware.catalog.accelerators_by_name import (
     accelerator_names,
     name_key,
 )
-from shardwright.hardware.catalog.compute_capabilities import generation_of
+from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
 from shardwright.hardware.catalog.default_node_table import ROWS, NodeRow
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.runtime.framework_feature_kinds import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
 from tests.registries import place, require_members
 
 GENERATIONS = place(
-    "src/shardwright/hardware/catalog/compute_capabilities.py", "_GENERATION_BY_PREFIX"
+    "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
 )
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 

@@ -12,7 +12,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
 from shardwright.hardware.catalog.published_clusters import PUBLISHED, PublishedCluster
 from shardwright.hardware.cluster_expression import MAX_DEVICES, cluster_names, parse_cluster
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from tests.tiers import examples
 
 GOLDEN = Path(__file__).parent / "golden_errors.txt"

@@ -13,7 +13,7 @@ from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.failure_rate_storage_restart import job_reliability
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from tests.hardware.cluster_text import dump_cluster
 
 LLAMA_3 = 419 / (16384 * 54 * 24)

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.files.scenario_file import states_from_yaml
+from shardwright.hardware.files.weighted_cluster_conditions_file import states_from_yaml
 from shardwright.hardware.slowdown_scenarios import (
     LinkState,
     NodeState,

@@ -19,8 +19,11 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import cluster_names, parse_cluster
-from shardwright.hardware.files.cluster_file import load_cluster
-from shardwright.hardware.limit_or_scale_cluster import reserve_memory, scale_network
+from shardwright.hardware.files.read_cluster_file import load_cluster
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import (
+    reserve_memory,
+    scale_network,
+)
 from tests.hardware.cluster_text import dump_cluster
 from tests.tiers import examples
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.files.bounded_yaml import read_yaml
-from shardwright.hardware.files.cluster_file import cluster_from_yaml
+from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
 from shardwright.hardware.files.yaml_alias_limit import MAX_ALIASES, MAX_DEPTH, MAX_EVENTS
 
 leaves = st.one_of(st.integers(-5, 5), st.text("abc", max_size=3), st.booleans(), st.none())

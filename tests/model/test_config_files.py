@@ -16,7 +16,7 @@ from shardwright.model.families.huggingface_config import (
     model_from_config,
     parse_config,
 )
-from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.config_json_field_access import Fields
 from shardwright.model.ir.model_graph import Model
 from tests.tiers import examples
 

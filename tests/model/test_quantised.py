@@ -15,7 +15,7 @@ from shardwright.job.serving_job import NumberFormat
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.families.fields.weight_quantization import stored_format
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.checkpoint_number_format import StoredFormat
+from shardwright.model.ir.stored_format_of_checkpoint import StoredFormat
 from tests.tiers import examples
 
 LLAMA: dict[str, Any] = {

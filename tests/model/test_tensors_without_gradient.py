@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import UsageError
 from shardwright.model.catalog.load_model_by_name import load_model
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.inputs_without_gradient import with_constant_inputs
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.model_graph import Model
@@ -17,7 +18,6 @@ from shardwright.model.tensors_without_gradient import (
     has_backward,
     without_gradient,
 )
-from shardwright.model.trained_parameters import trained
 from tests.tiers import examples
 
 MODELS = {

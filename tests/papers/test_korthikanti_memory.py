@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.lowered_blocks import programs_of
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.lower_blocks_of_problem import programs_of
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
 from shardwright.model.ir.model_graph import Model, Run

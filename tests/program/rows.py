@@ -8,11 +8,11 @@ from pathlib import Path
 
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import Split, devices_of
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree import Split, devices_of
 from shardwright.strategy.plan.stage_splits_and_policies import Item, Placement, Selector, Stage
 from shardwright.strategy.text.parse_plan import parse_plan
 

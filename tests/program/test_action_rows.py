@@ -17,8 +17,8 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.program.orders.deadlock_check import action_violations
 from shardwright.program.orders.plan_action_rows import ActionRows, action_rows
 from shardwright.program.orders.rows_to_order_table import order_table_of_rows
-from shardwright.program.orders.stage_device_classes import participation
-from shardwright.schedules.action_table import ActionTable
+from shardwright.program.orders.stage_device_sets_and_classes import participation
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.chunk_placement import chunk_ranks
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table

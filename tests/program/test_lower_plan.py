@@ -7,7 +7,7 @@ from collections import Counter
 import networkx as nx
 import pytest
 
-from shardwright.program.plan_program import Program
+from shardwright.program.lowered_program import Program
 from shardwright.program.task_arrays import TaskKind
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from tests.simulator.general import run_text, two_stages

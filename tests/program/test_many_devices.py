@@ -12,17 +12,17 @@ from random import Random
 import numpy as np
 import pytest
 
+from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import _leaves_island
 from shardwright.cost.network.stage_transfers import crossing_of
-from shardwright.cost.network.tensor_parallel_overlap_inside_nvlink import _leaves_island
 from shardwright.hardware.network_level_units import Units, equal_units
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.device_classes import class_numbers
+from shardwright.program.device_classes_with_equal_actions import class_numbers
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.placement_tree_cells import StageCells
-from shardwright.program.stages.device_traits import Trait, message_traits, reach_trait
+from shardwright.program.stages.device_equivalence_traits import Trait, message_traits, reach_trait
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.plan.split_tree import devices_of
+from shardwright.strategy.plan.operator_split_tree import devices_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.program.small import cluster_of, problem_of
 from tests.program.test_projection import cells_of, random_tree

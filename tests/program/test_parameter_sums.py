@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.network_level_units import Units
-from shardwright.program.stages import parameter_gradient_groups as parameter_reductions
-from shardwright.program.stages.parameter_gradient_groups import Sums
-from shardwright.program.stages.parameter_use_shares import ParameterUse
+from shardwright.program.stages import gradient_sum_groups_as_arrays as parameter_reductions
+from shardwright.program.stages.device_shares_of_parameter_use import ParameterUse
+from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import general_plan
 from shardwright.search.mixed.plans.plan_search_state import simulate_feasible

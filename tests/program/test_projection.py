@@ -22,7 +22,7 @@ from shardwright.program.layout.placement_tree_cells import (
     regular_levels,
     stage_cells,
 )
-from shardwright.program.stages.device_families import StageDevices, refine_families
+from shardwright.program.stages.device_colour_refinement import StageDevices, refine_families
 from shardwright.program.stages.gradient_sum_groups import sum_groups
 from shardwright.program.stages.held_parameters import (
     HeldParameters,
@@ -31,8 +31,8 @@ from shardwright.program.stages.held_parameters import (
     plan_holdings,
     shares_of,
 )
-from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
+from shardwright.program.stages.uses_of_each_parameter import parameter_places
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.splits import parse_split
 from tests.strategy.zoo_models import dense

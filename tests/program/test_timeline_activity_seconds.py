@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from shardwright.errors import DataError
-from shardwright.program.step_timeline import Origin, Sample, StepTrace, Track
+from shardwright.program.step_trace import Origin, Sample, StepTrace, Track
 from shardwright.program.timeline_activity_seconds import compared_traces, device_times
 from tests.program.traces import span, trace, traces
 from tests.tiers import examples

@@ -33,7 +33,7 @@ from shardwright.program.transition.cheapest_layout_transition import (
     transition,
 )
 from shardwright.program.transition.layout_pieces import PlacedPiece, components
-from shardwright.program.transition.transition_steps import (
+from shardwright.program.transition.layout_transition_steps import (
     Act,
     StepKind,
     TransitionStep,

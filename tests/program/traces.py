@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from shardwright.program.step_timeline import (
+from shardwright.program.step_trace import (
     Origin,
     Sample,
     Span,

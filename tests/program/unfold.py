@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
-from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.lower_blocks_of_problem import programs_of
 from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 from shardwright.program.stages.blocks_of_pipeline_chunks import Content, chunk_contents
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.action_order_arrays import KINDS, ActionTable
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from tests.program.structures import structure_of
 

@@ -10,14 +10,14 @@ import pytest
 from shardwright.api.request_to_problem import problem_of
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.report.screens.plan_screen import render_answer, render_simulation
-from shardwright.search.answer_summary import prediction_lines
+from shardwright.search.answer_summary_text import prediction_lines
 from shardwright.search.joint.joint_plan_costs import ChunkChoice, JointPlan
 from shardwright.search.joint.joint_plan_to_general_plan import joint_plan_text
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import strategy_text
-from shardwright.simulator.cluster_description import cluster_sources
+from shardwright.simulator.cluster_texts_and_sources import cluster_sources
 from shardwright.simulator.predict_plan import predict
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cli.answers import ANSWER, simulated

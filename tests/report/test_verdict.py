@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.simulate_strategy import simulation
-from shardwright.search.answer_summary import kept_free, verdict
+from shardwright.search.answer_summary_text import kept_free, verdict
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid

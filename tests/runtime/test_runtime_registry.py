@@ -11,14 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError
-from shardwright.runtime.construct_runtime import (
-    IDENTITY,
-    derive,
-    identity_fields,
-    read,
-    runtime,
-    stated,
-)
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
@@ -26,6 +18,14 @@ from shardwright.runtime.framework_feature_kinds import (
     ElementKernels,
     FullRecompute,
     TpOverlap,
+)
+from shardwright.runtime.runtime_from_sourced_statements import (
+    IDENTITY,
+    derive,
+    identity_fields,
+    read,
+    runtime,
+    stated,
 )
 from shardwright.runtime.runtime_registry import DEFAULT, load_runtime, runtime_names
 from shardwright.schedules.schedule_registry import SCHEDULES

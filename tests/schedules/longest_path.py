@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.action_order_arrays import KINDS, ActionTable
 
 Key = tuple[str, int, int, int, int]
 """(F, I or W; lane; chunk; microbatch; slice)."""

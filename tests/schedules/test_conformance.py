@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.action_order_arrays import KINDS, ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.format_action import format_action
 from shardwright.schedules.format_csv import format_csv

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.schedule_registry import schedule
 from tests.schedules.longest_path import Run, run
 from tests.tiers import examples

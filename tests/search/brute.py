@@ -11,9 +11,9 @@ import numpy as np
 
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.strategy_task_seconds import step_costs
-from shardwright.cost.tables.grid_memory_choices import TableRows
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
+from shardwright.cost.tables.grid_rows_and_memory_settings import TableRows
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
-from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.errors import StrategyError
 from shardwright.program.training_problem import Problem

@@ -11,7 +11,7 @@ import pytest
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
-from shardwright.search.grid.bounds.relaxed_mesh_bounds import relaxed_bounds
+from shardwright.search.grid.bounds.mesh_bounds_with_relaxed_options import relaxed_bounds
 from shardwright.search.grid.find_best_grid import certify
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.search_by_mesh import search

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
-from shardwright.model.trained_parameters import trained
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid import infeasible_hints
 from shardwright.search.grid.bounds.bounded_members import bound_space, smallest

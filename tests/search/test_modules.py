@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.program.training_problem import under
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.members.default_searched_options import (
+from shardwright.search.grid.members.default_runtime_and_recompute_options import (
     LADDER,
     module_ladder,
     pinned_modules,

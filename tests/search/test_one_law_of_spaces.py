@@ -15,10 +15,10 @@ from shardwright.errors import RuntimeModelError, UsageError
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import under
 from shardwright.runtime.framework_description import Options
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME
-from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
-from shardwright.search.grid.members.default_searched_options import searched_options
+from shardwright.search.grid.members.default_runtime_and_recompute_options import searched_options
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space, parts_of, with_options

@@ -12,7 +12,7 @@ from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.errors import InfeasibleError
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
-from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.device_meshes import idle_meshes
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid

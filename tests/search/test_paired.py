@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.dtype import Dtype
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules
+from shardwright.search.grid import search_general_plan_schedules as overlapped_schedules
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.bounds.member_price_tables import prepare
 from shardwright.search.grid.find_best_grid import find

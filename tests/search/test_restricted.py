@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError, UsageError
-from shardwright.hardware.limit_or_scale_cluster import limit_devices
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import limit_devices
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid

@@ -9,13 +9,13 @@ import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of, with_defaults
 from shardwright.cost.step.strategy_task_seconds import step_costs
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.program.training_problem import under
-from shardwright.search.grid import search_overlapped_schedules as overlapped_schedules
+from shardwright.search.grid import search_general_plan_schedules as overlapped_schedules
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.bounds.member_price_tables import prepare
 from shardwright.search.grid.bounds.overlapped_schedule_bounds import kernel_seconds_per_rank
-from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.search_request import Request

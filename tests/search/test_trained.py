@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.api.searches.grid_search import check, plan
-from shardwright.model.trained_parameters import trained
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.search.grid.members.standard_and_exhaustive_space import (
     exhaustive_space,

@@ -13,10 +13,10 @@ from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.mixed_search import plan_mixed, unsearched_of_mixed
 from shardwright.cost.tables import plan_block_costs as plan_blocks
 from shardwright.program.training_problem import Problem, under
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
-from shardwright.runtime.runtime_options import offered_values
 from shardwright.search.grid import gain_of_unsearched_options as unsearched_options
-from shardwright.search.grid.members.default_searched_options import LADDER
+from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.grid.neighbour_strategies import simulated_change
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid

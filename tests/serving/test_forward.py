@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.inference.block_forward import (
+from shardwright.cost.inference.block_forward_without_context_attention import (
     compiled_kernels,
     forward_program,
     forward_seconds,

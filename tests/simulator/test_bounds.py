@@ -34,7 +34,7 @@ from shardwright.runtime.framework_feature_kinds import (
     TpOverlap,
 )
 from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
-from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid

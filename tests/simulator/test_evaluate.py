@@ -15,8 +15,8 @@ from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.part_phase_recompute_keys import PARTS, TP
 from shardwright.cost.step.stage_action_seconds import update_seconds
 from shardwright.cost.step.strategy_task_seconds import PART_NAMES
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
-from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.link import Link

@@ -11,7 +11,7 @@ import pytest
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.network_level_units import equal_units
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.device_classes import class_numbers
+from shardwright.program.device_classes_with_equal_actions import class_numbers
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.program.task_arrays import TaskKind

@@ -14,12 +14,12 @@ from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.model.distillation import with_teacher
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import trained
-from shardwright.program.device_classes import class_numbers
+from shardwright.program.device_classes_with_equal_actions import class_numbers
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bounded_members import bound_space
-from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts

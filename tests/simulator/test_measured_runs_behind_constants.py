@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.runtime.runtime_options import runtime_with_options
+from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.measured_runs_behind_constants import (
     FILE,

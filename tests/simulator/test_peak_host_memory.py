@@ -16,7 +16,7 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.answer_summary import NO_FIT, verdict
+from shardwright.search.answer_summary_text import NO_FIT, verdict
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid

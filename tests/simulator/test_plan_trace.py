@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from shardwright.errors import UsageError
-from shardwright.program.step_timeline import ACTIONS, StepTrace
+from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.timeline_activity_seconds import device_times
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders

@@ -11,8 +11,8 @@ from typing import Any, Final
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training_job import SequenceLength
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import trained
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -15,9 +15,9 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.grid.counts_for_grid_rules import layer_runs
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import Exchange
 from shardwright.strategy.plan.pipeline_order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange
 from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Item,

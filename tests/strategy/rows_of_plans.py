@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import devices_of
 from shardwright.strategy.plan.pipeline_order import Action, Table
-from shardwright.strategy.plan.split_tree import devices_of
 
 Entry = Action | tuple[Action, Action]
 

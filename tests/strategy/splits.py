@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.text.split_tree_notation import Cursor, read_split
 
 

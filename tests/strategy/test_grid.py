@@ -19,8 +19,8 @@ from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, largest_chunks
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.plan_to_grid import grid_of
+from shardwright.strategy.plan.operator_split_tree import devices_of
 from shardwright.strategy.plan.plan import ALL
-from shardwright.strategy.plan.split_tree import devices_of
 from shardwright.strategy.text.grid_notation import (
     changed_grid,
     complete_order,
@@ -29,7 +29,7 @@ from shardwright.strategy.text.grid_notation import (
 )
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.strategies import dense_model, expert_model, grids, legal, small_grids
 from tests.tiers import examples
 

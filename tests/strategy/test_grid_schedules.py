@@ -11,8 +11,8 @@ import pytest
 
 from shardwright.errors import StrategyError
 from shardwright.program.orders.plan_action_rows import action_rows
+from shardwright.schedules.check_grid_schedule_exists import order_violations
 from shardwright.schedules.chunk_placement import chunk_ranks
-from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.schedules.schedule_registry import SCHEDULES as ALL
 from shardwright.schedules.schedule_registry import schedule
 from shardwright.strategy.grid.canonical_grid import canonical
@@ -26,7 +26,7 @@ from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.registries import place, require_same_members
 from tests.strategy.zoo_models import dense
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.strategy.grid import grid_rules
 from shardwright.strategy.grid.plan_to_grid import grid_of
+from shardwright.strategy.plan.operator_split_tree import Split, devices_of
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree import Split, devices_of
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
 from shardwright.strategy.text.split_tree_notation import Cursor, print_split
 from shardwright.strategy.text.stage_first_device_notation import print_bases, read_bases
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.strategies import dense_model, expert_model, plans, trees
 from tests.strategy.rule_ids import PLAN_RULES
 from tests.strategy.splits import parse_split

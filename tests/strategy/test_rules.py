@@ -14,11 +14,11 @@ from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.verify.check_plan import require_valid, verify
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid, verify
 from tests.strategy.broken_plans import BROKEN, SOUND, Broken, Sound
 from tests.strategy.rule_ids import PLAN_RULES
 

@@ -10,7 +10,7 @@ from shardwright.program.zero_sharding import shard_rules
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.strategy.zoo_models import dense
 
 LANES = """plan two devices {devices}

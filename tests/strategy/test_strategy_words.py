@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
-from shardwright.strategy.text.strategy_phrases import DEGREES, PHRASES, translate_phrases
+from shardwright.strategy.text.translate_phrases_to_grid_notation import (
+    DEGREES,
+    PHRASES,
+    translate_phrases,
+)
 from tests.tiers import examples
 
 PLAN = Grid(tp=2, sp=True, pp=2, dp=8, microbatch=2, zero=1)

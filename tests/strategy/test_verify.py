@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.plan.operator_split_tree import Split, devices_of, num_leaves
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree import Split, devices_of, num_leaves
 from shardwright.strategy.plan.split_tree_span_and_overlap import depth, overlaps, span
-from shardwright.strategy.plan.token_shares_of_devices import (
+from shardwright.strategy.plan.token_intervals_of_devices import (
     TokenPiece,
     cut_intervals,
     device_tokens,
 )
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.verify.check_plan import require_valid, verify
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid, verify
 from tests.strategies import dense_model, trees
 from tests.strategy.broken_plans import BASE, EXPERTS
 from tests.tiers import examples

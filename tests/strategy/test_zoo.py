@@ -10,15 +10,15 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.strategy.grid.plan_to_grid import grid_of
+from shardwright.strategy.plan.operator_split_tree import Exchange, Split, devices_of
 from shardwright.strategy.plan.pipeline_order import Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange, Split, devices_of
 from shardwright.strategy.plan.split_tree_span_and_overlap import nodes
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Placement, Stage
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.files.plan_json import plan_from_json, plan_to_json
 from tests.registries import place, require_same_members
 from tests.strategy.zoo_plans import FOLDER, ZooPlan, schedule_grid, zoo

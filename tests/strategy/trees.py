@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from hypothesis import strategies as st
 
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.operator_split_tree import Split
 
 Counts: TypeAlias = Mapping[Dim, int]
 MAX_CUTS: Final = 3

@@ -8,10 +8,10 @@ from functools import lru_cache
 from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block
 from shardwright.model.blocks.dense_operators import mlp_operators, residual
 from shardwright.model.families.huggingface_config import model_from_config
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.model.trained_parameters import trained
 from tests.strategies import dense_model, expert_model
 
 

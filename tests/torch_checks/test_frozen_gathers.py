@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.distillation import IN_HEAD, with_teacher
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.tensors_without_gradient import has_backward
-from shardwright.model.trained_parameters import trained
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid

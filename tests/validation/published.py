@@ -11,7 +11,11 @@ from shardwright.validation.fits.cached_parallel_predictions import Predictor
 from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import SkippedRow
-from shardwright.validation.tables.table_facts import ErrorLimit, TableFacts, read_facts
+from shardwright.validation.tables.table_row_rules_and_limits import (
+    ErrorLimit,
+    TableFacts,
+    read_facts,
+)
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.fit_constants import read_folds
 from shardwright.validation.training.measured_training_run import TrainingRun, identity_of

@@ -10,12 +10,12 @@ from shardwright.hardware.catalog.fitted_serving_constants import ServingConstan
 from shardwright.validation.serving.accuracy_page import ServingStudy
 from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
 from shardwright.validation.serving.row_to_serving_run import to_serving_run
-from shardwright.validation.serving.serving_reader import SERVED
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE, ServingMeasurement
+from shardwright.validation.serving.serving_validation_pipeline import SERVED
 from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow
-from shardwright.validation.tables.table_facts import TableFacts, read_facts
+from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, read_facts
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published" / "serving"
 HEADER = (

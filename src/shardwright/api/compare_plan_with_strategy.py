@@ -16,13 +16,13 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.searches.store_and_verify_general_plans import stored_general
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import StrategyError
-from shardwright.files.plan_argument import is_grid_text, read_strategy
-from shardwright.files.stored_plan_and_simulation import (
+from shardwright.files.plan_and_simulation_file_contents import (
     StoredPlan,
     StoredSimulation,
     stored_answer,
     stored_simulation,
 )
+from shardwright.files.plan_argument import is_grid_text, read_strategy
 from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid, placed_in
@@ -37,7 +37,10 @@ from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
-from shardwright.strategy.text.strategy_phrases import TranslatedStrategy, translate_phrases
+from shardwright.strategy.text.translate_phrases_to_grid_notation import (
+    TranslatedStrategy,
+    translate_phrases,
+)
 
 GRID_SPACES: Final = frozenset((*SPACES, *JOINT))
 """Names of the spaces that contain a whole space of grids."""

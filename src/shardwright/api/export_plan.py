@@ -10,17 +10,17 @@ from typing import Final
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
-from shardwright.frameworks.export.host_file import HostEntry
 from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
+from shardwright.frameworks.export.parse_host_file import HostEntry
 from shardwright.frameworks.export.rank_placement import (
     RankPlacement,
     placement_files,
     placement_of,
 )
 from shardwright.frameworks.registry import TARGETS
-from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.grid_with_order_table import grid_form
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.strategy.grid.plan_to_grid_and_order_table import grid_form
 from shardwright.strategy.grid.stages_with_different_degrees import Mesh, meshes_of
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}", re.ASCII)

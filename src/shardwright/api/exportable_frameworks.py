@@ -6,7 +6,7 @@ from shardwright.api.export_plan import exportable_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.frameworks.export.exporter import Shortfall
 from shardwright.frameworks.registry import TARGETS
-from shardwright.search.runnable_frameworks import Runners
+from shardwright.search.runnable_and_refused_frameworks_record import Runners
 
 
 def frameworks_for_plan(stored: PlanOfProblem) -> Runners:

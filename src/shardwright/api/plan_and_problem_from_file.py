@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.files.stored_plan_and_simulation import StoredSimulation
-from shardwright.lazy_dataclass import dataclass
+from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -20,10 +20,10 @@ from shardwright.execute.launch.run_options_and_report import (
     RunStep,
 )
 from shardwright.execute.proof.proof_result import PlanProof
+from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.files.profile_file import read_profile
-from shardwright.files.stored_plan_and_simulation import StoredSimulation
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import plan_stages, working_devices
 from shardwright.program.training_problem import Problem
@@ -142,7 +142,7 @@ def run(
         begun: called after all checks.
 
     Raises:
-        UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
+        UsageError: PyTorch is not installed; others of `execute.launch.run_training.run_plan`.
     """
     require_runnable(stored.problem, options)
     try:
@@ -182,12 +182,12 @@ def tokenise(texts: tuple[Path, ...], tokens: Path) -> tuple[int, int]:
 
     Raises:
         UsageError: PyTorch is not installed.
-        DataError: see `execute.tokenizer.tokenise`.
+        DataError: see `execute.training.byte_tokenizer.tokenise`.
     """
     try:
         from shardwright.execute.training import (
-            tokenizer,
-        )  # its module of files needs PyTorch, an extra
+            byte_tokenizer as tokenizer,  # its module of files needs PyTorch, an extra
+        )
     except ImportError as error:
         raise UsageError("tokenise needs PyTorch", hint="pip install 'shardwright[run]'") from error
     count = tokenizer.tokenise(texts, tokens) if texts else tokenizer.tokenise_shipped(tokens)

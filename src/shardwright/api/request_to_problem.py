@@ -13,14 +13,14 @@ from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.list_prices import with_prices
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.limit_or_scale_cluster import (
+from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import (
     limit_devices,
     reserve_memory,
     smallest_memory_bytes,
 )
-from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
-from shardwright.model.load_model_with_training_options import requested_model
+from shardwright.model.load_trainable_model_and_teacher import requested_model
 from shardwright.program.identity_cache_keys import one_of_equals
 from shardwright.program.strategy_rule_violations import facts_of as facts_of
 from shardwright.program.training_problem import Problem
@@ -206,7 +206,7 @@ def _is_file(text: str) -> bool:
 def load_cluster(text: str) -> Cluster:
     """Load a cluster: NAME:COUNT expression, path of a YAML file, or YAML text."""
     if _is_file(text):
-        from shardwright.hardware.files.cluster_file import (
+        from shardwright.hardware.files.read_cluster_file import (
             load_cluster as from_file,
         )  # pydantic and yaml only where a file is read
 

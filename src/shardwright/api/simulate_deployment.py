@@ -15,7 +15,10 @@ from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.serving_engines.engine_registry import load_engine, version_notice
-from shardwright.serving.deployments.checkpoint_formats import CheckpointFormats, checkpoint_formats
+from shardwright.serving.deployments.default_formats_from_checkpoint import (
+    CheckpointFormats,
+    checkpoint_formats,
+)
 from shardwright.serving.deployments.deployment_notation import parse_deployment
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem

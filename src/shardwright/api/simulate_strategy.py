@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.api.check_legality import check_grid, check_plan
-from shardwright.api.draw_plan import with_device_kinds
+from shardwright.api.compute_plan_picture import with_device_kinds
 from shardwright.api.request_to_problem import facts_of, problem_of, with_defaults
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import DataError, InfeasibleError
 from shardwright.files.compare_documents import require_same
-from shardwright.files.plan_argument import read_strategy
-from shardwright.files.stored_plan_and_simulation import (
+from shardwright.files.plan_and_simulation_file_contents import (
     StoredSimulation,
     document_of,
     stored_simulation,
 )
+from shardwright.files.plan_argument import read_strategy
 from shardwright.program.orders.deadlock_check import action_violations
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.dtype import Dtype
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 class CheckRow(NamedTuple):

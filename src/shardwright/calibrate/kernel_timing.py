@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from shardwright.dtype import Dtype
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 TORCH_DTYPES: Final = {
     Dtype.FP32: torch.float32,

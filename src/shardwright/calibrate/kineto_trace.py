@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.hardware.profile.measured_rates import KernelShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_FILE_BYTES: Final = 1024**3
 _LONGEST_S: Final = 1e6

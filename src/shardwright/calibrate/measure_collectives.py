@@ -16,7 +16,7 @@ from typing import Any, Final
 from shardwright.calibrate.fork_server_with_torch import process_context
 from shardwright.calibrate.time_collectives_on_rank import run_rank
 from shardwright.errors import DataError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import KIB
 
 KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")

@@ -20,7 +20,7 @@ from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measur
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.measured_rates import AttentionPoint, GemmPoint
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.hardware.profile.measured_rates import bus_share
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import scale_decimal
 
 MAX_FILE_BYTES: Final = 64 * 1024**2

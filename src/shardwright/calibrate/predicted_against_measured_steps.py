@@ -15,7 +15,7 @@ from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.hardware.profile.apply_profile import profiled_cluster
 from shardwright.hardware.profile.measured_rates import Profile
 from shardwright.job.training_job_from_flags import job_from_flags
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from shardwright.calibrate.kernel_timing import TORCH_DTYPES
 from shardwright.dtype import Dtype
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.errors import InfeasibleError
-from shardwright.search.answer_summary import answer_line, misfit_text
+from shardwright.search.answer_summary_text import answer_line, misfit_text
 from shardwright.search.simulated_strategy import Simulation, strategy_text
 from shardwright.simulator.prediction import Prediction
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Group
 
-from shardwright.api.general_search_table import GeneralSearch
+from shardwright.api.general_search_methods import GeneralSearch
 from shardwright.api.request_to_problem import problem_of
 from shardwright.api.searches.store_and_verify_general_plans import stored_general
 from shardwright.cli import exit_code_and_quiet_line as verdict
@@ -18,7 +18,7 @@ from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
 from shardwright.cli.terminal.exportable_frameworks_section import frameworks_section
 from shardwright.files.dataclass_to_json import to_json_value
-from shardwright.files.stored_plan_and_simulation import document_of, file_text
+from shardwright.files.plan_and_simulation_file_contents import document_of, file_text
 from shardwright.report.screens.general_search_screen import render_general
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request

@@ -23,7 +23,7 @@ ALGORITHMS: Final = Registry[CollectiveAlgorithm](
         "nvlink_sharp": "shardwright.collectives.algorithms.nvlink_sharp:NVLINK_SHARP",
         "hierarchical": "shardwright.collectives.algorithms.hierarchical_rings:HIERARCHICAL",
         "halving_doubling": "shardwright.collectives.algorithms.halving_doubling:HALVING_DOUBLING",
-        "torus_2d": "shardwright.collectives.algorithms.torus_rings:TORUS_2D",
+        "torus_2d": "shardwright.collectives.algorithms.logical_2d_torus_rings:TORUS_2D",
         "pairwise": "shardwright.collectives.algorithms.all_to_all:PAIRWISE",
         "hierarchical_all_to_all": (
             "shardwright.collectives.algorithms.all_to_all:HIERARCHICAL_ALL_TO_ALL"
@@ -57,13 +57,13 @@ ENGINES: Final = ("vllm", "sglang", "trtllm")
 # What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS)
 # and src/enqueue.cc, where rooted collectives other than broadcast and all_to_all are grouped
 # sends; its PAT (one device a node) and CollNet are not here. Messages:
-# `execute.transport.group_messages` cuts a sum in even shares that go straight to their owners and
-# back, which is the ring's bytes (and in place of its n - 1 hops one round, which the ring's
-# latency is never below). Synthesised: MSCCL runs schedules that are written for a group on NCCL's
-# transports, and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl).
-# Engines sum by one and two shots where that is faster than NCCL; with their option of multimem
-# (symmetric memory) by the switch too. DeepEP and one-sided exchanges are libraries of their own,
-# beside NCCL.
+# `execute.transport.collectives_as_messages` cuts a sum in even shares that go straight to their
+# owners and back, which is the ring's bytes (and in place of its n - 1 hops one round, which the
+# ring's latency is never below). Synthesised: MSCCL runs schedules that are written for a group on
+# NCCL's transports, and what it has no schedule for as NCCL does
+# (github.com/Azure/msccl-executor-nccl). Engines sum by one and two shots where that is faster
+# than NCCL; with their option of multimem (symmetric memory) by the switch too. DeepEP and
+# one-sided exchanges are libraries of their own, beside NCCL.
 LIBRARIES: Final = MappingProxyType(
     {
         "any": tuple(name for name in ALGORITHMS if name not in (*SCHEDULED, *ENGINE_ALGORITHMS)),

@@ -16,7 +16,7 @@ from shardwright.collectives.algorithms.alpha_beta_algorithm import Line, Linear
 from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, span_quantities
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.errors import RuntimeModelError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.limit_or_scale_cluster import limit_devices
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import limit_devices
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.identity_cache_keys import Same, one_of_equals

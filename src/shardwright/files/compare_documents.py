@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.files.canonical_json import canonical_value
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 DRIFT: Final = 1e-8
 """Relative difference at which two numbers count as equal: files keep nine digits."""

@@ -2,7 +2,7 @@
 
 A dataclass is an object of its fields, pairs of a name and numbers are an object, an enumeration is
 its value, a tuple a list, a grid its notation, a general plan its
-`files.plan_document.PlanDocument`. `Names` holds the fields that have another name in the file.
+`files.plan_json_form.PlanDocument`. `Names` holds the fields that have another name in the file.
 """
 
 from __future__ import annotations

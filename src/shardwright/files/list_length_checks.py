@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.errors import DataError
-from shardwright.files.stored_plan_and_simulation import StoredPlan, StoredSimulation
-from shardwright.lazy_dataclass import dataclass
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.mixed_cluster_certificate import MixedPart
 from shardwright.search.scenario_certificate import ScenariosPart
 

@@ -8,20 +8,20 @@ from typing import Final
 
 from shardwright.errors import StrategyError, UsageError
 from shardwright.files.canonical_json import read_text
-from shardwright.files.plan_file import parse_saved
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
+from shardwright.files.read_plan_and_simulation_files import parse_saved
 from shardwright.files.relative_paths import is_same_model
-from shardwright.files.stored_plan_and_simulation import StoredPlan, StoredSimulation
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.load_model_with_training_options import requested_model
+from shardwright.model.load_trainable_model_and_teacher import requested_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
-from shardwright.strategy.text.strategy_phrases import translate_phrases
+from shardwright.strategy.text.translate_phrases_to_grid_notation import translate_phrases
 
 _SUFFIXES: Final = (".plan", ".json", ".txt")
 _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"

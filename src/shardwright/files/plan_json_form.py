@@ -14,9 +14,9 @@ from typing import Any, Final
 from shardwright.errors import DataError
 from shardwright.runtime.framework_description import Options
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.pipeline_order import Action, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards
-from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.plan.stage_splits_and_policies import (
     Item,
     Keep,

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 
 from shardwright.files.canonical_json import parse_json, read_text
 from shardwright.files.dataclass_to_json import Names, to_json_value
-from shardwright.files.strict_pydantic_models import (
+from shardwright.files.strict_pydantic_models_of_dataclasses import (
     DocumentModel,
     Factor,
     FromOne,

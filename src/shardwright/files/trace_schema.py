@@ -6,9 +6,15 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from shardwright.files.strict_pydantic_models import Count, FromOne, Number, Record, Signed
+from shardwright.files.strict_pydantic_models_of_dataclasses import (
+    Count,
+    FromOne,
+    Number,
+    Record,
+    Signed,
+)
 from shardwright.files.validation_error_text import require_value
-from shardwright.program.step_timeline import Origin, Track
+from shardwright.program.step_trace import Origin, Track
 
 SCHEMA: Final = "shardwright.trace"
 VERSION: Final = 1

@@ -10,7 +10,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.documents.python_recipes import CHOICES
 from shardwright.frameworks.launch.build_launch import option_variables
-from shardwright.frameworks.launch.checkpoint_size_check import compared_checkpoint
+from shardwright.frameworks.launch.compare_checkpoint_name_to_model import compared_checkpoint
 from shardwright.frameworks.launch.environment_variable_warnings import (
     needed_variables,
     slowing_variables,
@@ -28,7 +28,7 @@ from shardwright.frameworks.launch.training_launch import (
     Launch,
     LaunchReader,
 )
-from shardwright.frameworks.parse_launch_files import (
+from shardwright.frameworks.launch_files_to_setting_documents import (
     ARGUMENTS,
     CONFIGURATION_SUFFIXES,
     documents_of_files,

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import Claimant, Document, NamedFile
-from shardwright.frameworks.parse_launch_files import documents_of
+from shardwright.frameworks.launch_files_to_setting_documents import documents_of
 
 FileLookup = Callable[[str], str | None]
 """Function from a file's name to its text; None = no such file."""

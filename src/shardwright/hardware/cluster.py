@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link, Tier
-from shardwright.hardware.network_zones import ZoneLink
-from shardwright.lazy_dataclass import dataclass
+from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.lazily_compiled_dataclass import dataclass
 
 IN_THE_FILE: Final = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
 ONE_SWITCH: Final = Origin(
@@ -214,7 +214,7 @@ _ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
 class Reliability:
     """Failure rate, storage bandwidth and restart time that a cluster file states, for goodput.
 
-    See `hardware.reliability`.
+    See `hardware.failure_rate_storage_restart`.
 
     Args:
         failures_per_device_hour: unexpected interruptions; None = as each accelerator has.

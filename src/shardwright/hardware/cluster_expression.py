@@ -34,7 +34,7 @@ from shardwright.hardware.catalog.published_clusters import (
     published_cluster,
     published_names,
 )
-from shardwright.hardware.catalog.tpu_slices import TpuSlice, find_tpu_slice
+from shardwright.hardware.catalog.tpu_slices_by_name import TpuSlice, find_tpu_slice
 from shardwright.hardware.cluster import (
     ONE_SWITCH,
     Cluster,
@@ -44,7 +44,7 @@ from shardwright.hardware.cluster import (
     sorted_by_zone,
 )
 from shardwright.hardware.link import Link
-from shardwright.hardware.network_zones import ZoneLink, checked_links, checked_price
+from shardwright.hardware.zone_links_and_price_limits import ZoneLink, checked_links, checked_price
 from shardwright.units import BITS_PER_BYTE
 
 MAX_TEXT: Final = 4096

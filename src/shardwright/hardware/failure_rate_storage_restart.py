@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.cluster import Cluster
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import GIGA, TERA
 
 STORAGE_PER_DEVICE: Final = 0.15 * GIGA

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.hardware.accelerator import Origin
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from typing import Final
 from shardwright.errors import ClusterError
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
-from shardwright.hardware.limit_or_scale_cluster import scale_network
 from shardwright.hardware.link import Link
-from shardwright.hardware.network_zones import ZoneLink
-from shardwright.lazy_dataclass import dataclass
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
+from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MOST_STATES: Final = 64
 

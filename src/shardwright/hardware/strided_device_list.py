@@ -21,7 +21,7 @@ from typing import Any, overload
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 Levels = tuple[tuple[int, int], ...]
 """(count, step) of each level of a pattern, outermost first; step in device numbers."""

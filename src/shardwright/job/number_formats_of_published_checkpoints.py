@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 BF16: Final = OperatorPrecision()
 FP8: Final = OperatorPrecision(weights=NumberFormat.FP8, activations=NumberFormat.FP8)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 class OptimizerFamily(StrEnum):

@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
 from shardwright.job.training_job import OF_TEXT, Optimizer, SequenceLength, TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_TOKENS: Final = 2**32
 MAX_SAMPLES: Final = 2**32

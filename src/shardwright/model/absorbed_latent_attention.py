@@ -11,7 +11,7 @@ latent's width.
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind

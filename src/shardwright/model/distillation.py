@@ -6,7 +6,7 @@ the model's as runs ``teacher_<run>`` of blocks ``teacher_<block>`` over the seq
 (the text once more). Its final norm and logits are operators ``teacher.*`` of the model's own head,
 which reads the teacher's last layer as its memory: logits never cross a border of blocks. Nothing
 of the teacher is trained, so it has no gradients, no states of the optimizer and no backward, and
-keeps nothing (`model.gradients`).
+keeps nothing (`model.tensors_without_gradient`).
 
 Left out: losses of inner layers, words that the model makes itself (on-policy), a teacher in other
 number formats, and a teacher's modules that predict further tokens.
@@ -18,12 +18,12 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ModelError
+from shardwright.model.freeze_parameters_or_add_lora import frozen
 from shardwright.model.inputs_without_gradient import with_constant_inputs
 from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Parameter
-from shardwright.model.trained_parameters import frozen
 
 OF_BLOCKS: Final = "teacher_"
 """Prefix of the names of the teacher's runs and blocks."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.device_classes import DeviceClass, Posts, TaskShape
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.device_classes_with_equal_actions import DeviceClass, Posts, TaskShape
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.program.task_graph_builder import TaskGraphBuilder

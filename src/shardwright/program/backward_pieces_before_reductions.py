@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.stages.stage_segments import StageParts
 
 PIECE_TOLERANCE = 1e-9

@@ -7,7 +7,8 @@ microbatch, slice) names an action of a kind. One pass lays the rows of all clas
 links chunks, slices, sends and gradients; no loop runs over tasks.
 
 Two actions of a pair that run overlapped are laid one after the other, start when both can, and
-name each other: `simulator.kernel_tasks` prices the communication that one hides behind the other.
+name each other: `cost.step.overlapped_action_pairs` prices the communication that one hides behind
+the other.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray
 from shardwright.program.action_tasks import ActionTasks, actions_as_tasks
-from shardwright.program.device_classes import (
+from shardwright.program.device_classes_with_equal_actions import (
     DeviceClass,
     Posts,
     TaskShape,
     class_numbers,
     posts_of,
 )
+from shardwright.program.lowered_program import Program, receiving_classes
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.program.plan_program import Program, receiving_classes
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.synchronisation_tasks import add_gathers_and_reductions

@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.program.training_problem import Problem, under
 from shardwright.program.zero_sharding import shard_rules
-from shardwright.schedules.grid_schedule_rule import order_violations
+from shardwright.schedules.check_grid_schedule_exists import order_violations
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
@@ -18,7 +18,7 @@ from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, State
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.verify.block_coverage import stage_pieces
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 
 
 def facts_of(problem: Problem) -> GridFacts:

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 class TaskKind(IntEnum):

@@ -12,8 +12,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray
 from shardwright.errors import DataError
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.step_timeline import Span, StepTrace, TracedDevice, Track
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.step_trace import Span, StepTrace, TracedDevice, Track
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from shardwright.program.step_timeline import Span, StepTrace, Track
+from shardwright.program.step_trace import Span, StepTrace, Track
 
 Ends = tuple[Span, Span]
 """The span that sends, and the one that waits for it or begins with it."""

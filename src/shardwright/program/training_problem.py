@@ -8,11 +8,11 @@ from functools import lru_cache
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.training_job import Optimizer, TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_cache_keys import Same
 from shardwright.runtime.framework_description import Options, Runtime
-from shardwright.runtime.runtime_options import runtime_with_options
+from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.report.terminal_line_wrapping import Indented, WrappedText
-from shardwright.search.answer_summary import LABEL, NO_FIT, WARNING, Line
+from shardwright.search.answer_summary_text import LABEL, NO_FIT, WARNING, Line
 
 TITLE_STYLE = "bold"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from shardwright.dtype import Dtype
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     Capture,
@@ -91,7 +91,7 @@ class Runtime:
         gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to this many bytes; 0 = one
             layer, or one gradient bucket.
         listed_collectives: ZeRO-3 gathers and reduces each matrix alone, as a list of one tensor
-            for each rank (see `cost.sharded`).
+            for each rank (see `cost.gradients.plan_synchronisation`).
         sums_replicas_apart: the all-reduce over replicas of hybrid sharding has its own
             communicator and stream.
         reuse_elements: parameters that are used again within this many elements stay gathered, all
@@ -175,7 +175,8 @@ class Runtime:
         gathers_quantized: inputs of 8- and 4-bit GEMMs are quantised before tensor parallelism
             gathers them.
         gathers_narrow: parameters of 8-bit GEMMs are stored and gathered in 8 bits.
-        collective_library: library whose algorithms run (`collectives.registry.LIBRARIES`).
+        collective_library: library whose algorithms run
+            (`collectives.algorithm_registry.LIBRARIES`).
         gradient_wire: dtype of gradients on the network where it differs from the dtype in which
             they accumulate; None = the same.
         gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's

@@ -82,9 +82,10 @@ class LinearLoss(StrEnum):
 
     The logits of all tokens then never exist at once. NONE: not fused. LIGER: each part's gradient
     replaces its logits at once, and a part is so small that its logits take about as much memory as
-    the hidden states of all tokens (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's
-    registers, and are computed again in backward. CHUNKED: eight parts under autograd, which keeps
-    the loss's inputs of each part for backward. PARTS: eight parts, each with its backward at once.
+    the hidden states of all tokens (`cost.buffers.logits_buffers.liger_tokens`). CUT: logits stay
+    in a kernel's registers, and are computed again in backward. CHUNKED: eight parts under
+    autograd, which keeps the loss's inputs of each part for backward. PARTS: eight parts, each
+    with its backward at once.
     """
 
     NONE = "none"

@@ -12,10 +12,10 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.construct_runtime import Statement
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.runtime.build_from_sourced_statements import collected_facts
 from shardwright.runtime.framework_description import Offer
-from shardwright.runtime.sourced_facts import collected_facts
+from shardwright.runtime.runtime_from_sourced_statements import Statement
 
 Value = TypeVar("Value")
 

@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.errors import RuntimeModelError
 from shardwright.registry import Registry
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.runtime_options import default_options, runtime_with_options
+from shardwright.runtime.list_and_set_runtime_options import default_options, runtime_with_options
 
 _ALIASES: Final = {
     "deepseek-v3": ("hai-llm", "deepseek"),

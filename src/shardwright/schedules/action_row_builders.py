@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.schedules.action_table import ActionTable, B, F, I, W
+from shardwright.schedules.action_order_arrays import ActionTable, B, F, I, W
 
 Place = tuple[int, int]
 """A chunk as (lane, chunk)."""

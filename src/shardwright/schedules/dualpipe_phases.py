@@ -7,8 +7,8 @@ rank's depth is its distance from where forwards enter.
 
 from __future__ import annotations
 
+from shardwright.schedules.action_order_arrays import B, F, I, W
 from shardwright.schedules.action_row_builders import Place, RowWriter
-from shardwright.schedules.action_table import B, F, I, W
 
 
 def overlapped_row(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.action_row_builders import written_table
-from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.dualpipe_phases import overlapped_row
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes

@@ -8,7 +8,7 @@ are for the eye: the order in a row is all that counts.
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
-from shardwright.schedules.action_table import ActionTable, R
+from shardwright.schedules.action_order_arrays import ActionTable, R
 from shardwright.schedules.format_action import format_action
 from shardwright.schedules.plan_entries_and_time_slots import entries_by_slot
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.action_table import ActionTable, B, F
+from shardwright.schedules.action_order_arrays import ActionTable, B, F
 from shardwright.schedules.schedule_protocol import Sizes
 
 

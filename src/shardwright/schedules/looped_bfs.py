@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.schedules.action_table import ActionTable, B
+from shardwright.schedules.action_order_arrays import ActionTable, B
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.looped_1f1b_and_gpipe_tables import all_forwards, forwards_first_table
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes

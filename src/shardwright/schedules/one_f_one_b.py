@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.looped_1f1b_and_gpipe_tables import looped_table
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes

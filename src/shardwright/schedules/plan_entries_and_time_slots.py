@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import Int32Array
 from shardwright.errors import StrategyError
-from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.action_order_arrays import KINDS, ActionTable
 from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, actions_of
 
 _CODES = {Kind(letter): code for code, letter in enumerate(KINDS)}

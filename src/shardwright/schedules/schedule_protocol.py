@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
-from shardwright.schedules.action_table import ActionTable
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement
 
 MAX_ACTIONS = 2**24

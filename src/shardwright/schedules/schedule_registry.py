@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.errors import StrategyError
 from shardwright.registry import Registry
-from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.schedule_protocol import Schedule
 
 SCHEDULES: Final = Registry[Schedule](

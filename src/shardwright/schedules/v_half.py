@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 from shardwright.schedules.v_schedules_of_repeated_slots import block_slots, repeated_table

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.schedules.action_order_arrays import ActionTable, F, I, W
 from shardwright.schedules.action_row_builders import RowWriter, written_table
-from shardwright.schedules.action_table import ActionTable, F, I, W
 from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 

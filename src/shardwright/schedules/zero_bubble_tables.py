@@ -8,8 +8,8 @@ each: the l weight gradients that it puts off fill the tail.
 from __future__ import annotations
 
 from shardwright.arrays import IntArray
+from shardwright.schedules.action_order_arrays import ActionTable, F, I, W
 from shardwright.schedules.action_row_builders import RowWriter, written_table
-from shardwright.schedules.action_table import ActionTable, F, I, W
 from shardwright.schedules.schedule_protocol import Sizes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.search_answer import Answer
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.strategy.grid.parallelism_grid import Grid

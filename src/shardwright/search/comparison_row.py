@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.cost.step.dollars_and_joules import usd_of_step
 from shardwright.hardware.catalog.list_prices import ListPrice
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.simulated_strategy import Simulation
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
 from shardwright.strategy.plan.plan import Plan
 
@@ -196,7 +196,7 @@ class PoolAlone:
         step_time_s: seconds of the grid's step, simulated in the whole cluster; None = no grid
             fits.
         lower_bound_s: seconds that no grid's step is below.
-        stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
+        stopped_at: as of `search.optimality_certificate.Certificate`, or `GIVEN_UP`.
         worth_s: seconds a step that one device more of this pool takes off the bound of several
             pipelines; None where no bound was proven.
         fewest: fewest devices that a grid uses, where ranges of devices are searched one by one;

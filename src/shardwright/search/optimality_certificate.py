@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.mixed_cluster_certificate import MixedPart
 from shardwright.search.scenario_certificate import ScenariosPart
 from shardwright.search.search_time_limit import Stops

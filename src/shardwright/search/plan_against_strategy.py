@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.grid.fate_of_grid import LocatedGrid
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Prediction, StageMemory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Generic, TypeVar
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
-from shardwright.search.answer_summary import Line, summary, text_of
+from shardwright.search.answer_summary_text import Line, summary, text_of
 from shardwright.search.optimality_certificate import Certificate, claim
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
@@ -113,7 +113,7 @@ class Answer:
         plan: the best strategy as a general plan.
         request: the user's request.
         nearby: device counts or batches near the request that would do much better.
-        waited: True if the limit passed before there was a plan (`search.search_limit.Limit`).
+        waited: True if the limit passed before there was a plan (`search.search_time_limit.Limit`).
     """
 
     grid: Grid
@@ -144,7 +144,7 @@ class GeneralAnswer(Generic[Detail]):
         strategy: a grid if no other plan is better.
         certificate: certificate whose `best_s` is the strategy's step seconds.
         detail: search-specific description of the strategy.
-        waited: True if the limit passed before there was a plan (`search.search_limit.Limit`).
+        waited: True if the limit passed before there was a plan (`search.search_time_limit.Limit`).
         simulation: simulation of the strategy, as a plan file holds it; None if no request is
             known.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import GIB
 
 HEADROOM: Final = 0.05
@@ -49,7 +49,8 @@ class Request:
         lanes: largest number of lanes in the exact space.
         top: number of next best plans to rank; searches that rank none (joint, exact, for cost or
             energy) accept 0 and `TOP` alone.
-        train: trained parameters (`model.trained_parameters.parse_training`); empty = all.
+        train: trained parameters (`model.freeze_parameters_or_add_lora.parse_training`); empty =
+            all.
         teacher: catalog name or path of the model whose logits the loss reads
             (`model.distillation`); empty = none.
         objective: ``time``, ``cost``, ``energy`` or ``pareto`` (the front of time and cost).

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
-from shardwright.search.answer_summary import Line, summary, text_of
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.search.answer_summary_text import Line, summary, text_of
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.network.plan_process_groups import kind_problem
+from shardwright.cost.network.networks_of_plan_devices import kind_problem
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.program.training_problem import Problem
 

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import node_group_numbers
-from shardwright.program.plan_program import Program
+from shardwright.program.lowered_program import Program
 from shardwright.program.task_arrays import Stream
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.prediction import KindTimes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from shardwright.cost.tables.plan_block_costs import network_unit
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.stages.held_parameters import (
     HeldParameters,
     Holdings,

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, Int32Array, IntArray
 from shardwright.cost.bounds.event_kernel_rounding import picoseconds
-from shardwright.cost.network.plan_process_groups import plan_units, working_problem
+from shardwright.cost.network.networks_of_plan_devices import plan_units, working_problem
 from shardwright.cost.network.stage_transfers import Crossing, around_seconds, crossing_of
 from shardwright.cost.step.overlapped_action_pairs import pair_share
 from shardwright.cost.step.stage_action_seconds import (
@@ -23,10 +23,10 @@ from shardwright.cost.step.stage_action_seconds import (
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.device_topology import repetition_devices
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.device_classes import DeviceClass, class_numbers
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.device_classes_with_equal_actions import DeviceClass, class_numbers
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.plan_program import Program
+from shardwright.program.lowered_program import Program
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem

@@ -10,7 +10,7 @@ from shardwright.arrays import distinct
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.training_problem import Problem
-from shardwright.simulator.network_traffic import plan_traffic
+from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.units import GIGA
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.cost.bounds.rank_memory_bound import paired_activations
-from shardwright.cost.network.plan_process_groups import kind_problem
+from shardwright.cost.network.networks_of_plan_devices import kind_problem
 from shardwright.cost.step.stage_action_seconds import StageCosts, kept_changes
 from shardwright.cost.step.strategy_rank_bytes import StepBytes, held_bytes
 from shardwright.cost.step.strategy_task_seconds import StepCosts
-from shardwright.program.device_classes import DeviceClass
-from shardwright.program.plan_program import Program
+from shardwright.program.device_classes_with_equal_actions import DeviceClass
+from shardwright.program.lowered_program import Program
 from shardwright.program.training_problem import Problem
 from shardwright.simulator.prediction import StageMemory
 

@@ -10,8 +10,8 @@ from shardwright.arrays import IntArray
 from shardwright.cost.step.stage_action_seconds import StageCosts, kept_changes
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import group_ends
-from shardwright.program.device_classes import DeviceClass
-from shardwright.program.plan_program import Program
+from shardwright.program.device_classes_with_equal_actions import DeviceClass
+from shardwright.program.lowered_program import Program
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 from shardwright.simulator.prediction import HostMemory

@@ -9,18 +9,18 @@ from functools import lru_cache
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_devices
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.network.plan_process_groups import group_problem
+from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.cost.step.stage_action_seconds import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_topology import counts_by_group
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.device_classes import DeviceClass, TaskShape, chunks_of
+from shardwright.program.device_classes_with_equal_actions import DeviceClass, TaskShape, chunks_of
 from shardwright.program.identity_cache_keys import Same
+from shardwright.program.lowered_program import Program
 from shardwright.program.orders.plan_action_rows import ActionRows
 from shardwright.program.plan_lowering import lower_plan
-from shardwright.program.plan_program import Program
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.training_problem import Problem, under
 from shardwright.simulator.event_simulation_inputs import plan_kernel_tasks

@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.measured_kernel_factors import attention_is_tabled
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.network.plan_process_groups import group_problem, node_group_of
+from shardwright.cost.network.networks_of_plan_devices import group_problem, node_group_of
 from shardwright.cost.step.dollars_and_joules import Spending, spending_of
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.cost.step.price_origin_shares import priced_seconds, shares_by_origin
@@ -19,7 +19,7 @@ from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.training_problem import Problem, under
 from shardwright.simulator.busy_and_waiting_times import kind_names, kind_times
-from shardwright.simulator.cluster_description import cluster_sources, host_sources
+from shardwright.simulator.cluster_texts_and_sources import cluster_sources, host_sources
 from shardwright.simulator.network_egress_cost import egress_usd
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,

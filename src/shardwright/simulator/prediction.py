@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.cost.step.dollars_and_joules import Spending
 from shardwright.hardware.accelerator import Origin
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import format_bytes
 
 OUTSIDE = ("communication", "context")

@@ -7,16 +7,16 @@ from dataclasses import field
 from functools import lru_cache
 
 from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
-from shardwright.cost.network.plan_process_groups import plan_units
+from shardwright.cost.network.networks_of_plan_devices import plan_units
 from shardwright.cost.step.stage_action_seconds import slice_lengths
 from shardwright.cost.tables.plan_block_costs import blocking_groups, divided_by_work
 from shardwright.hardware.device_topology import group_ends
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.device_classes import DeviceClass, device_classes
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.device_classes_with_equal_actions import DeviceClass, device_classes
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.orders.plan_action_rows import ActionRows, action_rows
-from shardwright.program.stages.device_families import StageDevices, refine_families
-from shardwright.program.stages.device_traits import Grouping
+from shardwright.program.stages.device_colour_refinement import StageDevices, refine_families
+from shardwright.program.stages.device_equivalence_traits import Grouping
 from shardwright.program.stages.held_parameters import Summing, parameter_sums
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import Segment, StageParts, plan_stages
@@ -25,7 +25,7 @@ from shardwright.program.zero_sharding import shard_rules
 from shardwright.simulator.equal_stages import PlacedKind, stage_kinds
 from shardwright.simulator.simulation_memory_limit import ACTION_BYTES, num_actions, require_room
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.verify.check_plan import require_valid
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from shardwright.cost.step.stage_action_seconds import (
     routed_seconds,
 )
 from shardwright.errors import UsageError
-from shardwright.program.device_classes import class_numbers
-from shardwright.program.plan_program import Program
-from shardwright.program.step_timeline import (
+from shardwright.program.device_classes_with_equal_actions import class_numbers
+from shardwright.program.lowered_program import Program
+from shardwright.program.step_trace import (
     Origin,
     Sample,
     Span,

@@ -6,14 +6,14 @@ from collections.abc import Hashable
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.cost.network.plan_process_groups import working_problem
-from shardwright.cost.network.tensor_parallel_overlap_inside_nvlink import with_overlap_of
+from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import with_overlap_of
+from shardwright.cost.network.networks_of_plan_devices import working_problem
 from shardwright.cost.step.device_family_costs import family_costs
-from shardwright.cost.step.family_synchronisation import Shape
+from shardwright.cost.step.device_family_synchronisation import Shape
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, Sharing, StageCosts
 from shardwright.cost.tables.plan_block_costs import network_unit
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import StageParts, working_devices

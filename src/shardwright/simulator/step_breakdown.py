@@ -16,8 +16,8 @@ from shardwright.cost.step.stage_action_seconds import (
     routed_seconds,
 )
 from shardwright.cost.step.strategy_task_seconds import PART_NAMES
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.plan_program import Program
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.lowered_program import Program
 from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from shardwright.errors import UsageError, nearest
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.validation.errors.measured_run_protocol import (
     SHIPPED_FOLD,
     ConstantsT,
@@ -22,7 +22,7 @@ from shardwright.validation.errors.prediction_errors import Validation, judge
 from shardwright.validation.fits.cached_parallel_predictions import predictor
 from shardwright.validation.tables.csv_rows import TableForm, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow
-from shardwright.validation.tables.table_facts import TableFacts, facts_of
+from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, facts_of
 from shardwright.validation.tables.table_template import TemplateColumn
 
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 from shardwright.errors import UsageError
 from shardwright.validation.errors.measured_run_protocol import Progress
 from shardwright.validation.errors.prediction_errors import Validation
-from shardwright.validation.serving.serving_reader import SERVED
 from shardwright.validation.serving.serving_table_columns import is_serving_table
+from shardwright.validation.serving.serving_validation_pipeline import SERVED
 from shardwright.validation.table_reader_and_study import Study, TableReader
-from shardwright.validation.tables.table_facts import TableFacts
+from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
 from shardwright.validation.training.training_reader import TRAINING
 
 MAX_WORKERS: Final = 8

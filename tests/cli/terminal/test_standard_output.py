@@ -17,7 +17,7 @@ from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.cli.terminal import standard_output
 from shardwright.errors import DataError, OutputError, ResourceError, UsageError
 from shardwright.files.canonical_json import parse_json
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 
 WORDS = ["catalog", "schedules"]
 

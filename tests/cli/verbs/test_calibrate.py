@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shardwright.calibrate import calibrate_request
+from shardwright.calibrate import run_and_check_calibration as calibrate_request
 from shardwright.calibrate.calibrate_settings import Calibration, CheckRow
 from shardwright.cli.main import run
 from shardwright.dtype import Dtype
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_file import parse_saved
+from shardwright.files.plan_and_simulation_file_contents import document_of
 from shardwright.files.profile_file import profile_document, read_profile
-from shardwright.files.stored_plan_and_simulation import document_of
+from shardwright.files.read_plan_and_simulation_files import parse_saved
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto_trace import DOCUMENT
 from tests.calibrate.test_nccl_tests_output import NEW

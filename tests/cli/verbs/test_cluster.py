@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from tests.hardware.inventory_files import topo_matrix
 
 ACCELERATOR = ["--accelerator", "h100-sxm"]

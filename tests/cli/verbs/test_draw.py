@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.cli.main import run
 from shardwright.files.canonical_json import to_text
-from shardwright.files.stored_plan_and_simulation import plan_document
+from shardwright.files.plan_and_simulation_file_contents import plan_document
 from tests.cli.answers import ANSWER
 
 ZOO = Path(__file__).parents[2] / "strategy" / "zoo"

@@ -14,10 +14,10 @@ from shardwright.cli.main import run
 from shardwright.cli.verbs.trace import read_devices
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_file import read_saved
-from shardwright.files.stored_plan_and_simulation import plan_document
+from shardwright.files.plan_and_simulation_file_contents import plan_document
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.files.trace_file import read_traces, trace_text
-from shardwright.program.step_timeline import Origin, StepTrace
+from shardwright.program.step_trace import Origin, StepTrace
 from tests.cli.answers import ANSWER
 from tests.golden.files import assert_golden
 

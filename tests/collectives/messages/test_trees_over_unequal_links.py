@@ -29,7 +29,7 @@ from shardwright.collectives.messages.trees_over_unequal_links import (
     paired_trees,
     trees_over,
 )
-from shardwright.cost.network.plan_process_groups import group_span, network_among
+from shardwright.cost.network.networks_of_plan_devices import group_span, network_among
 from shardwright.hardware.cluster_expression import parse_cluster
 from tests.collectives.layouts import (
     pair_cut_bound,

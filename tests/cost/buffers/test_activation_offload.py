@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cost.buffers.activation_offload import waited_for_host
 from shardwright.cost.part_phase_recompute_keys import MODES, PHASES
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime

@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from shardwright.cost.gradients.plan_gradient_buckets import (
+from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import (
     corresponding_members,
     placed_in_buckets,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.cost.inference.engine_gemms import small_gemm_seconds
+from shardwright.cost.inference.engine_gemm_seconds import small_gemm_seconds
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.dtype import Dtype

@@ -15,7 +15,11 @@ from shardwright.cost.inference.token_exchange import (
     devices_reached,
     dispatch_and_combine_seconds,
 )
-from shardwright.cost.network.grid_process_groups import Network, move_seconds, network_of
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
+    Network,
+    move_seconds,
+    network_of,
+)
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import Cluster

@@ -19,9 +19,9 @@ from shardwright.cost.kernels.launch_overhead import (
     launches,
 )
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.lower_blocks_of_problem import programs_of
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, EP, LAUNCH
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_operator_cuts import Structure

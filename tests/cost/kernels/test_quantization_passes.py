@@ -15,10 +15,10 @@ from shardwright.cost.kernels.quantization_passes import (
     recipe_passes,
     seconds_with_casts,
 )
-from shardwright.cost.lowered_blocks import block_context, programs_of
+from shardwright.cost.lower_blocks_of_problem import block_context, programs_of
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
-from shardwright.cost.tables.optimizer_update_bytes import narrow_copies
+from shardwright.cost.tables.parameter_bytes_and_update_traffic import narrow_copies
 from shardwright.dtype import Dtype
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.grid_operator_cuts import Structure

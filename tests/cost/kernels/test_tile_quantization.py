@@ -13,7 +13,7 @@ from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.cost.kernels.gemm_element_attention_seconds import gemm_seconds
 from shardwright.cost.kernels.measured_kernel_factors import roofline_seconds
 from shardwright.cost.kernels.tile_quantization import staging, unaligned, wave_padding
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLES, kernel_tables

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.tables.all_block_costs_by_degrees import _lowered_block, layer_table
 from shardwright.cost.tables.block_kernel_sums import distinct_degrees
-from shardwright.cost.tables.model_layer_table import _lowered_block, layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.search.grid.members.default_searched_options import module_ladder
+from shardwright.search.grid.members.default_runtime_and_recompute_options import module_ladder
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.search.problems import real_problem

@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.rows_with_distinct_costs import distinct_rows
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.search.grid.bounds.member_price_tables import _layer_rows

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from shardwright.api.export_plan import Export, export_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import DataError
-from shardwright.frameworks.export.host_file import HostEntry, parse_hosts
+from shardwright.frameworks.export.parse_host_file import HostEntry, parse_hosts
 from shardwright.frameworks.export.rank_placement import COLUMNS, HOSTS, RANKS, TABLE
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import level_between, network_units
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.plans import facts_of, legal, stored
 from tests.tiers import examples, in_both, numbers

@@ -10,7 +10,7 @@ import pytest
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import included_frameworks
 from shardwright.frameworks.launch.unsupported_frameworks import NOT_READ
-from shardwright.frameworks.parse_launch_files import ARGUMENTS, documents_of
+from shardwright.frameworks.launch_files_to_setting_documents import ARGUMENTS, documents_of
 from shardwright.frameworks.read_launch import LEAST_UNDERSTOOD, launch_of_files
 from shardwright.frameworks.registry import claimants
 from shardwright.model.catalog.load_model_by_name import load_model

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright.frameworks.export.decoder_layers import decoder_of, unsupported_factor_shortfalls
+from shardwright.frameworks.export.decoder_view_and_unsupported_layers import (
+    decoder_of,
+    unsupported_factor_shortfalls,
+)
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.model.test_gemma4 import TEXT
 

@@ -11,7 +11,7 @@ import pytest
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import FileKind
 from shardwright.frameworks.launch.training_launch import Launch
-from shardwright.frameworks.parse_launch_files import documents_of
+from shardwright.frameworks.launch_files_to_setting_documents import documents_of
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.catalog.load_model_by_name import load_model

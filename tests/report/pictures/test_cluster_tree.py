@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.report.pictures.cluster_svg import cluster_svg
 from shardwright.report.pictures.cluster_tree import Branch, cluster_picture
 

@@ -24,8 +24,8 @@ from shardwright.report.pictures.plan_picture_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
 from shardwright.report.pictures.split_tree_picture import TreeNode, split_tree, tree_lines
+from shardwright.strategy.plan.operator_split_tree import Split, devices_of
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree import Split, devices_of
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.printable_text import printable
 from shardwright.strategy.verify.block_coverage import operators_of, stage_pieces

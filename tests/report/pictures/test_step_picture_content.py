@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.draw_plan import draw
+from shardwright.api.compute_plan_picture import draw
 from shardwright.api.request_to_problem import problem_of
 from shardwright.cli.main import run
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import StrategyError, UsageError
-from shardwright.program.step_timeline import ACTIONS, Track
+from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.report.pictures.plan_picture_content import PlanPicture
 from shardwright.report.pictures.plan_picture_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
@@ -26,7 +26,7 @@ from shardwright.report.pictures.step_picture_content import COLOURS, StepPictur
 from shardwright.report.pictures.step_svg import MEMORY, SENT, TIMELINE
 from shardwright.report.pictures.step_text import IDLE, row_line
 from shardwright.search.search_request import Request
-from shardwright.simulator.network_traffic import plan_traffic
+from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.plan_simulation import SimulatedPlan, plan_of_grid, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.simulated_trace import simulated_trace

@@ -14,7 +14,7 @@ from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.searches.store_and_verify_general_plans import stored_general
 from shardwright.files.canonical_json import to_text
-from shardwright.files.stored_plan_and_simulation import document_of
+from shardwright.files.plan_and_simulation_file_contents import document_of
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.parallel import process_workers
 from shardwright.search.parallel.engine_by_name import PROCESSES, SERIAL, engine_of

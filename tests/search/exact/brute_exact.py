@@ -29,6 +29,7 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.exact.chain_of_blocks import stage_of_blocks
+from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.lower_plan_without_order import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.priced_stage_options import (
@@ -37,9 +38,8 @@ from shardwright.search.exact.priced_stage_options import (
     options_in_one_plan,
     price_stage,
 )
-from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.simulator.paths import path_seconds_of
 

@@ -25,8 +25,8 @@ from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.exact.chain_of_blocks import stage_of_blocks
 from shardwright.search.exact.enumerate_lane_distributions import num_members
+from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
-from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.pipeline_order import Action, Kind, Table

@@ -20,18 +20,18 @@ from shardwright.search.exact.enumerate_lane_distributions import (
     lane_distributions,
     num_members,
 )
+from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.find_exact_multi_lane import plan_of_lanes, rooms
 from shardwright.search.exact.lane_shape_bounds import LanePrices
-from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.search.exact.static_orders import pipeline_orders
 from shardwright.search.search_time_limit import Stops
 from shardwright.simulator.plan_simulation import lower, simulate_plan
 from shardwright.strategy.plan.plan import ALL, Shards
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.search.exact.brute_exact import cluster_of
 from tests.search.exact.brute_lanes import LanesInstance, draw_lanes, simulate_all

@@ -20,18 +20,18 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.exact.chain_of_blocks import chain_blocks
-from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
-from shardwright.search.exact.find_exact import find_exact
-from shardwright.search.exact.lower_plan_without_order import plan_of_stages, shape_tasks
-from shardwright.search.exact.priced_stage_options import options_in_one_plan
-from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
-from shardwright.search.exact.stage_split_trees import (
+from shardwright.search.exact.enumerate_tensor_split_trees import (
     CutNode,
     TreeSpace,
     labelled_trees,
     split_on,
     tree_placements,
 )
+from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
+from shardwright.search.exact.find_exact import find_exact
+from shardwright.search.exact.lower_plan_without_order import plan_of_stages, shape_tasks
+from shardwright.search.exact.priced_stage_options import options_in_one_plan
+from shardwright.search.exact.stage_choices_and_bounds import StagePrices, shape_bounds
 from shardwright.search.exact.static_orders import num_orders, pipeline_orders, stage_orders
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import GeneralAnswer
@@ -40,7 +40,7 @@ from shardwright.strategy.plan.pipeline_order import Action, Kind, Table
 from shardwright.strategy.plan.plan import ALL, Plan, Shards, State
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.search.exact.brute_exact import (
     SERIAL,
     Found,

@@ -9,8 +9,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of as kernel_facts
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import (
+    facts_of as kernel_facts,
+)
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.joint_plan_costs import JointPlan, plan_of_cut
 from shardwright.search.joint.joint_space import (

@@ -11,10 +11,12 @@ import pytest
 
 from shardwright.cost.step.strategy_rank_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
-from shardwright.schedules.action_table import I, W
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
+from shardwright.schedules.action_order_arrays import I, W
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of as kernel_facts
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import (
+    facts_of as kernel_facts,
+)
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.find_joint import FOUND_ORDERS, find_joint
@@ -49,7 +51,7 @@ from shardwright.search.joint.search_any_order import any_order_pipelines
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.pipeline_order import NamedOrder
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
 from tests.search.problems import facts_of, real_problem
 from tests.tiers import many, seeds

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of as kernel_facts
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import (
+    facts_of as kernel_facts,
+)
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.chunk_layer_counts import (
@@ -37,7 +39,7 @@ from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 from tests.search.joint.answers import part_of
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, seeds

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of as kernel_facts
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import (
+    facts_of as kernel_facts,
+)
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.host_memory_share import host_share

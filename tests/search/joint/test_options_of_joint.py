@@ -11,11 +11,11 @@ import pytest
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.errors import InfeasibleError, RuntimeModelError, UsageError
-from shardwright.hardware.limit_or_scale_cluster import smallest_memory_bytes
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.default_searched_options import searched_options
+from shardwright.search.grid.members.default_runtime_and_recompute_options import searched_options
 from shardwright.search.grid.members.grid_search_space import Space, parts_of, with_options
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space

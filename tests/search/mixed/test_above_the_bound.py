@@ -25,7 +25,10 @@ from shardwright.search.grid.members.device_meshes import full_meshes, idle_mesh
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, pool_grid_space
+from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
+    PoolGridSearch,
+    pool_grid_space,
+)
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedLane,
     MixedPlan,

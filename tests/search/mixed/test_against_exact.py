@@ -17,9 +17,9 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.training_problem import Problem, under
+from shardwright.search.exact.enumerate_tensor_split_trees import TreeSpace
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
-from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.pipeline_order import NamedOrder

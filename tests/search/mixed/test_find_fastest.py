@@ -28,9 +28,12 @@ from shardwright.search.mixed.bounds.time_bound import (
 )
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
+from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans import compose_at_time_limits as composition_search
-from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, best_pool_grid
+from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
+    PoolGridSearch,
+    best_pool_grid,
+)
 from shardwright.search.mixed.plans.compose_at_time_limits import (
     SubspaceAnswer,
     SubspaceQuery,

@@ -18,8 +18,8 @@ from shardwright.search.orders.find_order_and_memory import (
     find_order_with_memory,
 )
 from shardwright.search.orders.found_order import evaluate_order
+from shardwright.search.orders.makespan_bound_over_memory_options import memory_bound
 from shardwright.search.orders.makespan_lower_bounds import order_bounds
-from shardwright.search.orders.order_and_memory_bound import memory_bound
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from tests.search.orders.exact import LARGEST, decode, starts_of
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.action_order_arrays import KINDS, ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.search.orders.order_problem import OrderProblem
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.format_csv import format_csv
 from shardwright.schedules.schedule_registry import schedule_table
@@ -23,7 +23,7 @@ from shardwright.search.orders.found_order import (
 )
 from shardwright.search.orders.list_scheduling import deeper_chunk_bytes, list_schedule
 from shardwright.search.orders.makespan_lower_bounds import order_bounds
-from shardwright.search.orders.named_schedules import named_tables
+from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from shardwright.search.orders.repeating_blocks import repetends, unroll
 from tests.schedules.csv_reader import parse_csv

@@ -10,16 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.network.plan_process_groups import kind_problem
+from shardwright.cost.network.networks_of_plan_devices import kind_problem
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.limit_or_scale_cluster import reserve_memory
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import reserve_memory
 from shardwright.program.orders.deadlock_check import action_violations
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.search.orders.order_tables_from_stage_times import find_order_tables
+from shardwright.search.orders.find_order_tables_by_stage_times import find_order_tables
 from shardwright.search.orders.search_orders_of_plan import (
     has_searched_orders,
     stage_times_of_plan,

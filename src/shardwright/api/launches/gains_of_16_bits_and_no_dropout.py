@@ -14,7 +14,7 @@ from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.launch.training_launch import Launch
-from shardwright.frameworks.megatron.refused_arguments import REFUSED_LAYERS
+from shardwright.frameworks.megatron.arguments_megatron_rejects_or_ignores import REFUSED_LAYERS
 from shardwright.frameworks.registry import READERS
 from shardwright.frameworks.settings.setting_table import half_settings
 from shardwright.model.ir.model_graph import Model

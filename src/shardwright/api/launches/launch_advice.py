@@ -26,9 +26,9 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.program.strategy_rule_violations import grid_violations
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.runtime.launch_arguments import ON
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
-from shardwright.runtime.runtime_options import offered_values
+from shardwright.runtime.parse_launch_arguments import ON
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.gain_of_unsearched_options import LEAST_GAIN, with_helping_options
@@ -66,7 +66,7 @@ def read_request(
         DataError: the files cannot be read.
         UsageError: neither the files nor the request have the length of a sample or the batch.
     """
-    from shardwright.model.load_model_with_training_options import requested_model
+    from shardwright.model.load_trainable_model_and_teacher import requested_model
 
     model = requested_model(request.model, train=request.train, teacher=request.teacher)
     launch = read_launch(

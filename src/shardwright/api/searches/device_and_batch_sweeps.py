@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from shardwright.api.general_search_table import SEARCHES
+from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.request_to_problem import (
     SearchMethod,
     capacity_of,

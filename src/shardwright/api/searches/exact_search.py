@@ -13,7 +13,7 @@ from shardwright.api.request_to_problem import (
 )
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
-from shardwright.hardware.limit_or_scale_cluster import reserve_memory_share
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import reserve_memory_share
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.chain_of_blocks import chain_blocks
 from shardwright.search.exact.enumerate_lane_distributions import require_few_members

@@ -15,17 +15,21 @@ from shardwright.api.request_to_problem import (
 )
 from shardwright.api.searches.nearby_batches_and_devices import suggest_nearby
 from shardwright.files.compare_documents import require_same
-from shardwright.files.stored_plan_and_simulation import StoredPlan, document_of, stored_answer
+from shardwright.files.plan_and_simulation_file_contents import (
+    StoredPlan,
+    document_of,
+    stored_answer,
+)
 from shardwright.hardware.failure_rate_storage_restart import job_reliability
-from shardwright.hardware.limit_or_scale_cluster import scale_network
-from shardwright.lazy_dataclass import dataclass
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import answer_of, search_and_answer
 from shardwright.search.grid.members.grid_search_space import Space, row_of
-from shardwright.search.grid.mesh_search_result import Searched
 from shardwright.search.grid.search_by_mesh import search
+from shardwright.search.grid.search_by_mesh_result import Searched
 from shardwright.search.grid.verify_certificate import Recheck, recheck
 from shardwright.search.search_answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.search_request import Request
@@ -243,7 +247,7 @@ def repeat_search(
 ) -> RepeatedSearch:
     """Search a request again up to the stored stopping point, with sensitivity if `sensitive`.
 
-    The stopping point counts looks at the clock (`search.limit.Limit`).
+    The stopping point counts looks at the clock (`search.search_time_limit.Limit`).
     """
     problem = problem_of(request)
     facts = facts_of(problem)

@@ -55,7 +55,7 @@ def plan_joint(
 
     Args:
         request: a joint space is over the standard grids.
-        orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
+        orders: "found" or "named" (`search.joint.find_joint.find_joint`), of another space.
         tolerance: gap at which the search stops.
         stops, engine: see `find_joint`.
 

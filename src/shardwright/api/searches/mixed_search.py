@@ -12,7 +12,7 @@ from shardwright.api.request_to_problem import (
     require_unranked,
     with_defaults,
 )
-from shardwright.api.searches.mixed_search_pins_and_headroom import NAME, choices_for, with_headroom
+from shardwright.api.searches.pins_and_headroom_of_request import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import DataError, UsageError
 from shardwright.program.training_problem import Problem, under
@@ -25,10 +25,13 @@ from shardwright.search.mixed.find_by_cost_or_energy import find_for_goal
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pool_cost_rates import Goal, price_per_second_of
-from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, pool_grid_space
+from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
+    PoolGridSearch,
+    pool_grid_space,
+)
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
+from shardwright.search.mixed.priced_pipelines_and_space_text import TOLERANCE
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
-from shardwright.search.mixed.searched_space import TOLERANCE
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.mixed_cluster_certificate import ValuedPart

@@ -13,7 +13,7 @@ from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.bounded_members import bound_space
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.grid.members.default_searched_options import LADDER
+from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.search_answer import Answer, Nearby
 from shardwright.search.search_request import Request
 

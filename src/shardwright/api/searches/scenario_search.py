@@ -12,7 +12,7 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
-from shardwright.api.searches.mixed_search_pins_and_headroom import NAME, choices_for, with_headroom
+from shardwright.api.searches.pins_and_headroom_of_request import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
 from shardwright.hardware.slowdown_scenarios import State, cluster_in_state, time_shares
@@ -36,7 +36,7 @@ def plan_robust(
 ) -> GeneralAnswer[tuple[float, ...]]:
     """Search the plan with the least mean step time over the slowest scenarios of a file.
 
-    See `search.robust.find`; `request.tail` sets the share of slow scenarios.
+    See `search.robust.find_robust`; `request.tail` sets the share of slow scenarios.
 
     Args:
         engine: engine that runs searches and simulations; the answer is the same.
@@ -65,7 +65,7 @@ def plan_robust(
 
 def _scenario_tasks(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
     """One search task for each scenario of the request's file, with its share of the time."""
-    from shardwright.hardware.files.scenario_file import (
+    from shardwright.hardware.files.weighted_cluster_conditions_file import (
         load_states,
     )  # pydantic and yaml only where a file is read
 

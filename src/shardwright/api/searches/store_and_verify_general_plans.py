@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwright.api.general_search_table import SEARCHES
+from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.request_to_problem import SearchMethod
 from shardwright.api.simulate_strategy import verified_strategy
 from shardwright.files.compare_documents import require_same
-from shardwright.files.stored_plan_and_simulation import StoredPlan, document_of, stored_plan
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan, document_of, stored_plan
 from shardwright.progress_callback import Progress
 from shardwright.search.optimality_certificate import Certificate, stops_of
 from shardwright.search.parallel.engine_protocol import Engine

@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 Verb = Callable[..., int | None]
 """A function that runs one verb and returns its exit code; None means 0."""

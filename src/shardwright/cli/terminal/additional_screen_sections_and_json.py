@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

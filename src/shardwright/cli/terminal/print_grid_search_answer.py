@@ -16,7 +16,11 @@ from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
 from shardwright.files.canonical_json import to_text
 from shardwright.files.dataclass_to_json import to_json_value
-from shardwright.files.stored_plan_and_simulation import file_text, plan_document, stored_answer
+from shardwright.files.plan_and_simulation_file_contents import (
+    file_text,
+    plan_document,
+    stored_answer,
+)
 from shardwright.report.screens.plan_screen import render_answer
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_time_limit import STOP

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from rich.console import Group
 
-from shardwright.calibrate import calibrate_request
+from shardwright.calibrate import run_and_check_calibration as calibrate_request
 from shardwright.calibrate.calibrate_settings import Calibration
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option

@@ -22,19 +22,19 @@ from shardwright.hardware.catalog.published_clusters import published_names
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import PRECISIONS
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.catalog.load_model_by_name import ENTRIES
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
 from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import OPTIONS
-from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.runtime.serving_engines.engine_options import OPTIONS as ENGINE_OPTIONS
 from shardwright.runtime.serving_engines.engine_registry import all_engines
 from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.schedules.schedule_registry import SCHEDULES
-from shardwright.simulator.cluster_description import fabric_text
+from shardwright.simulator.cluster_texts_and_sources import fabric_text
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA, TERA, format_count
 
 MOST_VALUES: Final = 4

@@ -13,7 +13,7 @@ from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.files.plan_file import read_saved
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.report.screens.verified_plan_file_screen import (
     checked_document,
     checked_line,

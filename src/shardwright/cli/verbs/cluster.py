@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.read_and_show_clusters import ALL_FORMATS, read_cluster, show_cluster
+from shardwright.api.cluster_from_inventories_and_its_picture import (
+    ALL_FORMATS,
+    read_cluster,
+    show_cluster,
+)
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verbs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api import draw_plan
+from shardwright.api import compute_plan_picture as draw_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb

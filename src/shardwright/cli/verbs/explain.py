@@ -11,8 +11,12 @@ from shardwright.cli import exit_code_and_quiet_line as verdict
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.files.plan_file import read_saved, require_breakdown_sum
-from shardwright.files.stored_plan_and_simulation import StoredPlan, StoredSimulation, document_of
+from shardwright.files.plan_and_simulation_file_contents import (
+    StoredPlan,
+    StoredSimulation,
+    document_of,
+)
+from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
 from shardwright.report.screens.general_search_screen import render_certificate
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
 

@@ -12,11 +12,11 @@ from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.files.canonical_json import read_text
-from shardwright.files.plan_file import read_saved
-from shardwright.frameworks.export.host_file import parse_hosts
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
+from shardwright.frameworks.export.parse_host_file import parse_hosts
 from shardwright.frameworks.registry import TARGETS
-from shardwright.search.answer_summary import misfit_text
+from shardwright.search.answer_summary_text import misfit_text
 
 
 def export(

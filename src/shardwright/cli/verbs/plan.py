@@ -20,7 +20,7 @@ from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
-from shardwright.search.answer_summary import answer_line, misfit_text
+from shardwright.search.answer_summary_text import answer_line, misfit_text
 from shardwright.search.parallel.engine_by_name import engine_of, require_engine
 from shardwright.search.search_request import HEADROOM, SEARCH_MEMORY, TOP, Request
 from shardwright.strategy.text.grid_notation import print_grid

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwright.api.general_search_table import SEARCHES
+from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.request_to_problem import SearchMethod
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt

@@ -14,7 +14,7 @@ from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option, values_by_flag
-from shardwright.cli.parsing.parse_training_run_options import (
+from shardwright.cli.parsing.parse_run_verb_options import (
     absolute_file,
     absolute_path,
     command_line_words,
@@ -22,7 +22,7 @@ from shardwright.cli.parsing.parse_training_run_options import (
     read_kinds,
     run_options_of,
 )
-from shardwright.cli.parsing.training_run_options import (
+from shardwright.cli.parsing.run_verb_options import (
     CHECKPOINTS,
     DATA,
     CheckpointFlags,
@@ -46,7 +46,7 @@ from shardwright.execute.checkpoints.stored_run_options import (
     stored_options,
 )
 from shardwright.execute.launch.check_options_before_start import require_runnable
-from shardwright.execute.launch.data_and_formats_of_resumed_run import (
+from shardwright.execute.launch.compare_run_facts_on_resume import (
     WORDS,
     compare_facts,
     facts_of,
@@ -68,8 +68,8 @@ from shardwright.execute.launch.start_ranks import (
     write_error,
 )
 from shardwright.execute.launch.tensorboard import Write, tensorboard_writer
-from shardwright.files.plan_file import read_saved
-from shardwright.files.stored_plan_and_simulation import StoredSimulation
+from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.files.trace_file import trace_text
 from shardwright.report.screens.training_run_screen import (
     evaluation_text,
@@ -77,7 +77,7 @@ from shardwright.report.screens.training_run_screen import (
     run_document,
     step_text,
 )
-from shardwright.search.answer_summary import answer_line
+from shardwright.search.answer_summary_text import answer_line
 
 
 def run(

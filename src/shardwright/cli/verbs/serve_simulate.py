@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.console import Group
 
 from shardwright.api import simulate_deployment
-from shardwright.api.execute_deployment import prove_deployment
+from shardwright.api.prove_deployment_by_execution import prove_deployment
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option, group
 from shardwright.cli.parsing.verb_from_function import verb
@@ -19,7 +19,10 @@ from shardwright.report.serving.deployment_screen import (
     render_serving,
     serving_document,
 )
-from shardwright.report.serving.executed_deployment_screen import render_served, served_document
+from shardwright.report.serving.executed_deployment_proof_screen import (
+    render_served,
+    served_document,
+)
 from shardwright.report.serving.serving_sources_screen import render_sources, sources_document
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest

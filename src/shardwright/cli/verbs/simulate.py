@@ -13,7 +13,7 @@ from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.files.stored_plan_and_simulation import (
+from shardwright.files.plan_and_simulation_file_contents import (
     file_text,
     prediction_document,
     stored_simulation,

@@ -12,16 +12,16 @@ from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
-from shardwright.files.plan_file import read_saved
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.files.trace_file import read_measured, trace_text
-from shardwright.program.step_timeline import StepTrace
+from shardwright.program.step_trace import StepTrace
 from shardwright.report.screens.step_trace_screen import (
     comparison_document,
     render_comparison,
     render_trace,
     trace_document,
 )
-from shardwright.search.answer_summary import answer_line
+from shardwright.search.answer_summary_text import answer_line
 
 MOST_DEVICES: Final = 4096
 """Most devices of a trace; each is a process in it."""

@@ -18,7 +18,7 @@ from shardwright.report.screens.training_accuracy_screen import (
     scatter_points,
 )
 from shardwright.report.serving.serving_accuracy_screen import render_serving, serving_judged_line
-from shardwright.validation.serving.serving_reader import SERVED
+from shardwright.validation.serving.serving_validation_pipeline import SERVED
 from shardwright.validation.table_reader_and_study import Study
 from shardwright.validation.tables.table_template import template_text
 from shardwright.validation.training.training_reader import TRAINING

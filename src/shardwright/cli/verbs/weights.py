@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.convert_checkpoint_weights import DTYPES, write_weights
+from shardwright.api.write_checkpoint_as_huggingface_weights import DTYPES, write_weights
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb

@@ -10,7 +10,11 @@ from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Argument
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.files.plan_file import parse_saved, read_saved, require_breakdown_sum
+from shardwright.files.read_plan_and_simulation_files import (
+    parse_saved,
+    read_saved,
+    require_breakdown_sum,
+)
 from shardwright.report.screens.plan_against_strategy_screen import (
     render_why,
     why_document,

@@ -13,7 +13,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require_kind
 from shardwright.collectives.groups.span_cost_quantities import SpanQuantities, span_quantities
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from shardwright.collectives.messages.pipelined_tree_schedule import (
     tree_all_reduce,
     tree_lines,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from shardwright.collectives.groups.span_cost_quantities import (
 )
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.collectives.messages.message_rounds_and_proof import MessageSchedule, proven_sum
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MOST_MEMBERS: Final = 64
 _MOST_GREEDY: Final = 8

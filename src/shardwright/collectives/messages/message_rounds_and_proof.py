@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray, distinct
 from shardwright.collectives.groups.links_of_one_group import Layout, hop_seconds, link_seconds
 from shardwright.errors import RuntimeModelError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from shardwright.collectives.messages.message_rounds_and_proof import (
     proven_sum,
     round_costs,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 PARTS: Final = tuple(2**power for power in range(11))
 """Numbers of parts that are tried: 1 to 1024."""

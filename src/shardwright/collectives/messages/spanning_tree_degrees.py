@@ -32,7 +32,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.groups.links_of_one_group import Layout
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

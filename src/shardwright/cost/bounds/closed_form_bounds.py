@@ -24,7 +24,13 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, RecordArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import (
+from shardwright.cost.bounds.closed_form_memory_bound import (
+    fill_elements,
+    fill_held,
+    fill_live,
+    fill_whole,
+)
+from shardwright.cost.bounds.compiled_bound_array_records import (
     ChoiceArrays,
     CostRecords,
     Costs,
@@ -38,12 +44,6 @@ from shardwright.cost.bounds.closed_form_kernel_inputs import (
     outer_records,
     pattern_records,
     scratch_of,
-)
-from shardwright.cost.bounds.closed_form_memory_bound import (
-    fill_elements,
-    fill_held,
-    fill_live,
-    fill_whole,
 )
 from shardwright.cost.step.shared_scalar_cost_formulas import (
     backward_layer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import (
+from shardwright.cost.bounds.compiled_bound_array_records import (
     SCHEDULE_1F1B,
     SCHEDULE_GPIPE,
     CostRecords,

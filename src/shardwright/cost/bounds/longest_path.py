@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
 from shardwright.cost.bounds.event_kernel_rounding import SHARE_ROUNDING, picoseconds
-from shardwright.cost.bounds.pipeline_borders import border_picoseconds, border_shares
+from shardwright.cost.bounds.sends_between_pipeline_ranks import border_picoseconds, border_shares
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.kernel_compilation import allocation_free
@@ -21,7 +21,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
 from shardwright.cost.step.strategy_rank_bytes import StepBytes, held_bytes
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import ActionTable, B, F, W
+from shardwright.schedules.action_order_arrays import ActionTable, B, F, W
 
 
 class _TableKey:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.gradients.element_and_bucket_bytes import sum_sizes
 from shardwright.cost.gradients.parameter_counts import (
     ELEMENTS,
     gathered_matrices,
@@ -33,8 +34,12 @@ from shardwright.cost.gradients.synchronisation_table import (
     SYNCS,
     SyncTable,
 )
-from shardwright.cost.gradients.wire_bytes import sum_sizes
-from shardwright.cost.network.grid_process_groups import Axes, Network, axes_of, tokens_copied
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
+    Axes,
+    Network,
+    axes_of,
+    tokens_copied,
+)
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.job.training_job import TrainingJob
 from shardwright.program.block.block_program import BlockProgram

@@ -10,9 +10,9 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
-from shardwright.cost.gradients.wire_bytes import SumSizes
-from shardwright.cost.network.grid_process_groups import Network, move_seconds
-from shardwright.cost.network.plan_process_groups import group_span, network_of_devices
+from shardwright.cost.gradients.element_and_bucket_bytes import SumSizes
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network, move_seconds
+from shardwright.cost.network.networks_of_plan_devices import group_span, network_of_devices
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import Sharing

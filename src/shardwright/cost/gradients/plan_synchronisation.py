@@ -15,15 +15,16 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.gradients.element_and_bucket_bytes import gradient_bytes, sum_sizes
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_seconds
 from shardwright.cost.gradients.parameter_counts import gathered_matrices, trained_matrices
-from shardwright.cost.gradients.plan_gradient_buckets import placed_in_buckets
 from shardwright.cost.gradients.plan_sharded_elements import (
     element_counts,
     frozen_parameter_cuts,
     is_summed_last,
     trainable_parameter_cuts,
 )
+from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
 from shardwright.cost.gradients.reduction_seconds import (
     LayerElements,
     SumSpans,
@@ -39,9 +40,12 @@ from shardwright.cost.gradients.synchronisation_table import (
     SYNCS,
     SyncTable,
 )
-from shardwright.cost.gradients.wire_bytes import gradient_bytes, sum_sizes
-from shardwright.cost.network.grid_process_groups import Network, move_seconds
-from shardwright.cost.network.plan_process_groups import group_span, network_of_devices, own_span
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network, move_seconds
+from shardwright.cost.network.networks_of_plan_devices import (
+    group_span,
+    network_of_devices,
+    own_span,
+)
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor_dims import ParameterClass

@@ -14,9 +14,14 @@ from shardwright.collectives.algorithm_registry import algorithms_for
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.span_members_by_network_tier import Span, span_of
-from shardwright.cost.gradients.wire_bytes import SumSizes
+from shardwright.cost.gradients.element_and_bucket_bytes import SumSizes
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
-from shardwright.cost.network.grid_process_groups import Axes, Network, move_seconds, wire_bytes
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
+    Axes,
+    Network,
+    move_seconds,
+    wire_bytes,
+)
 from shardwright.units import MIB
 
 LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 KINDS: Final = ("dense", "experts")
 """Elements that dp x cp hold, and that edp holds."""

@@ -14,16 +14,16 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.inference.measured_kernel_names import library_of
 from shardwright.cost.inference.token_exchange import TokenExchange, dispatch_and_combine_seconds
-from shardwright.cost.network.grid_process_groups import (
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
     Network,
     move_seconds,
     network_of,
     spans_along,
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.hardware.catalog.compute_capabilities import generation_of
+from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
 from shardwright.hardware.cluster import Cluster
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.runtime.serving_engines.default_rules_by_device import (
     AllReduceKind,

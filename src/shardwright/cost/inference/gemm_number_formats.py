@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.inference.engine_gemms import fitted_form, fitted_seconds
+from shardwright.cost.inference.engine_gemm_seconds import fitted_form, fitted_seconds
 from shardwright.cost.inference.monotone_prices import non_decreasing_price
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.catalog.measured_serving_kernels import FittedForm, serving_tables

@@ -11,7 +11,11 @@ from shardwright.collectives.algorithm_registry import algorithm_named
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_seconds
-from shardwright.cost.network.grid_process_groups import Network, measured_groups, move_seconds
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
+    Network,
+    measured_groups,
+    move_seconds,
+)
 from shardwright.hardware.catalog.kernel_tables import curve_seconds
 from shardwright.hardware.catalog.serving_kernel_formula_constants import (
     NORMAL_COMBINE_HOPS,

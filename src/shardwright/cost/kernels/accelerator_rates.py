@@ -18,7 +18,7 @@ from shardwright.hardware.accelerator import (
     Origin,
 )
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, Constants, clock_ratio
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels, Scaling
 
 EIGHT_BIT_ATTENTION = 1.6

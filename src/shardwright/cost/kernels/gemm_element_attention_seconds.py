@@ -83,9 +83,9 @@ def gemm_seconds(
 
     Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). The
     sustained clock multiplies the bytes' share too, which it should not: short GEMMs of serving are
-    priced without that (`cost.inference.engine_gemms.fitted_seconds`). Under the constants as
-    fitted, multiplying the FLOPs alone takes 912 published rows from a mean error of 7.3 to 7.4 %
-    (T4 8.8 to 9.3, SimuMax's B200 4.0 to 4.5), so it waits for constants fitted under it. Source:
+    priced without that (`cost.inference.engine_gemm_seconds.fitted_seconds`). Under the constants
+    as fitted, multiplying the FLOPs alone takes 912 published rows from a mean error of 7.3 to 7.4
+    % (T4 8.8 to 9.3, SimuMax's B200 4.0 to 4.5), so it waits for constants fitted under it. Source:
     four-number roofline and grids from public kernel tables, see docs/kernels.md; the q-norm joins
     epilogue traffic to the GEMM.
     """

@@ -127,7 +127,7 @@ def attention_table_for(
     The device or the kernel generation may have none.
 
     A table is of the newest kernel on its device; cuDNN and flash-3 share it (see
-    `hardware.catalog.achieved_rates`), on A100-class devices flash-2 too.
+    `hardware.catalog.achieved_gemm_attention_rates`), on A100-class devices flash-2 too.
     """
     tables = kernel_tables(device.name)
     table = (

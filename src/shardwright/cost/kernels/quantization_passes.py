@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.catalog.fitted_training_constants import family_of
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.quantised_operators import is_scaled_by_block, scaled_width
 from shardwright.runtime.framework_feature_kinds import Scaling

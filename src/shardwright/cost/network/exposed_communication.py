@@ -11,7 +11,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_seconds, volume_with_rows
-from shardwright.cost.network.grid_process_groups import Network, move_seconds
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network, move_seconds
 from shardwright.cost.part_phase_recompute_keys import ACROSS
 from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.program.block.block_program import Exposure, Move, Phase

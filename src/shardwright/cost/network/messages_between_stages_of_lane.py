@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from shardwright.cost.network.plan_process_groups import plan_units
+from shardwright.cost.network.networks_of_plan_devices import plan_units
 from shardwright.program.stages.stage_messages import (
     LaneEdge,
     Messages,

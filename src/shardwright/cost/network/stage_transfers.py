@@ -19,8 +19,8 @@ from shardwright.arrays import (
     membership_mask,
 )
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.network.grid_process_groups import move_seconds
-from shardwright.cost.network.plan_process_groups import (
+from shardwright.cost.network.grid_groups_and_collective_seconds import move_seconds
+from shardwright.cost.network.networks_of_plan_devices import (
     group_span,
     network_of_devices,
     plan_units,
@@ -29,7 +29,7 @@ from shardwright.cost.network.plan_process_groups import (
 )
 from shardwright.hardware.device_topology import level_between
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.program.training_problem import Problem

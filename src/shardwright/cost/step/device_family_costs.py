@@ -10,10 +10,10 @@ from collections.abc import Hashable
 import numpy as np
 
 from shardwright.cost.buffers.logits_buffers import logits_bytes
-from shardwright.cost.network.plan_process_groups import kind_problem
+from shardwright.cost.network.networks_of_plan_devices import kind_problem
 from shardwright.cost.part_phase_recompute_keys import MODES
 from shardwright.cost.relevant_runtime_fields import sums_problem
-from shardwright.cost.step.family_synchronisation import (
+from shardwright.cost.step.device_family_synchronisation import (
     HeldSegment,
     Shape,
     SynchronisedDevice,
@@ -21,7 +21,8 @@ from shardwright.cost.step.family_synchronisation import (
 )
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, slice_lengths
 from shardwright.cost.step.strategy_task_seconds import StepCosts, compose_step
-from shardwright.cost.tables.grid_memory_choices import MemoryChoices, TableRows
+from shardwright.cost.tables.apply_recompute_and_offload_policy import is_on_host
+from shardwright.cost.tables.grid_rows_and_memory_settings import MemoryChoices, TableRows
 from shardwright.cost.tables.pipeline_chunk_layout import (
     ChunkLayout,
     has_head,
@@ -29,7 +30,6 @@ from shardwright.cost.tables.pipeline_chunk_layout import (
     is_unit,
 )
 from shardwright.cost.tables.plan_block_costs import block_on_device
-from shardwright.cost.tables.recompute_and_offload import is_on_host
 from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTable, LayerTable
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.tensors_without_gradient import has_backward

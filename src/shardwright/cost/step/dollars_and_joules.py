@@ -19,7 +19,7 @@ from shardwright.arrays import IntArray, membership_mask
 from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import GIGA
 
 SECONDS_PER_HOUR: Final = 3600.0

@@ -27,8 +27,8 @@ def model_flops(problem: Problem) -> tuple[float, float]:
     Forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim +
     value_dim) x heads; as much for input gradients of GEMMs and for weight gradients of trained
     parameters, twice as much for attention: 3 x forward where all is trained, 1 x of operators
-    before anything trained (`model.gradients`). Leaves out element-wise work, and the embedding
-    lookup.
+    before anything trained (`model.tensors_without_gradient`). Leaves out element-wise work, and
+    the embedding lookup.
     """
     return _model_flops(Same(problem))
 

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.cost.kernels.launch_overhead import DISPATCH_SHARE
 from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import MULTIPROCESSORS
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 
 Spent: TypeAlias = tuple[FloatArray | float, FloatArray | float, FloatArray | float]

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
-from shardwright.cost.kernels.block_kernel_seconds import (
+from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
     cut_seconds,
     gemm_cut_for,
     gemm_shape,
@@ -23,10 +23,10 @@ from shardwright.cost.kernels.measured_kernel_factors import (
     grouped_table_for,
 )
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lowered_blocks import block_context
+from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.network.exposed_communication import one_move_seconds
-from shardwright.cost.network.grid_process_groups import Network, measured_groups
-from shardwright.cost.network.plan_process_groups import (
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network, measured_groups
+from shardwright.cost.network.networks_of_plan_devices import (
     group_span,
     kind_problem,
     network_of_devices,
@@ -35,7 +35,7 @@ from shardwright.cost.relevant_runtime_fields import block_problem
 from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.lower_block import lower_block

@@ -15,17 +15,21 @@ from shardwright.cost.part_phase_recompute_keys import ATTENTION, CP, EP, GEMM, 
 from shardwright.cost.step.overlapped_action_pairs import CommunicationShare, communication_share
 from shardwright.cost.step.strategy_task_seconds import RECOMPUTE_PART, StepCosts
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.device_classes import DeviceClass, Holders, class_numbers
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.device_classes_with_equal_actions import (
+    DeviceClass,
+    Holders,
+    class_numbers,
+)
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.index_cuts import largest_remainder
-from shardwright.program.plan_program import Program
+from shardwright.program.lowered_program import Program
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
-from shardwright.program.stages.parameter_places import Use
 from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.stages.uses_of_each_parameter import Use
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import B, F, R, W
+from shardwright.schedules.action_order_arrays import B, F, R, W
 from shardwright.strategy.plan.plan import Plan
 
 _COMMUNICATION = (TP, CP, EP)

@@ -18,8 +18,12 @@ from shardwright.cost.step.shared_scalar_cost_formulas import (
     reserved_bytes,
     temporary_bytes,
 )
-from shardwright.cost.tables.grid_memory_choices import MemoryChoices, TableRows, grid_choices
-from shardwright.cost.tables.optimizer_update_bytes import (
+from shardwright.cost.tables.grid_rows_and_memory_settings import (
+    MemoryChoices,
+    TableRows,
+    grid_choices,
+)
+from shardwright.cost.tables.parameter_bytes_and_update_traffic import (
     frozen_shard_bytes,
     gradients_leave,
     narrow_copies,
@@ -27,7 +31,7 @@ from shardwright.cost.tables.optimizer_update_bytes import (
     shard_bytes,
 )
 from shardwright.kernel_compilation import python_form
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.strategy.grid.parallelism_grid import Grid
 

@@ -20,15 +20,19 @@ from shardwright.cost.step.shared_scalar_cost_formulas import (
     optimizer_seconds,
 )
 from shardwright.cost.step.strategy_rank_bytes import Cuts, StepBytes, bytes_of, rank_cuts
-from shardwright.cost.tables.grid_memory_choices import MemoryChoices, TableRows, grid_choices
-from shardwright.cost.tables.optimizer_update_bytes import (
+from shardwright.cost.tables.grid_rows_and_memory_settings import (
+    MemoryChoices,
+    TableRows,
+    grid_choices,
+)
+from shardwright.cost.tables.parameter_bytes_and_update_traffic import (
     gradients_leave,
     host_update_rate,
     update_bytes,
 )
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout
 from shardwright.kernel_compilation import python_form
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.stages.blocks_of_pipeline_chunks import Content
 from shardwright.program.training_problem import Problem
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
-from shardwright.cost.kernels.block_kernel_seconds import (
+from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
     cut_seconds,
     gemm_cut_for,
     linear_gemms,
@@ -33,7 +33,7 @@ from shardwright.cost.part_phase_recompute_keys import (
     PHASES,
 )
 from shardwright.cost.tables.work_repeated_by_selective_recompute import recomputed_share
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.block.block_program import (
     BlockProgram,
     KernelKind,

@@ -29,7 +29,7 @@ from shardwright.cost.network.exposed_communication import (
     move_cost,
     on_own_kernels,
 )
-from shardwright.cost.network.grid_process_groups import Network
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.part_phase_recompute_keys import (
     ACROSS,

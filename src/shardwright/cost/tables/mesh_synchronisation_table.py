@@ -17,9 +17,9 @@ from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table
 from shardwright.cost.gradients.reduction_seconds import SumSpans
 from shardwright.cost.gradients.synchronisation_table import SYNCS, SyncTable
-from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.lower_blocks_of_problem import programs_of
 from shardwright.cost.network.fp8_scale_reductions import scale_seconds
-from shardwright.cost.network.grid_process_groups import (
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
     Network,
     axes_of,
     least_seconds,
@@ -28,7 +28,7 @@ from shardwright.cost.network.grid_process_groups import (
     tokens_copied,
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
+from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
 from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
     host_gradient_seconds,

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorClass

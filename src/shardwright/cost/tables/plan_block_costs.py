@@ -15,17 +15,17 @@ from shardwright.arrays import IntArray
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lowered_blocks import block_context
-from shardwright.cost.network.grid_process_groups import Network
-from shardwright.cost.network.plan_process_groups import (
+from shardwright.cost.lower_blocks_of_problem import block_context
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network
+from shardwright.cost.network.networks_of_plan_devices import (
     group_span,
     kind_problem,
     network_of_devices,
     plan_units,
 )
 from shardwright.cost.relevant_runtime_fields import block_problem
+from shardwright.cost.tables.apply_recompute_and_offload_policy import kept_variant
 from shardwright.cost.tables.block_table import block_table
-from shardwright.cost.tables.recompute_and_offload import kept_variant
 from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.hardware.device_topology import repetition_devices
 from shardwright.hardware.strided_device_list import DeviceList
@@ -46,7 +46,7 @@ from shardwright.program.layout.placement_tree_cells import (
 )
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.layout.tensor_layout import count
-from shardwright.program.stages.device_traits import Grouping
+from shardwright.program.stages.device_equivalence_traits import Grouping
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.training_problem import Problem
 from shardwright.strategy.plan.stage_splits_and_policies import Keep

@@ -8,7 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.network.grid_process_groups import all_alike, network_of, spans_along
+from shardwright.cost.network.grid_groups_and_collective_seconds import (
+    all_alike,
+    network_of,
+    spans_along,
+)
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.program.training_problem import Problem
 

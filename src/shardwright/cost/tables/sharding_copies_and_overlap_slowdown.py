@@ -10,13 +10,13 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.span_cost_quantities import span_quantities
 from shardwright.collectives.groups.span_members_by_network_tier import Span
+from shardwright.cost.gradients.element_and_bucket_bytes import gathered_bytes
 from shardwright.cost.gradients.reduction_seconds import LISTED_GATHER_OPERATORS
 from shardwright.cost.gradients.synchronisation_table import SyncTable
-from shardwright.cost.gradients.wire_bytes import gathered_bytes
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
 from shardwright.cost.kernels.quantization_passes import weight_bytes
-from shardwright.cost.network.grid_process_groups import Network
+from shardwright.cost.network.grid_groups_and_collective_seconds import Network
 from shardwright.hardware.catalog.fitted_training_constants import slowdown_beside
 from shardwright.program.training_problem import Problem
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.gradients.synchronisation_table import SyncTable
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

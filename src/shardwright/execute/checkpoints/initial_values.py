@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from shardwright.execute.device_state.parameter_store import Key, whole_shape
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim

@@ -38,7 +38,7 @@ from shardwright.execute.device_state.parameter_store import (
     parameter_part,
     whole_shape,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.layout.tensor_layout import Box, count

@@ -32,7 +32,7 @@ from shardwright.execute.device_state.parameter_store import (
 )
 from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.execute.training.device_training_state import DeviceState, PreparedTraining
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 WHOLE_PERCENT = 100
 """Percent of the whole tensor."""

@@ -8,7 +8,7 @@ from math import prod
 import torch
 
 from shardwright.execute.device_state.parameter_store import Key, ParameterStore, StoredParameter
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box, Interval, count, joined_intervals
 
 Rows = tuple[torch.Tensor, ...] | tuple[slice, ...]

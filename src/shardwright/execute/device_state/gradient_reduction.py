@@ -17,8 +17,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.program.layout.tensor_layout import Box, count
 from shardwright.program.stages.gradient_sum_groups import SumGroup, sum_groups
 from shardwright.program.stages.held_parameters import shares_of
-from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.stages.uses_of_each_parameter import parameter_places
 
 Groups = Mapping[Key, tuple[SumGroup, ...]]
 

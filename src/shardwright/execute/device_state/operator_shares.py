@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.operators_that_gather_positions import is_gathered
+from shardwright.execute.device_state.inputs_gathered_over_all_positions import is_gathered
 from shardwright.execute.transport.device_share_of_operator import OperatorShare, RoutedTokens
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim

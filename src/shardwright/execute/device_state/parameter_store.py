@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from shardwright.execute.numerics.base.run_precision import EXACT, RunPrecision
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import cast
 
-from shardwright.cost.gradients.plan_gradient_buckets import bucket_of
+from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.gradient_reduction import Groups, in_own_order
 from shardwright.execute.device_state.parameter_store import Key
 from shardwright.execute.device_state.zero_bucket_collectives import Bucket, ShardGroup
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
 from shardwright.program.layout.tensor_layout import Box
 from shardwright.program.stages.gradient_sum_groups import SumGroup
-from shardwright.program.stages.parameter_places import ParameterPlace, parameter_places
 from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.stages.uses_of_each_parameter import ParameterPlace, parameter_places
 from shardwright.program.zero_sharding import Party, ShardRules, Sharing
 from shardwright.strategy.plan.plan import Cadence
 

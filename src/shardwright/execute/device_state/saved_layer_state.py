@@ -21,7 +21,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
 )
 from shardwright.execute.numerics.base.tensor_helpers import shape_placeholder
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 

@@ -17,10 +17,10 @@ from shardwright.execute.device_state.saved_layer_state import (
     offload_state,
     restore_state,
 )
-from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
-from shardwright.execute.interpreter.expert_token_counts import ExpertLoads, Routed
+from shardwright.execute.interpreter.expert_loads_for_router_bias import ExpertLoads, Routed
 from shardwright.execute.interpreter.gather_and_reduce_hooks import NO_HOOKS, LayerHooks
+from shardwright.execute.interpreter.iterate_passes_of_device import Turn
 from shardwright.execute.interpreter.layer_backward import run_backward, run_weights
 from shardwright.execute.interpreter.layer_forward import recompute, run_forward
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
@@ -36,10 +36,12 @@ from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import
 from shardwright.execute.numerics.base.block_of_one_operator import is_expert_choice
 from shardwright.execute.numerics.base.operator_protocol import Gradients
 from shardwright.execute.numerics.base.tensor_helpers import shape_placeholder
-from shardwright.execute.numerics.images.require_image_positions import require_image_positions
+from shardwright.execute.numerics.images.check_image_placeholder_tokens import (
+    require_image_positions,
+)
 from shardwright.execute.redistribution.edge_layouts import stream_layout
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.tensors_without_gradient import has_backward, without_gradient
 from shardwright.program.stages.stage_messages import StageEdge, edge_segments

@@ -13,7 +13,9 @@ from typing import TypeVar
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device_state.operators_that_gather_positions import reads_other_positions
+from shardwright.execute.device_state.inputs_gathered_over_all_positions import (
+    reads_other_positions,
+)
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
 from shardwright.model.ir.operator import Operator
 

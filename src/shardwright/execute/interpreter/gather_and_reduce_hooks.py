@@ -68,10 +68,10 @@ class BucketHooks(LayerHooks):
 
     This applies only to buckets that all devices of a reduction group work on together; others are
     gathered and summed once a step. An input-gradient pass needs the weights of operators with a
-    backward pass (`model.gradients`) and of recomputed operators; a weight-gradient pass needs
-    those of trained operators. While a layer runs, the parameters of the next layer are gathered
-    and the gradients of the layer before are summed (`Begin`): at most two layers are gathered at a
-    time.
+    backward pass (`model.tensors_without_gradient`) and of recomputed operators; a weight-gradient
+    pass needs those of trained operators. While a layer runs, the parameters of the next layer are
+    gathered and the gradients of the layer before are summed (`Begin`): at most two layers are
+    gathered at a time.
 
     Args:
         buckets: all parameter buckets of the device.

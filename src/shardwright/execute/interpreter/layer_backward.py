@@ -12,7 +12,7 @@ from shardwright.execute.device_state.saved_layer_state import (
     LayerState,
 )
 from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
-from shardwright.execute.interpreter.layer_inputs import (
+from shardwright.execute.interpreter.operator_inputs_on_device import (
     edges_of_input,
     output_exits,
     reads_batch,
@@ -50,7 +50,7 @@ def run_backward(
 ) -> Task[Inputs]:
     """Run a layer's input-gradient pass: gradients of the tensors that it read, on this device.
 
-    Tensors without a gradient (`model.gradients`) are left out.
+    Tensors without a gradient (`model.tensors_without_gradient`) are left out.
 
     Args:
         gradients: gradients of every extent of the layer's output.

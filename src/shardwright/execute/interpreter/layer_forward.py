@@ -16,8 +16,8 @@ from shardwright.execute.device_state.saved_layer_state import (
     with_tensors,
 )
 from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
-from shardwright.execute.interpreter.expert_token_counts import Routed
-from shardwright.execute.interpreter.layer_inputs import (
+from shardwright.execute.interpreter.expert_loads_for_router_bias import Routed
+from shardwright.execute.interpreter.operator_inputs_on_device import (
     batch_input,
     in_layout,
     input_in_cells,

@@ -16,7 +16,7 @@ from shardwright.execute.redistribution.redistribute_tensors import (
     send_edge,
 )
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
 
 Layouts = tuple[tuple[Layout, bool], ...]

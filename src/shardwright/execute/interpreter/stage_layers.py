@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.cost.tables.recompute_and_offload import named_operators
+from shardwright.cost.tables.apply_recompute_and_offload_policy import named_operators
 from shardwright.execute.numerics.base.block_of_one_operator import operator_block, stream_extents
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind

@@ -25,7 +25,7 @@ from shardwright.execute.transport.communication_requests import (
     Task,
     answer_requests,
 )
-from shardwright.program.step_timeline import (
+from shardwright.program.step_trace import (
     Origin,
     Sample,
     Span,

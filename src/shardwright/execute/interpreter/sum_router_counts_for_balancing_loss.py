@@ -24,12 +24,12 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.interpreter.device_actions import Turn
-from shardwright.execute.interpreter.expert_token_counts import Routed, first_holders
+from shardwright.execute.interpreter.expert_loads_for_router_bias import Routed, first_holders
+from shardwright.execute.interpreter.iterate_passes_of_device import Turn
 from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.communication_requests import Post, Take, Task
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
 from shardwright.model.routers_and_selection_biases import balanced_routers, router_shapes

@@ -23,15 +23,15 @@ from shardwright.execute.numerics.base.run_precision import (
     precision_of,
     uniform_precision,
 )
-from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import KINDS
-from shardwright.strategy.grid.grid_with_order_table import grid_form
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.grid.plan_to_grid_and_order_table import grid_form
 from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
 

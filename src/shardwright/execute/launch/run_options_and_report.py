@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 
 from shardwright.execute.training.learning_rate import RateCurve
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.program.step_timeline import StepTrace
+from shardwright.program.step_trace import StepTrace
 
 TEXT = "text"
 OWN = "shardwright"

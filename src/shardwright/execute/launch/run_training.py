@@ -43,9 +43,9 @@ from shardwright.execute.native.grids_that_torch_can_run import (
     differences_from_plan,
 )
 from shardwright.execute.training.device_training_state import prepare_training
-from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.training.training_loop import StepReport
+from shardwright.execute.training.world_process_group import process_group
 from shardwright.execute.weights.read_weights import HuggingFaceWeights
 from shardwright.hardware.device_topology import network_units
 from shardwright.model.ir.model_graph import Model

@@ -12,10 +12,10 @@ from shardwright.execute.device_state.parameter_store import Source
 from shardwright.execute.interpreter.step_recorder import Recorder
 from shardwright.execute.training.device_training_state import PreparedTraining, create_device_state
 from shardwright.execute.training.evaluation import evaluate_rank
-from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.training_loop import Batches, StepReport, train_rank
+from shardwright.execute.training.world_process_group import process_group
 from shardwright.execute.transport.torch_distributed import DistributedTransport
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

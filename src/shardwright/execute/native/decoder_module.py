@@ -26,7 +26,7 @@ from shardwright.execute.numerics.layers.activation_functions import (
     apply_activation,
     clamped_gate,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.token_dispatch import ExpertOwners
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.strategy.grid.expert_mesh import dense_axes, fold
 from shardwright.strategy.grid.grid_to_plan import expert_shard
 from shardwright.strategy.grid.parallelism_grid import Grid

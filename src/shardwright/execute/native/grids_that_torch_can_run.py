@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from shardwright.errors import StrategyError
-from shardwright.execute.training.optimizer import require_adamw
+from shardwright.execute.training.adamw_optimizer import require_adamw
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind

@@ -18,7 +18,7 @@ from shardwright.execute.numerics.experts.load_balancing_loss import (
     router_counts,
     token_share_of_loss,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 

@@ -31,7 +31,7 @@ from shardwright.execute.native.private_torch_api import own_intervals
 from shardwright.execute.native.rank_engine import NativeEngine
 from shardwright.execute.training.device_training_state import PreparedTraining
 from shardwright.execute.training.training_loop import StepReport
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}

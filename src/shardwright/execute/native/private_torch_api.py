@@ -34,7 +34,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 # torch 2.13 renamed it; older releases have the old name only.
 _ALL_GATHER: Final = (

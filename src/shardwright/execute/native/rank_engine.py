@@ -31,12 +31,12 @@ from shardwright.execute.native.rank_samples_and_positions import (
 )
 from shardwright.execute.native.tied_parameter_gradients import TiedCopies, tied_copies
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
-from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.adamw_optimizer import AdamW
 from shardwright.execute.training.weight_decay_exemptions import is_exempt
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.program.orders.pytorch_schedule_csv import schedule_csv
+from shardwright.program.orders.write_pytorch_schedule_csv import schedule_csv
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import require_legal
@@ -44,7 +44,7 @@ from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.verify.check_plan import require_valid
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid
 
 IGNORED = -100
 """Label of tokens without a loss in PyTorch."""

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from shardwright.execute.native.device_meshes import mesh_dim
 from shardwright.execute.native.ring_attention import Ring
 from shardwright.execute.numerics.base.tensor_helpers import index_tensor
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.device_parts_of_dims import token_box
 from shardwright.program.layout.tensor_layout import Box, Indices

@@ -17,7 +17,7 @@ from shardwright.execute.numerics.attention.attention_by_key_block import (
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.base.tensor_helpers import at_least_float32
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Indices, count
 
 

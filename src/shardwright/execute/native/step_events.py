@@ -20,8 +20,8 @@ from shardwright.execute.native.private_torch_api import (
     wrap_receive_wait,
     wrap_shard_waits,
 )
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.step_timeline import ACTIONS, Track
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.program.task_arrays import TaskKind
 from shardwright.units import MILLI
 

@@ -11,7 +11,7 @@ from torch import nn
 from shardwright.execute.device_state.parameter_store import Key, origin
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.native.private_torch_api import local_shard
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.stages.stage_segments import StageParts
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.execute.native.private_torch_api import all_to_all_rows
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

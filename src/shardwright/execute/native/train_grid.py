@@ -22,13 +22,13 @@ from shardwright.execute.native.step_events import (
     record_shard_collectives,
 )
 from shardwright.execute.native.tied_parameter_gradients import sum_tied_gradients
-from shardwright.execute.training.optimizer import AdamW, clip_factor
-from shardwright.execute.training.process_group import process_group
+from shardwright.execute.training.adamw_optimizer import AdamW, clip_factor
 from shardwright.execute.training.training_loop import Batches, StepReport
+from shardwright.execute.training.world_process_group import process_group
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
-from shardwright.program.step_timeline import Track
+from shardwright.program.step_trace import Track
 from shardwright.program.task_arrays import TaskKind
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.plan.pipeline_order import Table

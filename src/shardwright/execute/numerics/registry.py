@@ -6,21 +6,21 @@ from typing import Final
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.attention_operator import Attention
-from shardwright.execute.numerics.attention.indexer_key_selection import select_key_blocks
-from shardwright.execute.numerics.base.autograd_operator import AutogradOperator
+from shardwright.execute.numerics.attention.indexer_key_block_selection import select_key_blocks
 from shardwright.execute.numerics.base.block_of_one_operator import GATHER, SCATTER
 from shardwright.execute.numerics.base.operator_protocol import Numerics
+from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
+from shardwright.execute.numerics.experts.expert_dispatch_across_pipeline_cut import (
+    GatherSlots,
+    ScatterSlots,
+    copy_to_slots,
+    sum_weighted_slots,
+)
 from shardwright.execute.numerics.experts.expert_layer import (
     GroupedLinear,
     Permute,
     Unpermute,
     route,
-)
-from shardwright.execute.numerics.experts.token_slots import (
-    GatherSlots,
-    ScatterSlots,
-    copy_to_slots,
-    sum_weighted_slots,
 )
 from shardwright.execute.numerics.images.insert_image_tokens import InsertImageTokens
 from shardwright.execute.numerics.images.operators_over_merged_tokens import (

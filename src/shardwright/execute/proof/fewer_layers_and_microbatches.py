@@ -19,7 +19,7 @@ from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stage_splits_and_policies import Item, Stage
-from shardwright.strategy.verify.check_plan import require_valid
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid
 
 LAYERS = (4, 2, 1)
 """Numbers of layers of an item to try, the most first."""

@@ -14,7 +14,11 @@ from shardwright.execute.proof.fewer_layers_and_microbatches import num_operator
 from shardwright.execute.proof.model_with_divided_widths import narrowest_model
 from shardwright.execute.proof.proof_result import PlanProof
 from shardwright.execute.proof.short_windows import reach_of, with_short_windows
-from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
+from shardwright.execute.training.image_arrays_and_patches import (
+    has_class_token,
+    has_grid,
+    patch_operator,
+)
 from shardwright.execute.training.step_on_virtual_devices import (
     StepResult,
     reference_plan,
@@ -31,7 +35,7 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.index_cuts import indices, largest_remainder
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.verify.check_plan import require_valid
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid
 
 FEWEST = 8
 """Number of positions of a sequence that nothing cuts."""

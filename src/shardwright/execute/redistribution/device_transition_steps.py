@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from shardwright.execute.redistribution.box_overlaps import Overlap, overlap
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import (
     Box,
     Holding,
@@ -26,7 +26,7 @@ from shardwright.program.layout.tensor_layout import (
 )
 from shardwright.program.transition.cheapest_layout_transition import best_acts, transition
 from shardwright.program.transition.layout_pieces import Component, Group, PlacedPiece
-from shardwright.program.transition.transition_steps import Flow, StepKind
+from shardwright.program.transition.layout_transition_steps import Flow, StepKind
 
 Range = tuple[int, int]
 """Elements [low, high) of the buffer."""
@@ -134,7 +134,7 @@ def device_moves(
 ) -> DeviceMoves:
     """Copies, sends and receives with which `device` changes a tensor's layout.
 
-    See `program.transition.transition`.
+    See `program.transition.cheapest_layout_transition`.
 
     Raises:
         StrategyError: as `transition`.

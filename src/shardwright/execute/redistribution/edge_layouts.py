@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.device_state.operators_that_gather_positions import (
+from shardwright.execute.device_state.inputs_gathered_over_all_positions import (
     is_gathered,
     reads_other_positions,
 )
@@ -16,7 +16,7 @@ from shardwright.execute.numerics.base.block_of_one_operator import is_expert_ch
 from shardwright.execute.redistribution.box_overlaps import overlap
 from shardwright.execute.redistribution.redistribute_one_tensor import move_tensor
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent

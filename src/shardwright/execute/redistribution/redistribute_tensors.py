@@ -1,6 +1,6 @@
 """Redistribution of a tensor between layouts by one device, as requests to its transport.
 
-The steps are those of `program.transition.transition`.
+The steps are those of `program.transition.cheapest_layout_transition`.
 
 A device's tensor of a holding has the shape of its box, in index order: (samples, positions,
 elements). Sums are made in the order of the devices, so that all copies of a sum are equal to the
@@ -34,9 +34,9 @@ from shardwright.execute.transport.communication_requests import (
     Task,
 )
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
-from shardwright.program.transition.transition_steps import StepKind
+from shardwright.program.transition.layout_transition_steps import StepKind
 
 Tensors = tuple[torch.Tensor, ...]
 """One tensor for each box of the device in a layout, in the layout's order."""
@@ -71,7 +71,7 @@ def redistribute(
     Args:
         tensors: one for each holding of the device in `source`, shaped as its box.
         dtype, on: of the tensor, and where it is, for a device that `source` has not.
-        across, collectives, islands: as in `program.transition.transition`.
+        across, collectives, islands: as in `program.transition.cheapest_layout_transition`.
 
     Raises:
         StrategyError: execute.shape if a tensor is not shaped as its box; else as `transition`.

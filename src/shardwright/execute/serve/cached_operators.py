@@ -37,7 +37,7 @@ from shardwright.execute.serve.kv_cache_blocks import key_reach
 from shardwright.execute.serve.padded_iteration_rows import IterationRows, RequestPart
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 
 

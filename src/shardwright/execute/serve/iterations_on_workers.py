@@ -23,7 +23,7 @@ from shardwright.execute.serve.serving_worker import (
 )
 from shardwright.execute.transport.communication_requests import Post, Take, Task
 from shardwright.execute.transport.in_process_transport import run_in_process
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.strategy.plan.plan import Plan

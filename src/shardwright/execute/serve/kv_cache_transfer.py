@@ -17,7 +17,7 @@ from shardwright.execute.serve.device_kv_cache import CacheKey
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reach
 from shardwright.execute.serve.serving_worker import ServingWorker, site_of
 from shardwright.execute.transport.communication_requests import Task
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.padded_iteration_rows import RequestPart
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.policy.policy_interface import (
     arrive,
     give_tokens,

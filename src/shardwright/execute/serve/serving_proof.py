@@ -6,7 +6,7 @@ Readable without PyTorch.
 from __future__ import annotations
 
 from shardwright.execute.proof.proof_result import TOLERANCE
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 
 Log = tuple[tuple[int, int, int], ...]

@@ -12,7 +12,7 @@ from shardwright.execute.device_state.operator_shares import DeviceOfStage, oper
 from shardwright.execute.device_state.parameter_store import ParameterStore, Source
 from shardwright.execute.device_state.saved_layer_state import BlockRun
 from shardwright.execute.interpreter.chunk_passes import Walker
-from shardwright.execute.interpreter.device_actions import Turn
+from shardwright.execute.interpreter.iterate_passes_of_device import Turn
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.serve.cached_latent_attention import cached_operator_of_block
@@ -20,11 +20,11 @@ from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
 from shardwright.execute.serve.device_kv_cache import DeviceCache
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reaches
 from shardwright.execute.serve.padded_iteration_rows import IterationRows
-from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.training.prepare_step import prepare_forward
+from shardwright.execute.serve.served_part_of_model import require_served
+from shardwright.execute.training.lower_plan_for_execution import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings

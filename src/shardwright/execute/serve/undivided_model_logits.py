@@ -10,7 +10,7 @@ import torch
 from shardwright.execute.device_state.parameter_store import ParameterStore, Source
 from shardwright.execute.device_state.saved_layer_state import BlockRun
 from shardwright.execute.interpreter.chunk_passes import Walker
-from shardwright.execute.interpreter.device_actions import Turn
+from shardwright.execute.interpreter.iterate_passes_of_device import Turn
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.numerics.base.operator_protocol import (
@@ -21,13 +21,13 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.training.prepare_step import prepare_forward
+from shardwright.execute.training.lower_plan_for_execution import prepare_forward
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.job.training_job import SequenceLength, TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings

@@ -23,33 +23,33 @@ from shardwright.execute.device_state.zero_bucket_collectives import (
     bucket_views,
     create_parameter_parts,
 )
-from shardwright.execute.interpreter.device_actions import weight_passes
-from shardwright.execute.interpreter.expert_token_counts import first_holders
+from shardwright.execute.interpreter.expert_loads_for_router_bias import first_holders
 from shardwright.execute.interpreter.gather_and_reduce_hooks import (
     BucketHooks,
     drop_values,
 )
+from shardwright.execute.interpreter.iterate_passes_of_device import weight_passes
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
-from shardwright.execute.training.optimizer import (
+from shardwright.execute.training.adamw_optimizer import (
     AdamW,
     Moments,
     moments,
     require_adamw,
 )
-from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.unsupported_router_settings import (
     require_biases,
     require_trainable,
 )
 from shardwright.hardware.network_level_units import Units
 from shardwright.job.training_job import TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.routers_and_selection_biases import selection_biases
-from shardwright.program.stages.parameter_places import parameter_places
+from shardwright.program.stages.uses_of_each_parameter import parameter_places
 from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
 from shardwright.strategy.plan.plan import Cadence, Plan, State
 

@@ -7,7 +7,7 @@ from math import cos, pi
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 CURVES: Final[Mapping[str, Callable[[float], float]]] = MappingProxyType(
     {

@@ -20,13 +20,13 @@ from shardwright.execute.device_state.parameter_store import (
 )
 from shardwright.execute.interpreter.device_step import DeviceOutcome, device_task
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
-from shardwright.execute.training.prepare_step import prepare_step
+from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.unsupported_router_settings import require_trainable
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.job.training_job import TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.strategy.plan.lane import Lane

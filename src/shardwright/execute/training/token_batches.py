@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from shardwright.execute.interpreter.prepared_step import Batch
-from shardwright.execute.training.image_files import image_patches
+from shardwright.execute.training.image_arrays_and_patches import image_patches
 from shardwright.execute.training.token_files import TEXT, open_rows
 from shardwright.job.training_job import TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.model_graph import Model
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.image_files import open_images, require_image_places
+from shardwright.execute.training.image_arrays_and_patches import open_images, require_image_places
 from shardwright.execute.training.mapped_arrays import map_array
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE

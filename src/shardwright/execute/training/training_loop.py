@@ -21,7 +21,7 @@ from shardwright.execute.device_state.zero_bucket_collectives import (
     Bucket,
 )
 from shardwright.execute.interpreter.device_step import device_task
-from shardwright.execute.interpreter.expert_token_counts import ExpertLoads
+from shardwright.execute.interpreter.expert_loads_for_router_bias import ExpertLoads
 from shardwright.execute.interpreter.gather_and_reduce_hooks import (
     BucketHooks,
     bucket_gradients,
@@ -31,17 +31,17 @@ from shardwright.execute.interpreter.gather_and_reduce_hooks import (
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.interpreter.step_recorder import STEP_LEVEL, Recorder, ignore_event
 from shardwright.execute.numerics.base.run_precision import RunPrecision
+from shardwright.execute.training.adamw_optimizer import (
+    AdamW,
+    clip_factor,
+    square_sum,
+    update,
+)
 from shardwright.execute.training.device_training_state import (
     DeviceState,
     PreparedTraining,
     bucket_hooks,
     buckets_of_device,
-)
-from shardwright.execute.training.optimizer import (
-    AdamW,
-    clip_factor,
-    square_sum,
-    update,
 )
 from shardwright.execute.training.router_bias_updates import update_router_biases
 from shardwright.execute.training.weight_decay_exemptions import is_exempt
@@ -54,7 +54,7 @@ from shardwright.execute.transport.communication_requests import (
     end_side_task,
 )
 from shardwright.execute.transport.torch_distributed import DistributedTransport
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.task_arrays import TaskKind
 
 Batches = Callable[[int], Batch]

@@ -25,8 +25,8 @@ from shardwright.execute.transport.communication_requests import (
     Task,
     answer_requests,
 )
-from shardwright.execute.transport.sequential_side_tasks import side_tasks_in_turn
-from shardwright.program.transition.transition_steps import even_ranges
+from shardwright.execute.transport.inline_side_tasks import side_tasks_in_turn
+from shardwright.program.transition.layout_transition_steps import even_ranges
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from shardwright.execute.transport.communication_requests import (
     Reduce,
     TransferRequest,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

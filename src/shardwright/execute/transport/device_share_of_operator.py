@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.tensor_layout import Box, Indices, Interval

@@ -28,7 +28,7 @@ from shardwright.execute.transport.communication_requests import (
     Task,
     TransferRequest,
 )
-from shardwright.execute.transport.sequential_side_tasks import side_tasks_in_turn
+from shardwright.execute.transport.inline_side_tasks import side_tasks_in_turn
 
 T = TypeVar("T")
 GroupRequest = tuple[type, tuple[int, ...], Hashable]

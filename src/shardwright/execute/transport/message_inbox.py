@@ -10,7 +10,7 @@ from threading import Condition
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MessageAddress = tuple[int, int, int, int]
 """(sender, receiver, two integers of the key's digest)."""

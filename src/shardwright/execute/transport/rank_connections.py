@@ -19,7 +19,7 @@ import torch.distributed as dist
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.group_collectives import Communicators, error_on_one_line
 from shardwright.execute.transport.message_inbox import Inbox, MessageAddress, ReceivedMessage
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 DTYPES = (
     *(

@@ -13,13 +13,13 @@ from shardwright.errors import DataError
 from shardwright.execute.device_state.parameter_store import Key
 from shardwright.execute.numerics.positions.rotary_angles import rotated_pair_count
 from shardwright.execute.weights.naming_rules import FamilyNames, NamingRule
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import MODULE
+from shardwright.model.freeze_parameters_or_add_lora import LEFT_OUT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim, Parameter
-from shardwright.model.trained_parameters import LEFT_OUT
 from shardwright.program.layout.tensor_layout import Box, Interval, count, joined_intervals
 
 MOST_RUNS = 64

@@ -23,12 +23,12 @@ from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
     stored_tensor_of,
     tensor_slices,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import num_predictors_of, without_predictors
 from shardwright.model.families.huggingface_config import load_config
+from shardwright.model.freeze_parameters_or_add_lora import LEFT_OUT
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
-from shardwright.model.trained_parameters import LEFT_OUT
 from shardwright.program.layout.tensor_layout import Box, count
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"

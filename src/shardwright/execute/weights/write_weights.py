@@ -35,7 +35,7 @@ from shardwright.execute.weights.parameter_slices_of_stored_tensors import (
     tensor_slices,
 )
 from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTED, num_predictors_of
 from shardwright.model.families.huggingface_config import parse_config
 from shardwright.model.ir.model_graph import Model

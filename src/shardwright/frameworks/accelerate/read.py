@@ -21,11 +21,11 @@ from shardwright.frameworks.launch.framework_detection import (
 )
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.pytorch_fsdp.sharding_strategies import Sharding, sharding
-from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.parse_and_look_up_names import name_set
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 _DEGREES: Final = "parallelism-config.parallelism-config-"

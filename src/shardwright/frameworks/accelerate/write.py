@@ -39,7 +39,7 @@ from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import fsdp2_degrees, fsdp2_shortfalls
 from shardwright.frameworks.settings.setting_table import written_settings
 from shardwright.runtime.framework_feature_kinds import ElementKernels
-from shardwright.runtime.runtime_options import runtime_with_options
+from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 FILE, SCRIPT = "accelerate.yaml", "train.sh"

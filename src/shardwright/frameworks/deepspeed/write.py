@@ -39,7 +39,7 @@ from shardwright.frameworks.export.unsupported_plan_features import (
 )
 from shardwright.frameworks.settings.setting_table import Pair, grid_values, written_settings
 from shardwright.runtime.framework_feature_kinds import ElementKernels
-from shardwright.runtime.runtime_options import runtime_with_options
+from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 CONFIG, SCRIPT = "ds_config.json", "train.sh"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.units import MAX_INTEGER_BITS
 
 MAX_DEPTH: Final = 30

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.lazily_compiled_dataclass import dataclass
 
 KINDS: Final = name_set(
     "PyTorchJob MPIJob TrainJob TrainingRuntime ClusterTrainingRuntime JobSet Job"

@@ -30,7 +30,7 @@ from shardwright.frameworks.documents.python_expressions import (
     Values,
     value_of,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_STEPS: Final = 20_000
 CHOICES: Final = ("recipe", "config", "factory")

@@ -13,8 +13,8 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.build_launch import replicas
+from shardwright.frameworks.launch.check_settings_against_model import compared_sizes
 from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
-from shardwright.frameworks.launch.model_size_check import compared_sizes
 from shardwright.frameworks.launch.training_launch import (
     FileSettings,
     Launch,
@@ -23,7 +23,7 @@ from shardwright.frameworks.launch.training_launch import (
 )
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
-from shardwright.frameworks.settings.name_lists import by_name, name_set
+from shardwright.frameworks.settings.parse_and_look_up_names import by_name, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OFF,
     OPTIMIZER,
@@ -34,7 +34,7 @@ from shardwright.frameworks.settings.refuse_unpriced_settings import (
 from shardwright.frameworks.settings.setting_verdicts import setting_verdicts
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/EleutherAI/gpt-neox/blob/main/configs/neox_arguments.md"
 _UNDERSTOOD: Final = MappingProxyType(

@@ -16,13 +16,13 @@ from shardwright.frameworks.settings.setting_verdicts import (
 )
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options, Runtime
-from shardwright.runtime.launch_arguments import (
+from shardwright.runtime.option_vocabulary import OF_EXPERTS, in_vocabulary_order
+from shardwright.runtime.parse_launch_arguments import (
     OFF,
     Arguments,
     options_from_arguments,
     parse_arguments,
 )
-from shardwright.runtime.option_vocabulary import OF_EXPERTS, in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from shardwright.errors import DataError
-from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 
 class FileKind(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.frameworks.settings.refuse_unpriced_settings import OFF
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 OF_LOSS: Final = "sets linear_loss"
 """Note on a setting that the launch file reader turns into the argument linear-loss."""

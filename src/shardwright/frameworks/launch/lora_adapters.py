@@ -7,9 +7,9 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.settings.value_conversion import whole_number
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.freeze_parameters_or_add_lora import LINEAR
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import LINEAR
 
 EVERY: Final = frozenset({"all", "all-linear", "all_linear", "true"})
 """Words for the GEMMs of all layers."""
@@ -60,7 +60,8 @@ _TOGETHER: Final = {
 class Adapters:
     """Trained parameters of a launch with LoRA, and notes.
 
-    `train` is as `model.trained_parameters.parse_training` reads it; empty = all of the model.
+    `train` is as `model.freeze_parameters_or_add_lora.parse_training` reads it; empty = all of the
+    model.
     """
 
     train: str = ""

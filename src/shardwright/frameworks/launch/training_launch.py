@@ -8,9 +8,9 @@ from typing import Final, Protocol
 from shardwright.frameworks.launch.framework_detection import Claim, Document, Signature, claim_of
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.rule_violations import Violation
 
@@ -39,8 +39,8 @@ class Launch:
         settings: all settings with their verdicts.
         notes: assumptions and omissions, a line each.
         refused: rules of the framework itself that the launch breaks, so that it would not start.
-        train: trained parameters (`model.trained_parameters.parse_training`); empty = all of the
-            model.
+        train: trained parameters (`model.freeze_parameters_or_add_lora.parse_training`); empty =
+            all of the model.
         possible: (axis, values) that the framework supports, where its runtime has more values; the
             search for better strategies uses only these.
     """

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.launch.build_launch import launch_of
+from shardwright.frameworks.launch.check_settings_against_model import MAXTEXT as SIZES
+from shardwright.frameworks.launch.check_settings_against_model import compared_name, compared_sizes
 from shardwright.frameworks.launch.framework_detection import FileKind, NamedFile, Signature
-from shardwright.frameworks.launch.model_size_check import MAXTEXT as SIZES
-from shardwright.frameworks.launch.model_size_check import compared_name, compared_sizes
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.maxtext.settings import AXES, MODELS, PLACES, SCHEDULES, SETTINGS
 from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 _STRATEGIES: Final = ("ring", "ulysses", "all_gather")

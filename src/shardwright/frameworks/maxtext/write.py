@@ -19,13 +19,13 @@ from shardwright.frameworks.export.exporter import (
     Shortfall,
     title,
 )
-from shardwright.frameworks.export.nested_settings import nested_sections, settings_of_flag
-from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
-from shardwright.frameworks.export.start_script import GPUS, MASTER, NODE, NODES, PORT, start_script
-from shardwright.frameworks.export.target_model_names import (
+from shardwright.frameworks.export.match_target_model_by_blocks import (
     hyperparameter_shortfalls,
     published_name,
 )
+from shardwright.frameworks.export.nested_settings import nested_sections, settings_of_flag
+from shardwright.frameworks.export.runtime_option_flags import option_flags_of_plan
+from shardwright.frameworks.export.start_script import GPUS, MASTER, NODE, NODES, PORT, start_script
 from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
     other_framework_shortfalls,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.settings.name_lists import names
-from shardwright.runtime.launch_arguments import ON, Arguments
+from shardwright.frameworks.settings.parse_and_look_up_names import names
+from shardwright.runtime.parse_launch_arguments import ON, Arguments
 
 RELEASES: Final = names(
     "2.0 2.5 2.6 3.0 0.4 0.5 0.6 0.7 0.8 0.9 0.10 0.11 0.12 0.13 0.14 0.15 0.16"

@@ -16,10 +16,14 @@ from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
     universal_shortfalls,
 )
-from shardwright.frameworks.megatron.model_arguments import Flags, model_flags, model_shortfalls
 from shardwright.frameworks.megatron.settings import ORDERS, SETTINGS
+from shardwright.frameworks.megatron.write_model_arguments import (
+    Flags,
+    model_flags,
+    model_shortfalls,
+)
 from shardwright.frameworks.settings.setting_table import grid_values, written_settings
-from shardwright.runtime.megatron_arguments import MODULES
+from shardwright.runtime.read_megatron_arguments import MODULES
 from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.grid.rank_coordinates import same_ranks

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.launch.build_launch import effective_options, option_notes
+from shardwright.frameworks.launch.check_settings_against_model import compared_sizes
 from shardwright.frameworks.launch.framework_detection import (
     Claim,
     Document,
@@ -17,17 +18,16 @@ from shardwright.frameworks.launch.framework_detection import (
     Signature,
     claim_of,
 )
-from shardwright.frameworks.launch.model_size_check import compared_sizes
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron.arguments_by_release import current_arguments, runtime_of
-from shardwright.frameworks.megatron.model_arguments import model_flags, model_shortfalls
-from shardwright.frameworks.megatron.refused_arguments import (
+from shardwright.frameworks.megatron.arguments_megatron_rejects_or_ignores import (
     REFUSED_LAYERS,
     idle_arguments,
     refused_arguments,
 )
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
-from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.megatron.write_model_arguments import model_flags, model_shortfalls
+from shardwright.frameworks.settings.parse_and_look_up_names import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import priced_notes, refuse
 from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
 from shardwright.frameworks.settings.setting_verdicts import (
@@ -36,11 +36,12 @@ from shardwright.frameworks.settings.setting_verdicts import (
     setting_verdicts,
 )
 from shardwright.frameworks.settings.value_conversion import count, require_value, whole_number
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options, Runtime
-from shardwright.runtime.launch_arguments import OFF, Arguments, options_from_arguments
-from shardwright.runtime.megatron_arguments import (
+from shardwright.runtime.option_vocabulary import in_vocabulary_order
+from shardwright.runtime.parse_launch_arguments import OFF, Arguments, options_from_arguments
+from shardwright.runtime.read_megatron_arguments import (
     DEFAULTS,
     MODULES,
     has_dropout,
@@ -49,7 +50,6 @@ from shardwright.runtime.megatron_arguments import (
     recompute_setting,
     sharding_stage,
 )
-from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts, num_layers

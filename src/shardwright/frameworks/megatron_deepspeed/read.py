@@ -24,8 +24,8 @@ from shardwright.frameworks.megatron.read import (
     Dialect,
     dialect_reader,
 )
-from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 _OF_DEEPSPEED: Final = name_set(
     "deepspeed deepspeed-config deepspeed-activation-checkpointing"

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.decoder_layers import (
+from shardwright.frameworks.export.decoder_view_and_unsupported_layers import (
     decoder_of,
     unsupported_attention_shortfalls,
     unsupported_factor_shortfalls,
@@ -37,7 +37,7 @@ from shardwright.frameworks.export.unsupported_plan_features import (
 )
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.nanotron.settings import SETTINGS
-from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.parse_and_look_up_names import name_set
 from shardwright.frameworks.settings.setting_table import (
     Pair,
     grid_values,

@@ -34,11 +34,11 @@ from shardwright.frameworks.nemo.recipe_defaults import (
     base_settings,
     trainer_defaults,
 )
-from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.parse_and_look_up_names import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA/NeMo/tree/v2.5.0/nemo/collections/llm/recipes"
 _SECTIONS: Final = MappingProxyType(

@@ -25,7 +25,7 @@ from shardwright.frameworks.launch.training_launch import (
     default_notes,
 )
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists import by_name, entry_of
+from shardwright.frameworks.settings.parse_and_look_up_names import by_name, entry_of
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OPTIMIZER,
     refusals,
@@ -39,7 +39,7 @@ from shardwright.frameworks.settings.setting_verdicts import (
 )
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/AMD-AGI/Primus/tree/main/primus/configs/modules"
 _SECTIONS: Final = ("modules.pre-trainer.", "modules.sft-trainer.", "modules.post-trainer.")

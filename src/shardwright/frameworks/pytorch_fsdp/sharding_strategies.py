@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.lazily_compiled_dataclass import dataclass
 
 _STAGES: Final = MappingProxyType(
     {

@@ -8,12 +8,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from shardwright.frameworks.settings.name_lists import by_name
+from shardwright.frameworks.settings.parse_and_look_up_names import by_name
 from shardwright.frameworks.settings.refuse_unpriced_settings import Refusal
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.frameworks.settings.value_conversion import WHOLE, ValueForm
-from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 Pair = tuple[str, object]

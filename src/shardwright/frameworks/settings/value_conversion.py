@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardwright.errors import DataError
-from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

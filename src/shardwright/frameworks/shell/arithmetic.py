@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from shardwright.frameworks.shell.variables import Variables, value_of
+from shardwright.frameworks.shell.variables_and_positional_parameters import Variables, value_of
 
 _NAMED: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {

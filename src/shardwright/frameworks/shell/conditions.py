@@ -11,7 +11,7 @@ from typing import Final
 
 from shardwright.frameworks.shell.arithmetic import arithmetic
 from shardwright.frameworks.shell.expand_words import one_word, words_of
-from shardwright.frameworks.shell.variables import Variables, value_of
+from shardwright.frameworks.shell.variables_and_positional_parameters import Variables, value_of
 
 _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = MappingProxyType(
     {

@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.shell.arithmetic import arithmetic
 from shardwright.frameworks.shell.parameter_expansion import parameter_of
-from shardwright.frameworks.shell.variables import (
+from shardwright.frameworks.shell.variables_and_positional_parameters import (
     MAX_VALUE,
     Value,
     Variables,

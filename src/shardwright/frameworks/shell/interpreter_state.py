@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import Final
 
 from shardwright.frameworks.shell.parse_control_flow import Case, Function, If, Node, Simple
-from shardwright.frameworks.shell.variables import Variables
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.shell.variables_and_positional_parameters import Variables
+from shardwright.lazily_compiled_dataclass import dataclass
 
 ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[([^\[\]]*)\])?(\+?)=(.*)", re.DOTALL)
 Sources = Callable[[str], str | None]

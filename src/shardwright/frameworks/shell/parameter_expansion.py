@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.frameworks.shell.arithmetic import arithmetic
-from shardwright.frameworks.shell.variables import (
+from shardwright.frameworks.shell.variables_and_positional_parameters import (
     Value,
     Variables,
     assign,

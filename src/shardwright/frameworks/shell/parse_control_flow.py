@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.shell.expand_words import words_of
 from shardwright.frameworks.shell.split_statements import Statement
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_NESTED: Final = 40
 _FUNCTION: Final = re.compile(

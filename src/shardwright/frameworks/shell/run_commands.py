@@ -18,7 +18,7 @@ from shardwright.frameworks.shell.split_statements import (
     statements_of,
     without_here_document_mark,
 )
-from shardwright.frameworks.shell.variables import (
+from shardwright.frameworks.shell.variables_and_positional_parameters import (
     Variables,
     assign,
     positionals_of_call,

@@ -21,7 +21,11 @@ from shardwright.frameworks.shell.interpreter_state import (
 )
 from shardwright.frameworks.shell.parse_control_flow import Case, Function, If, Loop, Node, Simple
 from shardwright.frameworks.shell.run_commands import MAX_STATEMENTS, run_command, run_text
-from shardwright.frameworks.shell.variables import assign, value_of, variables_of
+from shardwright.frameworks.shell.variables_and_positional_parameters import (
+    assign,
+    value_of,
+    variables_of,
+)
 
 MAX_SCRIPT: Final = 1_000_000
 _MAX_TURNS: Final = 1_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 _HERE: Final = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _WITH_CONDITIONS: Final = re.compile(r"(?:(?:then|do|else|\{)\s+)*(?:if|elif|while|until)\s")

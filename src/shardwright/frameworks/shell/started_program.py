@@ -9,8 +9,8 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.shell.expand_words import expanded, words_of
-from shardwright.frameworks.shell.variables import Variables
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.shell.variables_and_positional_parameters import Variables
+from shardwright.lazily_compiled_dataclass import dataclass
 
 _REDIRECTED: Final = re.compile(r"[0-9&]?>>?|[0-9]?>&[0-9]|\d?>{1,2}.*|<.*")
 _LAUNCHERS: Final = frozenset(

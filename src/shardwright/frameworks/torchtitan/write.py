@@ -15,11 +15,11 @@ from shardwright.frameworks.export.exporter import (
     one_line,
     title,
 )
-from shardwright.frameworks.export.start_script import start_script, torchrun
-from shardwright.frameworks.export.target_model_names import (
+from shardwright.frameworks.export.match_target_model_by_blocks import (
     hyperparameter_shortfalls,
     published_name,
 )
+from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.unsupported_plan_features import (
     job_shortfalls,
     other_framework_shortfalls,
@@ -35,9 +35,9 @@ from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import (
 from shardwright.frameworks.settings.setting_table import in_section, written_settings
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
-from shardwright.program.orders.pytorch_schedule_csv import schedule_csv
+from shardwright.program.orders.write_pytorch_schedule_csv import schedule_csv
 from shardwright.runtime.framework_feature_kinds import ElementKernels, LinearLoss, TpOverlap
-from shardwright.runtime.runtime_options import runtime_with_options
+from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.strategy.grid.chunk_placement_by_schedule import WAVE, grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

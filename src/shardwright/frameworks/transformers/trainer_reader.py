@@ -32,7 +32,7 @@ from shardwright.frameworks.launch.training_launch import (
     LaunchReader,
     default_notes,
 )
-from shardwright.frameworks.settings.name_lists import entry_of
+from shardwright.frameworks.settings.parse_and_look_up_names import entry_of
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OFF,
     Refusal,
@@ -62,9 +62,9 @@ from shardwright.frameworks.transformers.trainer_strategy import (
     strategy_settings,
     trainer_strategy,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 Settled = Callable[[dict[str, str], int], tuple[str, ...]]

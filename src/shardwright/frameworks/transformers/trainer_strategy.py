@@ -16,11 +16,11 @@ from shardwright.frameworks.launch.build_launch import replicas
 from shardwright.frameworks.launch.fused_losses import linear_loss_argument
 from shardwright.frameworks.launch.training_launch import FileSettings
 from shardwright.frameworks.pytorch_fsdp.sharding_strategies import STRATEGIES, sharding
-from shardwright.frameworks.settings.name_lists import names
+from shardwright.frameworks.settings.parse_and_look_up_names import names
 from shardwright.frameworks.settings.value_conversion import count
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 
 FSDP: Final = "torchtitan-0.2"

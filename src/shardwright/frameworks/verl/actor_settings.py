@@ -7,13 +7,13 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.build_launch import replicas
-from shardwright.frameworks.settings.name_lists import by_name, prefixed
+from shardwright.frameworks.settings.parse_and_look_up_names import by_name, prefixed
 from shardwright.frameworks.settings.refuse_unpriced_settings import refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.trainer_reader import TrainerNames
 from shardwright.frameworks.transformers.trainer_strategy import is_on
-from shardwright.runtime.launch_arguments import Arguments
+from shardwright.runtime.parse_launch_arguments import Arguments
 
 DOCS: Final = "https://verl.readthedocs.io/en/latest/examples/config.html"
 ACTOR_PREFIX: Final = "actor-rollout-ref.actor."

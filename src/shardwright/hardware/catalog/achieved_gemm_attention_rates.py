@@ -7,8 +7,8 @@ the fit's 90th percentile error: the 80th percentile of a half-normal.
 `sustained` is a factor on short measurements, from power physics: dynamic power grows with about
 the cube of the clock, so a device whose matrix units draw more than its power limit lowers its
 clock in long runs. The factors of A100, H100 and B200 are fitted constants
-(`hardware.catalog.fitted_constants`). A part of the same die with another power limit P' takes
-(P/P')^(1/3) more.
+(`hardware.catalog.fitted_training_constants`). A part of the same die with another power limit P'
+takes (P/P')^(1/3) more.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.accelerators_by_name import accelerator, name_key
 from shardwright.hardware.catalog.default_nodes import default_node, network_card, nvlink_bridge
 from shardwright.hardware.cluster import NodeKind
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

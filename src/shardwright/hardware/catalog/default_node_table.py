@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.hardware.accelerator import Evidence
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 _TABLE: Final = (
     "NCCL table of aiconfigurator-core 0.12.0, all_gather and reduce_scatter of 512 MiB; hop"

@@ -15,7 +15,7 @@ from shardwright.hardware.catalog.fitted_training_constants import (
     DeclaredConstant,
     family_of,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

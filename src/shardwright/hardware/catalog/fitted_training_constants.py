@@ -1,9 +1,9 @@
 """Fitted constants of the training cost model, with prior, range and owner of each.
 
 Each is owned by an accelerator family, a fabric or a generation of kernels; none by a framework or
-a source. Values come from `validation.fit` over published runs (docs/accuracy.md lists rows and
-confidence). A declaration has the constant's value before any run was seen (its prior) and its
-physical limits; a fit that no row informs returns the prior.
+a source. Values come from `validation.training.fit_constants` over published runs
+(docs/accuracy.md lists rows and confidence). A declaration has the constant's value before any run
+was seen (its prior) and its physical limits; a fit that no row informs returns the prior.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from shardwright.hardware import tables
 from shardwright.hardware.accelerator import Evidence, GemmRates, Origin
 from shardwright.hardware.cluster import NodeKind
 from shardwright.kernel_compilation import allocation_free, inner
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 

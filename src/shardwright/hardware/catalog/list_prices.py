@@ -16,7 +16,7 @@ from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.accelerators_by_name import accelerator_names, find_accelerator
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
 from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 _CATALOG: Final = "skypilot-org/skypilot-catalog, catalogs/v8"
 _AWS: Final = (

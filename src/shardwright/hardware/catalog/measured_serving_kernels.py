@@ -25,7 +25,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware import tables
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
 from shardwright.hardware.cluster import NodeKind
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 STEPS: Final = 12
 """Logarithms of ratios are stored in twelfths of an octave (6 %, so at most 3 % from the

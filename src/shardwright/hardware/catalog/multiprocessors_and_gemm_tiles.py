@@ -1,8 +1,8 @@
 """Streaming multiprocessors of accelerators: number, FLOPs a clock, and GEMM tile shapes.
 
 Numbers are from white papers, from memory. The loss of a kernel by its shape follows from them
-(`cost.tiles`): parts of the same clock and peak differ in the number of tiles that they compute at
-once. An accelerator that is not listed loses only the padding to whole tiles.
+(`cost.kernels.tile_quantization`): parts of the same clock and peak differ in the number of tiles
+that they compute at once. An accelerator that is not listed loses only the padding to whole tiles.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 Tile = tuple[int, int]
 
@@ -33,7 +33,10 @@ from memory.
 """
 
 DEPTH: Final = 64
-"""Elements of k that a GPU's kernel takes at once; see `cost.kernel_lookup.TILE`."""
+"""Elements of k that a GPU's kernel takes at once.
+
+See `cost.kernels.measured_kernel_factors.TILE`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 _SHEET: Final = Origin(
     evidence=Evidence.PUBLISHED, reference="NVIDIA data sheet (thermal design power), from memory"

@@ -11,7 +11,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.accelerators_by_name import accelerator, name_key
 from shardwright.hardware.catalog.default_nodes import default_node, network_card, smaller_node
 from shardwright.hardware.cluster import FabricTier, NodeGroup, NodeKind
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Final
 import yaml
 
 from shardwright.errors import ClusterError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_EVENTS: Final = 40_000
 MAX_DEPTH: Final = 16

@@ -10,7 +10,7 @@ from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.accelerators_by_name import accelerator_names, find_accelerator
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
-from shardwright.hardware.catalog.compute_capabilities import generation_of
+from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
 from shardwright.hardware.catalog.default_nodes import default_node, is_over_pcie
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.accelerator_names import (
@@ -22,7 +22,7 @@ from shardwright.hardware.inventories.accelerator_names import (
 )
 from shardwright.hardware.inventories.merge_inventories import contradiction_error
 from shardwright.hardware.inventories.node_facts import Assumption, DeviceLinks, FactKind, FoundFact
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 SAME_MEMORY: Final = 0.1
 """Relative difference allowed between a device's memory and the catalog's, which is the memory that

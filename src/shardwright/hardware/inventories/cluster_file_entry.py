@@ -31,7 +31,7 @@ from shardwright.hardware.inventories.node_facts import (
 )
 from shardwright.hardware.inventories.pcie_islands import path_record
 from shardwright.hardware.link import Link
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 
 

@@ -12,10 +12,12 @@ import yaml
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.files.cluster_file import cluster_from_yaml
+from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
 from shardwright.hardware.inventories.catalog_node_match import may_have_accelerator
 from shardwright.hardware.inventories.cluster_file_entry import NodeEntry, node_entry
-from shardwright.hardware.inventories.link_efficiencies import measured_efficiencies
+from shardwright.hardware.inventories.link_efficiencies_from_bus_bandwidth import (
+    measured_efficiencies,
+)
 from shardwright.hardware.inventories.merge_inventories import (
     NodeSet,
     contradiction_error,
@@ -30,7 +32,7 @@ from shardwright.hardware.inventories.node_facts import (
     Inventory,
     SeenNode,
 )
-from shardwright.hardware.inventories.outputs.scheduler_node_states import schedulable_nodes
+from shardwright.hardware.inventories.outputs.select_schedulable_nodes import schedulable_nodes
 from shardwright.hardware.inventories.switch_tiers import (
     FabricTierRecords,
     PlacedNode,
@@ -38,8 +40,8 @@ from shardwright.hardware.inventories.switch_tiers import (
     network_order,
     switch_paths,
 )
-from shardwright.hardware.network_zones import ZoneLink
-from shardwright.lazy_dataclass import dataclass
+from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MILLI
 
 MAX_GROUPS: Final = 1024

@@ -32,7 +32,7 @@ from shardwright.hardware.inventories.outputs.slurm_topology_conf import (
     read_slurm_topology,
 )
 from shardwright.hardware.inventories.outputs.unsupported_outputs import unknown_format_error
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 class InventoryReader(Protocol):

@@ -21,7 +21,7 @@ from shardwright.hardware.inventories.node_facts import (
     SeenNode,
     Switch,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 CLOSE: Final = 1.05
 """Host memory sizes within this factor are of one kind of node: firmware takes different amounts.

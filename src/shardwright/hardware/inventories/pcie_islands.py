@@ -20,7 +20,7 @@ from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.default_nodes import PCIE_GB_PER_S, is_over_pcie, pcie_scale_up
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.node_facts import Assumption, FactKind, FoundFact, PciePaths
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import GIGA
 
 PEER_EFFICIENCY: Final = 0.625

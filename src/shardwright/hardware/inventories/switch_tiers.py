@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.node_facts import Assumption, FactKind, FoundFact, SeenNode
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_TIERS: Final = 15
 _NAMES: Final = ("leaf", "spine", "core")

@@ -169,7 +169,7 @@ def _attention_rates(
 ) -> AttentionRates:
     """Convert an attention profile to shares of the peak of bf16, else fp16, else its own dtype.
 
-    `cost.compute` multiplies the shares with the same peak.
+    `cost.kernels.problem_accelerator_rates` multiplies the shares with the same peak.
     """
     peak = device.peak(Dtype.BF16) or device.peak(Dtype.FP16) or device.peak(attention.dtype)
     if not peak:

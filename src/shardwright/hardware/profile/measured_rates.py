@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Evidence
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

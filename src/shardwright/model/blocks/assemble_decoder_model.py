@@ -9,7 +9,7 @@ from typing import Any
 from shardwright.model.blocks.dense_blocks import embedding_block, head_block
 from shardwright.model.blocks.multi_token_prediction import predictor_modules
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.config_json_field_access import Fields
 from shardwright.model.ir.model_graph import Model, Run
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.dense_operators import (
     QkNorm,
     core_operator,
@@ -28,7 +28,7 @@ from shardwright.model.blocks.mamba import (
     heads_extent,
     width_norm,
 )
-from shardwright.model.ir.config_fields import MAX_HEAD_DIM, MAX_HEADS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_HEAD_DIM, MAX_HEADS, Fields
 from shardwright.model.ir.operator import (
     AttentionShape,
     Operator,

@@ -9,7 +9,7 @@ decoding is not written here.
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.dense_operators import (
     core_operator,
     head_extents,
@@ -18,7 +18,7 @@ from shardwright.model.blocks.dense_operators import (
     norm,
     rotary_operator,
 )
-from shardwright.model.ir.config_fields import MAX_HEAD_DIM, MAX_HIDDEN, Fields
+from shardwright.model.ir.config_json_field_access import MAX_HEAD_DIM, MAX_HIDDEN, Fields
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent
 

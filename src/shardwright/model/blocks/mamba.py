@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.assemble_decoder_model import configured_model
 from shardwright.model.blocks.dense_operators import (
     hidden_extent,
@@ -23,7 +23,13 @@ from shardwright.model.blocks.dense_operators import (
     unary_operator,
 )
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.config_fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, Fields
+from shardwright.model.ir.config_json_field_access import (
+    MAX_FFN,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    Fields,
+)
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind, ScanShape
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter

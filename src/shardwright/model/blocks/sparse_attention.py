@@ -12,9 +12,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.dense_operators import hidden_extent, linear, norm
-from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_HEAD_DIM, MAX_HEADS, Fields
+from shardwright.model.ir.config_json_field_access import (
+    MAX_CONTEXT,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    Fields,
+)
 from shardwright.model.ir.operator import (
     AttentionShape,
     BlockChoice,

@@ -19,7 +19,7 @@ from shardwright.model.families.fields.weight_quantization import (
 )
 from shardwright.model.families.numerical_settings import settings_of_fields
 from shardwright.model.families.uncomputed_differences import differences
-from shardwright.model.ir.config_fields import Fields, value_text
+from shardwright.model.ir.config_json_field_access import Fields, value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.registry import load_target
 

@@ -34,11 +34,11 @@ from shardwright.model.families.fields.router_training_fields import (
     other_losses,
     router_noise,
 )
-from shardwright.model.families.images.image_towers_by_architecture import (
+from shardwright.model.families.images.tower_settings_by_architecture import (
     image_input,
     tower_settings,
 )
-from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields, value_text
+from shardwright.model.ir.config_json_field_access import MAX_HEAD_DIM, Fields, value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import (
     QUICK,

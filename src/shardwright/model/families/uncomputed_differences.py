@@ -27,7 +27,7 @@ from shardwright.model.families.fields.rotary_fields import (
     rotary_settings,
     rotary_share,
 )
-from shardwright.model.families.images.image_towers_by_architecture import (
+from shardwright.model.families.images.tower_settings_by_architecture import (
     image_differences,
 )
 from shardwright.model.families.numerical_settings import (
@@ -40,7 +40,7 @@ from shardwright.model.families.numerical_settings import (
     with_class_rotary_fields,
     written_activation,
 )
-from shardwright.model.ir.config_fields import value_text
+from shardwright.model.ir.config_json_field_access import value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import (
     ACTIVATIONS,

@@ -28,12 +28,12 @@ from shardwright.model.families.fields.vision_language_sections import (
     tied_text_fields,
 )
 from shardwright.model.families.huggingface_config import build_architecture
-from shardwright.model.families.images.image_tower_interface import MAX_PATCH
 from shardwright.model.families.images.kimi_tower import merged_patch_sides, position_table_shape
-from shardwright.model.families.images.llava_tower import STRATEGIES
-from shardwright.model.families.images.minimax_tower import merge_sizes
+from shardwright.model.families.images.llava_tower_settings import STRATEGIES
+from shardwright.model.families.images.minimax_tower_settings import merge_sizes
+from shardwright.model.families.images.tower_settings_interface_and_fields import MAX_PATCH
 from shardwright.model.ir.block import INPUT
-from shardwright.model.ir.config_fields import (
+from shardwright.model.ir.config_json_field_access import (
     MAX_HEADS,
     MAX_HIDDEN,
     MAX_LAYERS,

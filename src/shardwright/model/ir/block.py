@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 
@@ -26,7 +26,7 @@ class Block:
             ``teacher``); see `job`.
         memory: sequence that ``memory`` inputs come from (cross-attention); empty if none.
         constant: inputs among ``input`` and ``memory`` with no trained parameter before them, so
-            that they need no gradient; see `model.backward_reach`.
+            that they need no gradient; see `model.inputs_without_gradient`.
         beside: it is not on the path from the first block to the last: a pipeline keeps it with
             the next layer.
     """

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf, isqrt
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 QUICK: Final = 1.702
 """Factor in GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""

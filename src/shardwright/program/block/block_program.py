@@ -11,7 +11,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape, Operator, ScanShape
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward
@@ -104,7 +104,8 @@ class Move:
     """One communication of a block in a phase, over the process group of `axes`.
 
     Args:
-        volume: bytes of the full buffer as in `collectives.Collective`.
+        volume: bytes of the full buffer as in
+            `collectives.algorithms.algorithm_protocol.Collective`.
         behind: the move carries the operator's output (behind its kernels in F, before them in I);
             else its input, the other way round.
         beside: operator whose GEMM can hide the move (the one that makes a reduced tensor, or that
@@ -204,7 +205,7 @@ class BlockProgram:
 
     Args:
         output_volume: bytes of the block's output on one device, as it crosses a pipeline border.
-        constant: names of tensors without a gradient (`model.gradients`).
+        constant: names of tensors without a gradient (`model.tensors_without_gradient`).
     """
 
     block: str

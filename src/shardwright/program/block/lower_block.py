@@ -3,7 +3,7 @@
 Each operator's class says how its dims are cut; a tensor's layout along an axis follows from the
 operator that makes it and the one that reads it. Where the two differ,
 `layout_collectives.transition` names the collective, forward and, on cotangents, backward.
-Operators before the first trained parameter have no backward (`model.gradients`).
+Operators before the first trained parameter have no backward (`model.tensors_without_gradient`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from shardwright.program.block.block_program import (
 from shardwright.program.block.communication.moves_between_operators import edge_moves, exit_moves
 from shardwright.program.block.communication.moves_inside_operators import operator_moves
 from shardwright.program.block.kernels.linear_kernels import adapter_works
-from shardwright.program.block.kernels.local_kernel_sizes import Local
+from shardwright.program.block.kernels.local_operator_sizes import Local
 from shardwright.program.block.kernels.operator_kernels import KERNELS_OF, chunk_sort_works
 from shardwright.program.block.local_sizes import (
     LoweringContext,

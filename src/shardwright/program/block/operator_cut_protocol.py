@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.symbolic_sizes import Size
@@ -27,7 +27,8 @@ class LayoutChange:
         axis: mesh axis, or the one that the change resembles.
         group: devices, counted from the stage's first; empty = the axis names them.
         forward, backward: collectives; None = nothing moves.
-        forward_volume, backward_volume: bytes as in `collectives.Collective`.
+        forward_volume, backward_volume: bytes as in
+            `collectives.algorithms.algorithm_protocol.Collective`.
         between: the two layouts, and the number of the step between them: of equal changes for
             several readers only one runs.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.communication.transition_layout_changes import (
@@ -31,7 +31,7 @@ from shardwright.program.layout.operator_tensor_layouts import (
 from shardwright.program.layout.placement_tree_cells import Cell, StageCells
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.layout.tensor_layout import Box, count, intersection
-from shardwright.strategy.plan.split_tree import Exchange
+from shardwright.strategy.plan.operator_split_tree import Exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

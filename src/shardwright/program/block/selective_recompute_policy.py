@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.runtime.framework_description import Runtime

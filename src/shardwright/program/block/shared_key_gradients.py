@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Extent
 from shardwright.program.block.operator_cut_protocol import is_routed

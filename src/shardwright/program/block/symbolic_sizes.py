@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 Degrees = Mapping[str, IntArray]
 """Degree of each axis, and the lane's samples a microbatch under ``mbs``; arrays of one shape."""

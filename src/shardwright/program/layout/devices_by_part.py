@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.index_cuts import AxisStep, indices
@@ -27,7 +27,7 @@ from shardwright.program.layout.placement_tree_cells import (
     row_of,
 )
 from shardwright.program.layout.tensor_layout import Indices, count
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.operator_split_tree import Split
 
 TOKENS = frozenset((Dim.BATCH, Dim.SEQUENCE))
 """Dims of the tokens that a device works on."""

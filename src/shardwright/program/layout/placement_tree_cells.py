@@ -13,12 +13,12 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.hardware.strided_device_list import DeviceList, union
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.index_cuts import AxisStep, Way
 from shardwright.program.layout.tensor_layout import Layout
-from shardwright.strategy.plan.split_tree import Exchange, Split
+from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 from shardwright.strategy.plan.stage_splits_and_policies import Placement
 
 

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.index_cuts import indices
@@ -19,7 +19,7 @@ from shardwright.program.layout.placement_tree_cells import (
     devices_of,
     regular_levels,
 )
-from shardwright.strategy.plan.split_tree import Exchange, Split
+from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

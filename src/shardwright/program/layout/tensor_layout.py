@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 Interval = tuple[int, int]
 """[a, b)."""

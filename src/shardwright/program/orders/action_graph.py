@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct_rows
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.schedules.action_table import B, F, I, R, W
+from shardwright.schedules.action_order_arrays import B, F, I, R, W
 from shardwright.strategy.plan.plan import Plan
 
 Edges = Sequence[tuple[tuple[int, int], ...]]

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.orders.action_graph import ActionGraph, Edges, action_graph
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.schedules.format_action import format_action
 from shardwright.strategy.plan.pipeline_order import Action, Kind
 from shardwright.strategy.plan.plan import Plan

@@ -13,9 +13,9 @@ import numpy as np
 from shardwright.arrays import Int8Array, Int32Array, IntArray
 from shardwright.errors import StrategyError
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.orders.stage_device_classes import Participation, participation
-from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.orders.stage_device_sets_and_classes import Participation, participation
+from shardwright.schedules.action_order_arrays import KINDS, ActionTable
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.schedule_registry import schedule, schedule_table
 from shardwright.strategy.plan.pipeline_order import Kind, NamedOrder, Table, actions_of
@@ -40,7 +40,7 @@ class ActionRows:
     Args:
         devices: devices of each row, sorted.
         row_start: (rows + 1,) row r's actions are [row_start[r], row_start[r + 1]).
-        kind: index into `schedules.action_table.KINDS`.
+        kind: index into `schedules.action_order_arrays.KINDS`.
         lane: index into the plan's lanes.
         chunk: stage of the lane.
         microbatch, slice: counted inside the lane.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.action_order_arrays import KINDS
 from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, Table
 from shardwright.strategy.plan.plan import Plan
 

@@ -14,8 +14,12 @@ from itertools import product
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.same_island_groups import Group, representatives, transversals
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.layout.one_device_per_class_groups import (
+    Group,
+    representatives,
+    transversals,
+)
 from shardwright.program.layout.tensor_layout import Box, Ticks, ticks, volume
 
 Work = tuple[tuple[Hashable, Box], ...]

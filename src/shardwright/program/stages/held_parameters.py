@@ -10,16 +10,20 @@ from functools import lru_cache
 
 from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
 from shardwright.program.block.quantised_operators import is_narrow
+from shardwright.program.stages.device_shares_of_parameter_use import ParameterUse, device_shares
 from shardwright.program.stages.gradient_sum_groups import GradientShare
-from shardwright.program.stages.parameter_gradient_groups import Sums, sums_of
-from shardwright.program.stages.parameter_places import ParameterPlace, Use, parameter_stretches
-from shardwright.program.stages.parameter_use_shares import ParameterUse, device_shares
+from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums, sums_of
 from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.stages.uses_of_each_parameter import (
+    ParameterPlace,
+    Use,
+    parameter_stretches,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

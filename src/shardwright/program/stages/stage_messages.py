@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim, Extent
@@ -22,7 +22,7 @@ from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.tensor_layout import Holding, Layout, volume
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.transition.cheapest_layout_transition import transition
-from shardwright.program.transition.transition_steps import StepKind
+from shardwright.program.transition.layout_transition_steps import StepKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

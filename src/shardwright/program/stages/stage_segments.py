@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.strided_device_list import DeviceList, union
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
@@ -20,8 +20,8 @@ from shardwright.program.layout.placement_tree_cells import (
     stage_cells,
 )
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import num_leaves
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split_tree import num_leaves
 from shardwright.strategy.plan.stage_splits_and_policies import Keep, Placement, Stage
 from shardwright.strategy.verify.block_coverage import BlockPiece, stage_pieces
 
@@ -80,8 +80,8 @@ def plan_stages(
         unfolded: every device is a family of its own.
 
     Raises:
-        StrategyError: a stage does not resolve (see `strategy.verify.coverage`), or has a feature
-            that lowering leaves out (rules ``lower.*``).
+        StrategyError: a stage does not resolve (see `strategy.verify.block_coverage`), or has a
+            feature that lowering leaves out (rules ``lower.*``).
     """
     stages_of_lanes = []
     resolved: dict[Hashable, StageCells] = {}

@@ -14,7 +14,7 @@ from dataclasses import field
 from functools import lru_cache
 
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.transition.copy_steps import copy_alternatives
 from shardwright.program.transition.layout_pieces import (
@@ -23,8 +23,7 @@ from shardwright.program.transition.layout_pieces import (
     PlacedPiece,
     components,
 )
-from shardwright.program.transition.reduction_steps import sum_alternatives
-from shardwright.program.transition.transition_steps import (
+from shardwright.program.transition.layout_transition_steps import (
     Act,
     Load,
     StepKind,
@@ -32,6 +31,7 @@ from shardwright.program.transition.transition_steps import (
     add,
     delivers_wanted_values,
 )
+from shardwright.program.transition.reduction_steps import sum_alternatives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwright.program.layout.same_island_groups import transversals
+from shardwright.program.layout.one_device_per_class_groups import transversals
 from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece, connected
-from shardwright.program.transition.transition_steps import (
+from shardwright.program.transition.layout_transition_steps import (
     Act,
     Flow,
     Load,

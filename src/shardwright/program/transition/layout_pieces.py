@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.network_level_units import Units
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box, Layout, count, ticks
 
 Group = tuple[int, ...]

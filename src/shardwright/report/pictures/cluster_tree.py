@@ -22,8 +22,8 @@ from shardwright.hardware.device_topology import (
 )
 from shardwright.hardware.link import Tier
 from shardwright.hardware.network_level_units import Units
-from shardwright.hardware.network_zones import ZoneLink
-from shardwright.lazy_dataclass import dataclass
+from shardwright.hardware.zone_links_and_price_limits import ZoneLink
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import (
     BITS_PER_BYTE,
     GIB,
@@ -67,7 +67,10 @@ class ClusterPicture:
 
 
 def cluster_picture(cluster: Cluster) -> ClusterPicture:
-    """Build the tree of a cluster's tiers, nodes and islands, as `hardware.graph` divides it."""
+    """Build the tree of a cluster's tiers, nodes and islands.
+
+    `hardware.network_level_units` divides the cluster.
+    """
     units = network_units(cluster)
     tree = _unit(cluster, units, len(units) - 1, 0, cluster.num_devices)
     return ClusterPicture(cluster=cluster, tree=tree, links=tuple(map(_zone_link, cluster.links)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
-from shardwright.strategy.plan.split_tree import Split, num_leaves
+from shardwright.strategy.plan.operator_split_tree import Split, num_leaves
 from shardwright.strategy.plan.split_tree_span_and_overlap import MAX_LISTED
 
 MAX_DEVICES = MAX_LISTED

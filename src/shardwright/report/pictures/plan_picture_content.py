@@ -17,14 +17,14 @@ from string import ascii_uppercase
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.report.pictures.devices_with_equal_shares import (
     device_classes,
     device_text,
     split_paths,
 )
-from shardwright.report.pictures.plan_block_ranges import ColumnBlocks, block_ranges
+from shardwright.report.pictures.divide_blocks_at_plan_boundaries import ColumnBlocks, block_ranges
 from shardwright.report.pictures.schedule_text import OrderPicture, order_pictures
 from shardwright.report.pictures.split_tree_picture import TreeNode, split_tree
 from shardwright.report.pictures.step_picture_content import StepPicture

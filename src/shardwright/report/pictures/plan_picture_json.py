@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.program.step_timeline import Span
+from shardwright.program.step_trace import Span
 from shardwright.report.pictures.plan_picture_content import PlanPicture
 from shardwright.report.pictures.split_tree_picture import TreeNode
 from shardwright.report.pictures.step_picture_content import StepPicture, capacity_bytes

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+from shardwright.report.pictures.fill_colours_of_numbered_items import PALETTE
 from shardwright.report.pictures.fold_repeated_columns import (
     Band,
     View,
@@ -13,7 +14,6 @@ from shardwright.report.pictures.fold_repeated_columns import (
     folded_view,
     shortened_name,
 )
-from shardwright.report.pictures.palette import PALETTE
 from shardwright.report.pictures.plan_picture_content import PictureCell, PlanPicture, StageTrees
 from shardwright.report.pictures.split_tree_picture import TreeNode
 from shardwright.report.pictures.step_svg import step_parts

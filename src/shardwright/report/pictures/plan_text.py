@@ -8,7 +8,8 @@ from itertools import groupby
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.pictures.fill_colours_of_numbered_items import PALETTE
 from shardwright.report.pictures.fold_repeated_columns import (
     Band,
     View,
@@ -18,7 +19,6 @@ from shardwright.report.pictures.fold_repeated_columns import (
     lane_prefix,
     shortened_name,
 )
-from shardwright.report.pictures.palette import PALETTE
 from shardwright.report.pictures.plan_picture_content import PictureCell, PlanPicture, StageTrees
 from shardwright.report.pictures.split_tree_picture import tree_lines
 from shardwright.report.pictures.step_text import render_step

@@ -7,7 +7,7 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 SIZE: Final = 560
 MARGIN: Final = 56

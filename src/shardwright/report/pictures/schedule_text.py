@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
-from shardwright.schedules.action_table import ActionTable
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.schedules.plan_entries_and_time_slots import row_entries, table_of_entries
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule_table
 from shardwright.schedules.table_picture import draw

@@ -8,9 +8,9 @@ from itertools import groupby
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.pictures.devices_with_equal_shares import device_text
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.operator_split_tree import Split
 
 MAX_BRANCHES = 12
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
-from shardwright.program.step_timeline import Span
-from shardwright.report.pictures.palette import PALETTE
+from shardwright.program.step_trace import Span
+from shardwright.report.pictures.fill_colours_of_numbered_items import PALETTE
 from shardwright.report.pictures.step_picture_content import (
     BUBBLE,
     COLOURS,

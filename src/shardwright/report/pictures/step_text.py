@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.pictures.palette import PALETTE
+from shardwright.report.pictures.fill_colours_of_numbered_items import PALETTE
 from shardwright.report.pictures.step_picture_content import (
     BUBBLE,
     COLOURS,

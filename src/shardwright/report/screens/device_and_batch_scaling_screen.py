@@ -13,7 +13,7 @@ from shardwright.report.screens.strategy_comparison_screen import days_text, tra
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table
 from shardwright.report.titled_sections import labelled_lines, section
-from shardwright.search.answer_summary import request_lines
+from shardwright.search.answer_summary_text import request_lines
 from shardwright.search.comparison_row import Compared
 from shardwright.search.scaling_and_batch_results import Batches, ScalingTable, Trial
 from shardwright.search.simulated_strategy import strategy_text

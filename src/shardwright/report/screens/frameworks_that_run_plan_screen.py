@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from shardwright.report.titled_sections import section
-from shardwright.search.runnable_frameworks import Runners
+from shardwright.search.runnable_and_refused_frameworks_record import Runners
 
 RUN_COMMAND = "shardwright run"
 

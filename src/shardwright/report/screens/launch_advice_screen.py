@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.files.stored_plan_and_simulation import plan_document, prediction_document
+from shardwright.files.plan_and_simulation_file_contents import plan_document, prediction_document
 from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
 from shardwright.report.screens.plan_against_strategy_screen import step_change_text
@@ -16,7 +16,7 @@ from shardwright.report.screens.step_time_table import part_name
 from shardwright.report.terminal_table import plain_table
 from shardwright.report.titled_sections import labelled_lines, section
 from shardwright.search.advice_answer import Advice, Change
-from shardwright.search.answer_summary import Line
+from shardwright.search.answer_summary_text import Line
 from shardwright.search.optimality_certificate import claim
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_seconds

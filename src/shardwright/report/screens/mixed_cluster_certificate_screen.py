@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.pictures.time_cost_pareto_plot import front_picture
+from shardwright.report.pictures.time_cost_pareto_text import front_picture
 from shardwright.report.screens.certificate_text import bound_lines, claim_text
 from shardwright.report.terminal_line_wrapping import Indented
 from shardwright.report.terminal_table import plain_table

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.program.step_timeline import StepTrace
+from shardwright.program.step_trace import StepTrace
 from shardwright.program.timeline_activity_seconds import ComparedTraces, DeviceTimes, device_times
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.report.terminal_table import plain_table

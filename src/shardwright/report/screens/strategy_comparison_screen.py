@@ -8,12 +8,12 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.files.stored_plan_and_simulation import simulation_document
+from shardwright.files.plan_and_simulation_file_contents import simulation_document
 from shardwright.hardware.catalog.list_prices import GIVE_A_PRICE
 from shardwright.report.screens.step_time_table import part_name, part_order
 from shardwright.report.terminal_table import plain_table
 from shardwright.report.titled_sections import labelled_lines, section
-from shardwright.search.answer_summary import request_lines
+from shardwright.search.answer_summary_text import request_lines
 from shardwright.search.comparison_row import Compared
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.strategy.text.printable_text import printable

@@ -16,12 +16,17 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.framework_feature_kinds import ExpertDispatch
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core
 from shardwright.runtime.releases import (
     megatron_core_loss_and_memory_options as megatron_core_memory,
+)
+from shardwright.runtime.runtime_from_sourced_statements import (
+    derive,
+    identity_fields,
+    read,
+    stated,
 )
 
 _REPORT: Final = "https://arxiv.org/html/2412.19437v2"

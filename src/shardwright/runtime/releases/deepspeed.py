@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.framework_description import Offer
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
@@ -24,6 +23,13 @@ from shardwright.runtime.releases.pytorch_shared_facts import (
     LAUNCH_BLOCKING,
     LINEAR_LOSSES,
     MOMENTS,
+)
+from shardwright.runtime.runtime_from_sourced_statements import (
+    derive,
+    identity_fields,
+    read,
+    runtime,
+    stated,
 )
 
 _BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels, TpOverlap
 from shardwright.runtime.releases import deepspeed
+from shardwright.runtime.runtime_from_sourced_statements import (
+    derive,
+    identity_fields,
+    read,
+    stated,
+)
 from shardwright.units import MIB
 
 _EVO: Final = "https://github.com/InternLM/InternEvo/blob"

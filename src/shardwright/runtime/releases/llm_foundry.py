@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
@@ -15,6 +14,12 @@ from shardwright.runtime.framework_feature_kinds import (
     TpOverlap,
 )
 from shardwright.runtime.releases import torchtitan
+from shardwright.runtime.runtime_from_sourced_statements import (
+    derive,
+    identity_fields,
+    read,
+    stated,
+)
 
 _FOUNDRY: Final = "https://github.com/mosaicml/llm-foundry/blob"
 _BENCHMARK: Final = (

@@ -8,14 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import (
-    Statement,
-    derive,
-    identity_fields,
-    read,
-    runtime,
-    stated,
-)
 from shardwright.runtime.framework_description import Offer
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
@@ -28,6 +20,14 @@ from shardwright.runtime.framework_feature_kinds import (
     TpOverlap,
 )
 from shardwright.runtime.option_vocabulary import option_offer
+from shardwright.runtime.runtime_from_sourced_statements import (
+    Statement,
+    derive,
+    identity_fields,
+    read,
+    runtime,
+    stated,
+)
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext"

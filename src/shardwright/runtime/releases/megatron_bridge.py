@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.construct_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.framework_feature_kinds import Capture, Scaling
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core, nemo
+from shardwright.runtime.runtime_from_sourced_statements import (
+    derive,
+    identity_fields,
+    read,
+    stated,
+)
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 _SCOPED: Final = (

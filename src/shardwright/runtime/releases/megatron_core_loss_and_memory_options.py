@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import read, stated
 from shardwright.runtime.framework_description import Offer
 from shardwright.runtime.option_vocabulary import option_offer
+from shardwright.runtime.runtime_from_sourced_statements import read, stated
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 _CORE: Final = f"{_LM}/core_v0.12.0/megatron/core"

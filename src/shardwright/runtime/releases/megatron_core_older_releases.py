@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from shardwright.runtime.construct_runtime import Statement, derive, identity_fields, read, stated
 from shardwright.runtime.framework_description import Offer, Runtime
 from shardwright.runtime.framework_feature_kinds import AttentionKernel, ExpertDispatch
 from shardwright.runtime.releases.megatron_core import V0_12
+from shardwright.runtime.runtime_from_sourced_statements import (
+    Statement,
+    derive,
+    identity_fields,
+    read,
+    stated,
+)
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 _ATTENTION: Final = "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/attention/attention.html"

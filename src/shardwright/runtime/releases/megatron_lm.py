@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
@@ -16,6 +15,13 @@ from shardwright.runtime.framework_feature_kinds import (
     TpOverlap,
 )
 from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, CUBLAS
+from shardwright.runtime.runtime_from_sourced_statements import (
+    derive,
+    identity_fields,
+    read,
+    runtime,
+    stated,
+)
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 

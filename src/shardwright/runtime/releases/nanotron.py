@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import identity_fields, read, runtime, stated
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
@@ -20,6 +19,12 @@ from shardwright.runtime.framework_feature_kinds import (
 )
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.pytorch_shared_facts import ALLOCATOR, CUBLAS, NCCL
+from shardwright.runtime.runtime_from_sourced_statements import (
+    identity_fields,
+    read,
+    runtime,
+    stated,
+)
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/huggingface/nanotron/blob"

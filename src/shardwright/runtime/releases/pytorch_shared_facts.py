@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import read, stated
 from shardwright.runtime.framework_feature_kinds import LinearLoss, TpOverlap
 from shardwright.runtime.option_vocabulary import option_offer
+from shardwright.runtime.runtime_from_sourced_statements import read, stated
 from shardwright.units import MIB
 
 ALLOCATOR: Final = stated(

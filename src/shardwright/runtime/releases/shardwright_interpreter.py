@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import derive, identity_fields, read
+from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases.torchtitan import V0_2
-from shardwright.runtime.runtime_options import runtime_with_options
+from shardwright.runtime.runtime_from_sourced_statements import derive, identity_fields, read
 
 _EXECUTE: Final = "shardwright.execute"
 _SCHEDULES: Final = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.construct_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.framework_feature_kinds import (
     AttentionKernel,
     ElementKernels,
@@ -24,6 +23,13 @@ from shardwright.runtime.releases.pytorch_shared_facts import (
     LINEAR_LOSSES,
     MOMENTS,
     NCCL,
+)
+from shardwright.runtime.runtime_from_sourced_statements import (
+    derive,
+    identity_fields,
+    read,
+    runtime,
+    stated,
 )
 
 _TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import GIB, MIB
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError, nearest
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Fact, Options
 from shardwright.runtime.serving_engines.serving_engine import Engine, EngineSetting, SettingWord
 

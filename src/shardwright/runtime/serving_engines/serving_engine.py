@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Fact, Options
 from shardwright.runtime.serving_engines.default_rules_by_device import (
     AllReduceRange,
@@ -152,7 +152,7 @@ class Engine:
             that many iterations; 0 = no wait.
         balance_iterations: with attention dp, prompts wait until every rank has one, at most that
             many iterations; 0 = no wait. Both waits are simulated for IN_FLIGHT alone
-            (`serving.policy.prompt_delay`).
+            (`serving.policy.tensorrt_llm_prompt_delay`).
         block_tokens: tokens of a KV cache block.
         prefix_cache: blocks of equal prefixes are kept and shared.
         kv_format: number format of keys and values; auto = that of the model's activations, or that

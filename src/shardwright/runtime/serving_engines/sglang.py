@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.runtime.serving_engines.construct_engine import (
-    derive,
-    engine,
-    identity_fields,
-    read,
-    stated,
-)
 from shardwright.runtime.serving_engines.default_rules_by_device import (
     BackendChoice,
     Captures,
     Estimate,
     Reserve,
     SizeRow,
+)
+from shardwright.runtime.serving_engines.engine_from_sourced_statements import (
+    derive,
+    engine,
+    identity_fields,
+    read,
+    stated,
 )
 from shardwright.runtime.serving_engines.engine_options import option_setting
 from shardwright.runtime.serving_engines.serving_engine import (

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.serving_engines.construct_engine import (
-    derive,
-    engine,
-    identity_fields,
-    read,
-    stated,
-)
 from shardwright.runtime.serving_engines.default_rules_by_device import (
     AllReduceKind,
     AllReduceRange,
     BackendChoice,
     Captures,
     SizeRow,
+)
+from shardwright.runtime.serving_engines.engine_from_sourced_statements import (
+    derive,
+    engine,
+    identity_fields,
+    read,
+    stated,
 )
 from shardwright.runtime.serving_engines.engine_options import (
     kv_format_setting,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shardwright.errors import StrategyError
 from shardwright.model.ir.operator import Operator
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.stage_split_trees import tree_placements
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.search.exact.enumerate_tensor_split_trees import tree_placements
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.stage_splits_and_policies import Item, Stage
 
 

@@ -11,7 +11,7 @@ from itertools import groupby, product
 from math import comb, prod
 
 from shardwright.errors import UsageError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.exact_space import (
     ExactSpace,

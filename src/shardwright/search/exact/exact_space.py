@@ -14,10 +14,10 @@ import numpy as np
 from shardwright.errors import UsageError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import network_units
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.stage_split_trees import CutNode, TreeSpace, labelled_trees
+from shardwright.search.exact.enumerate_tensor_split_trees import CutNode, TreeSpace, labelled_trees
 from shardwright.strategy.plan.plan import Shards
 
 
@@ -25,9 +25,10 @@ from shardwright.strategy.plan.plan import Shards
 class ExactSpace:
     """Every plan of a few lanes on disjoint device sets, in contiguous stages of the block chain.
 
-    Devices may stay idle. A stage runs under one split tree (see `search.exact.stage_split_trees`).
-    Every stage has any order of its forwards and backwards (see `search.exact.static_orders`).
-    Lanes share the batch by any numbers of microbatches of one size. Nothing is recomputed.
+    Devices may stay idle. A stage runs under one split tree (see
+    `search.exact.enumerate_tensor_split_trees`). Every stage has any order of its forwards and
+    backwards (see `search.exact.static_orders`). Lanes share the batch by any numbers of
+    microbatches of one size. Nothing is recomputed.
 
     Args:
         trees: split trees that a stage may have.

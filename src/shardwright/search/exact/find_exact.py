@@ -19,7 +19,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_devices
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.best_first_search import Best, best_first, run_orders

@@ -20,9 +20,9 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_devices
 from shardwright.cost.step.stage_action_seconds import StageCosts
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.device_classes import chunks_of
-from shardwright.program.plan_program import Program
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.device_classes_with_equal_actions import chunks_of
+from shardwright.program.lowered_program import Program
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.exact.best_first_search import Best, best_first, run_orders
@@ -38,7 +38,7 @@ from shardwright.search.exact.enumerate_lane_distributions import (
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.lane_shape_bounds import LanePrices, LaneShape, LaneShapes
 from shardwright.search.exact.lower_plan_without_order import lane_of, table_of
-from shardwright.search.exact.one_f_one_b_rows import one_f_one_b_actions
+from shardwright.search.exact.one_f_one_b_action_orders import one_f_one_b_actions
 from shardwright.search.exact.static_orders import pipeline_orders
 from shardwright.search.exact.tasks_without_order import tasks_of_shape
 from shardwright.search.optimality_certificate import Counts

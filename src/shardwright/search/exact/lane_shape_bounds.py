@@ -14,11 +14,12 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.hardware.device_topology import with_working_devices
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.stages.held_parameters import shares_of
-from shardwright.program.stages.parameter_places import parameter_places
 from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.stages.uses_of_each_parameter import parameter_places
 from shardwright.program.training_problem import Problem
+from shardwright.search.exact.enumerate_tensor_split_trees import CutNode
 from shardwright.search.exact.exact_space import ExactSpace, Partition, lane_partitions, stage_trees
 from shardwright.search.exact.priced_stage_options import Illegal, StageOption
 from shardwright.search.exact.stage_choices_and_bounds import (
@@ -27,7 +28,6 @@ from shardwright.search.exact.stage_choices_and_bounds import (
     price_tree,
     shape_bounds,
 )
-from shardwright.search.exact.stage_split_trees import CutNode
 
 Devices = tuple[tuple[int, ...], ...]
 

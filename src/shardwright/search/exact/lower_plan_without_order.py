@@ -15,13 +15,17 @@ from shardwright.cost.step.stage_action_seconds import (
     StageCosts,
     sharings_of_stage,
 )
-from shardwright.program.device_classes import TaskShape, chunks_of, device_classes
+from shardwright.program.device_classes_with_equal_actions import (
+    TaskShape,
+    chunks_of,
+    device_classes,
+)
+from shardwright.program.lowered_program import Program
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH
 from shardwright.program.plan_lowering import lower_plan
-from shardwright.program.plan_program import Program
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.training_problem import Problem
-from shardwright.search.exact.one_f_one_b_rows import one_f_one_b_rows
+from shardwright.search.exact.one_f_one_b_action_orders import one_f_one_b_rows
 from shardwright.search.exact.priced_stage_options import LANE, StageOption
 from shardwright.search.exact.tasks_without_order import ShapeTasks, tasks_of_shape
 from shardwright.strategy.plan.lane import Lane

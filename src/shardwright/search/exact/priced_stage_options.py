@@ -11,20 +11,20 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct
 from shardwright.cost.bounds.event_kernel_rounding import picoseconds
-from shardwright.cost.network.plan_process_groups import plan_units, working_problem
-from shardwright.cost.network.tensor_parallel_overlap_inside_nvlink import (
+from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import (
     with_overlap_of,
     without_fused_overlap,
 )
+from shardwright.cost.network.networks_of_plan_devices import plan_units, working_problem
 from shardwright.cost.step.device_family_costs import family_costs
-from shardwright.cost.step.family_synchronisation import Shape
+from shardwright.cost.step.device_family_synchronisation import Shape
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, StageCosts, sharings_of_stage
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.strided_device_list import DeviceList
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.device_classes import TaskShape, device_classes
+from shardwright.program.device_classes_with_equal_actions import TaskShape, device_classes
 from shardwright.program.orders.plan_action_rows import TABLE_SEARCH
 from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings
@@ -33,15 +33,15 @@ from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.chain_of_blocks import chain_blocks, stage_of_blocks
-from shardwright.search.exact.one_f_one_b_rows import one_f_one_b_rows
+from shardwright.search.exact.one_f_one_b_action_orders import one_f_one_b_rows
 from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.peak_host_memory import host_memory
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, Shards
-from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.plan.stage_splits_and_policies import Stage
-from shardwright.strategy.verify.check_plan import verify
+from shardwright.strategy.verify.check_structural_plan_rules import verify
 
 LANE = "main"
 

@@ -9,12 +9,12 @@ from math import prod
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.chain_of_blocks import stage_of_blocks
+from shardwright.search.exact.enumerate_tensor_split_trees import CutNode, split_on
 from shardwright.search.exact.exact_space import ExactSpace, Partition, stage_trees
 from shardwright.search.exact.priced_stage_options import Illegal, StageOption, price_stage
-from shardwright.search.exact.stage_split_trees import CutNode, split_on
 from shardwright.search.exact.static_orders import num_orders, pipeline_orders
 
 NEVER = np.iinfo(np.int64).max

@@ -6,8 +6,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.cost.step.stage_action_seconds import StageCosts
-from shardwright.lazy_dataclass import dataclass
-from shardwright.program.plan_program import Program
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.lowered_program import Program
 from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.search.exact.static_orders import finish_times

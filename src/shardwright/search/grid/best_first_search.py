@@ -15,12 +15,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step.strategy_task_seconds import step_costs
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.bounds.peak_memory_bounds import Peaks
-from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.search_time_limit import Limit, progress_text
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid

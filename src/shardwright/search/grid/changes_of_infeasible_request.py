@@ -9,16 +9,16 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import ShardwrightError
-from shardwright.lazy_dataclass import dataclass
-from shardwright.model.trained_parameters import trained
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.program.strategy_rule_violations import facts_of, grid_violations
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Runtime
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
-from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names
 from shardwright.search.grid.bounds.bounded_members import bound_space, smallest
-from shardwright.search.grid.members.default_searched_options import LADDER
+from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.search.grid.members.pinned_and_excluded_values import require_searchable
 from shardwright.search.grid.members.standard_and_exhaustive_space import (

@@ -9,11 +9,11 @@ from enum import StrEnum
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.strategy_task_seconds import step_costs
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
-from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import AXES, Space, Value, parts_of

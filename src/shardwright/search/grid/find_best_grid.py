@@ -15,12 +15,12 @@ from shardwright.progress_callback import Progress
 from shardwright.search.grid.best_first_search import Simulated
 from shardwright.search.grid.bounds.bounded_members import ExpandedMembers
 from shardwright.search.grid.bounds.load_kernels import load_kernels
-from shardwright.search.grid.bounds.relaxed_mesh_bounds import NO_ROOM
+from shardwright.search.grid.bounds.mesh_bounds_with_relaxed_options import NO_ROOM
 from shardwright.search.grid.infeasible_hints import nothing_fits
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.search.grid.mesh_search_result import Searched
 from shardwright.search.grid.search_by_mesh import search
-from shardwright.search.grid.search_overlapped_schedules import PairedSearch
+from shardwright.search.grid.search_by_mesh_result import Searched
+from shardwright.search.grid.search_general_plan_schedules import PairedSearch
 from shardwright.search.optimality_certificate import Certificate, assert_sound
 from shardwright.search.search_answer import Alternative, Answer
 from shardwright.search.search_request import SEARCH_MEMORY
@@ -79,7 +79,7 @@ def search_and_answer(
 
     Args:
         limit: search limit; past it the best member so far is kept with its proven gap
-            (`search.search_limit.limit_of`).
+            (`search.search_time_limit.limit_of`).
         memory: bytes that the search may use for members.
         hints: see `infeasible_hints.nothing_fits`; False where the caller catches the error.
 

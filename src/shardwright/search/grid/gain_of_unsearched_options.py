@@ -7,9 +7,9 @@ from typing import Final
 
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS
-from shardwright.runtime.runtime_options import offered_values
-from shardwright.search.grid.members.default_searched_options import LADDER
+from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.search.grid.neighbour_strategies import option_changes, simulated_change
 from shardwright.search.search_answer import OptionChange, Unsearched

@@ -9,7 +9,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.limit_or_scale_cluster import limit_devices, smallest_memory_bytes
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import (
+    limit_devices,
+    smallest_memory_bytes,
+)
 from shardwright.program.strategy_rule_violations import facts_of
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress

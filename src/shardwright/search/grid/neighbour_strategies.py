@@ -9,8 +9,8 @@ from typing import TypeVar
 from shardwright.errors import ShardwrightError
 from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
 from shardwright.program.training_problem import Problem
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.option_vocabulary import BY_NAME, OF_EXPERTS, in_vocabulary_order
-from shardwright.runtime.runtime_options import offered_values
 from shardwright.search.grid.members.grid_search_space import Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.canonical_grid import canonical

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.cost.step.strategy_task_seconds import step_costs
 from shardwright.errors import DataError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.bounded_members import (
@@ -17,12 +17,12 @@ from shardwright.search.grid.bounds.bounded_members import (
     bound_space,
     record_of_members,
 )
-from shardwright.search.grid.bounds.unequal_group_bounds import member_path
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import member_path
 from shardwright.search.grid.find_best_grid import certify, problem_text
 from shardwright.search.grid.members.enumerate_members import member_grid
 from shardwright.search.grid.members.grid_search_space import Space
-from shardwright.search.grid.mesh_search_result import Searched
 from shardwright.search.grid.search_by_mesh import search
+from shardwright.search.grid.search_by_mesh_result import Searched
 from shardwright.search.optimality_certificate import Certificate
 from shardwright.search.search_answer import Answer
 from shardwright.search.search_request import SEARCH_MEMORY

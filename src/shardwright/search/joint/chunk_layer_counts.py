@@ -16,8 +16,8 @@ from shardwright.cost.bounds.rank_memory_bound import in_flight_microbatches as 
 from shardwright.cost.step.shared_scalar_cost_formulas import reserved_bytes, temporary_bytes
 from shardwright.cost.step.strategy_task_seconds import MAX_PIECES
 from shardwright.kernel_compilation import python_form
-from shardwright.lazy_dataclass import dataclass
-from shardwright.schedules.action_table import ActionTable, B, F
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.schedules.action_order_arrays import ActionTable, B, F
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.search.joint.rank_options_for_labels import (
     BACKWARD,
@@ -130,7 +130,7 @@ def any_order_bounds(
     Every rank does all its work after the forward path to its first chunk; and all but its weight
     gradients before the backward path from there. Before its first backward it does no more
     forwards than fit. And the bytes it keeps of m microbatches, times the least time from F to I of
-    a chunk, are at most its room times the time there is (`search.orders.order_bounds`).
+    a chunk, are at most its room times the time there is (`search.orders.makespan_lower_bounds`).
 
     Args:
         splits: as of `layer_count_bounds`.

@@ -10,11 +10,11 @@ from dataclasses import field
 from math import comb, inf
 
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.progress_callback import Progress
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of
 from shardwright.search.grid.find_best_grid import find, problem_text
 from shardwright.search.grid.members.grid_search_space import Space, parts_of
 from shardwright.search.grid.search_by_mesh import fastest_first

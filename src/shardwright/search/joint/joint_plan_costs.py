@@ -14,7 +14,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.step.shared_scalar_cost_formulas import temporary_bytes
 from shardwright.cost.step.strategy_rank_bytes import again_bytes
 from shardwright.cost.step.strategy_task_seconds import RECOMPUTE_PART, StepCosts, step_costs
-from shardwright.cost.tables.grid_memory_choices import TableRows
+from shardwright.cost.tables.grid_rows_and_memory_settings import TableRows
 from shardwright.cost.tables.pipeline_chunk_layout import (
     ChunkLayout,
     block_facts,
@@ -23,10 +23,10 @@ from shardwright.cost.tables.pipeline_chunk_layout import (
     sent_stream,
 )
 from shardwright.kernel_compilation import python_form
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
 from shardwright.search.joint.label_program_inputs import least_border
 from shardwright.search.joint.layer_chain import Chain, chain_of

@@ -10,22 +10,25 @@ from math import inf
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.pipeline_borders import border_tiers, fastest_tier_picoseconds
+from shardwright.cost.bounds.sends_between_pipeline_ranks import (
+    border_tiers,
+    fastest_tier_picoseconds,
+)
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.step.shared_scalar_cost_formulas import activation_room
 from shardwright.cost.step.strategy_rank_bytes import reserve_factor
 from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import ActionTable, I, W
+from shardwright.schedules.action_order_arrays import ActionTable, I, W
 from shardwright.search.joint.host_memory_share import host_share
 from shardwright.search.joint.joint_plan_costs import JointPlan, joint_step_costs
 from shardwright.search.joint.joint_space import ShapedSpace
 from shardwright.search.orders.find_order import find_order, make_found_order
 from shardwright.search.orders.found_order import codes_of_table, evaluate_order
 from shardwright.search.orders.makespan_lower_bounds import order_bounds
-from shardwright.search.orders.named_schedules import named_tables
+from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_makespan import levels, walk
 from shardwright.search.orders.order_problem import LARGEST, OrderProblem, problem_arrays
 

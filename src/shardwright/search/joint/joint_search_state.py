@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 
-from shardwright.cost.bounds.closed_form_kernel_inputs import ProblemNumbers
-from shardwright.lazy_dataclass import dataclass
+from shardwright.cost.bounds.compiled_bound_array_records import ProblemNumbers
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.search.joint.joint_plan_costs import ChunkChoice, JointPlan

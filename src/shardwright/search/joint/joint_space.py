@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import Costs
-from shardwright.lazy_dataclass import dataclass
+from shardwright.cost.bounds.compiled_bound_array_records import Costs
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.bound_kernel_inputs import costs_of
 from shardwright.search.grid.bounds.member_price_tables import Prepared, prepare
-from shardwright.search.grid.members.default_searched_options import LADDER, NOTHING
+from shardwright.search.grid.members.default_runtime_and_recompute_options import LADDER, NOTHING
 from shardwright.search.grid.members.enumerate_members import Members, enumerate_members
 from shardwright.search.grid.members.grid_search_space import (
     AXES,

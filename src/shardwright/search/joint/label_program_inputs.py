@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import Costs, ProblemNumbers
+from shardwright.cost.bounds.compiled_bound_array_records import Costs, ProblemNumbers
 from shardwright.program.training_problem import Problem
 from shardwright.search.joint.host_memory_share import host_share
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.tables.pipeline_chunk_layout import block_facts
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.stages.blocks_of_pipeline_chunks import Content, run_lengths
 from shardwright.strategy.grid.counts_for_grid_rules import layer_runs

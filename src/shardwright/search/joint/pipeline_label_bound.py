@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.joint import rank_options_for_labels as label_options
 from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
 from shardwright.search.joint.rank_options_for_labels import OPTIONS, Cells, Pipeline, Splits, fill
@@ -95,12 +95,12 @@ def bound_pipeline(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool)
     Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update,
     and way + (m - 1) B + (m - p + k) F + update; way = P and the trip of a microbatch from the rank
     on, at least. For one chunk a rank at most p - k microbatches are in flight: P + trips one after
-    another (`cost.round_trips`) + update.
+    another (`cost.step.pipeline_round_trip_bound`) + update.
 
     Under any order (`Pipeline.any_order`), with P the ranks before out alone: gather + P + m (F + I
     + W) + update; P (1 + b) + m (F + I) + update, b = least (I + send) / (F + send); and way + (m -
     1) I + max(m - c, 0) F + update, c = microbatches that fit. Those are head, work and tail of
-    `search.orders.order_bounds`.
+    `search.orders.makespan_lower_bounds`.
     """
     length, p = splits.sums.shape[2] - 1, pipe.ranks
     label, rest = np.empty((p + 1, length + 1, LABELS, 2)), np.empty((p + 1, length + 1))

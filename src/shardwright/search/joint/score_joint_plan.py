@@ -9,9 +9,9 @@ import numpy as np
 from shardwright.cost.bounds.longest_path import order_table, path_seconds
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.strategy_task_seconds import StepCosts
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.action_order_arrays import ActionTable
 from shardwright.search.joint.joint_plan_costs import JointPlan, joint_step_costs
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import ShapedSpace

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import order_table
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.joint.chunk_layer_counts import (
     layer_count_bounds,
     layer_count_path_s,

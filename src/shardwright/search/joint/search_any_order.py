@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.joint_plan_costs import (
     JointPlan,

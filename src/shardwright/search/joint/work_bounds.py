@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import ProblemNumbers
+from shardwright.cost.bounds.compiled_bound_array_records import ProblemNumbers
 from shardwright.program.training_problem import Problem
 from shardwright.search.joint.joint_space import ShapedSpace
 from shardwright.search.joint.label_program_inputs import border_tier, least_sends

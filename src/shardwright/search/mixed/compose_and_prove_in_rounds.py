@@ -9,8 +9,8 @@ from shardwright.progress_callback import Progress
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap, lower_bound
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.pipelines_by_pool_subset import pool_subsets
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
+from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks
+from shardwright.search.mixed.pipelines.select_pipelines_by_pools import pool_subsets
 from shardwright.search.mixed.plans.compose_at_time_limits import (
     CompositionQueue,
     compose_by_limits,
@@ -20,9 +20,12 @@ from shardwright.search.mixed.plans.compose_at_time_limits import (
 )
 from shardwright.search.mixed.plans.local_search_of_plans import improve_best_plans
 from shardwright.search.mixed.plans.plan_search_state import SearchState, simulate_best
-from shardwright.search.mixed.plans.plans_of_one_shape import compose_one_shape
+from shardwright.search.mixed.plans.plans_of_equal_replicas import compose_one_shape
+from shardwright.search.mixed.priced_pipelines_and_space_text import (
+    no_plan_fits,
+    stage_costs_by_options,
+)
 from shardwright.search.mixed.search_effort_limits import Effort
-from shardwright.search.mixed.searched_space import no_plan_fits, stage_costs_by_options
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_time_limit import Limit, out_of_time, progress_text

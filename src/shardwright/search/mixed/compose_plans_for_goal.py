@@ -19,7 +19,7 @@ from shardwright.search.mixed.pipelines.pool_cost_rates import (
     Goal,
     PricePerSecond,
 )
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
+from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks
 from shardwright.search.mixed.plans.compose_at_time_limits import (
     all_queues,
     compose_by_limits,
@@ -33,10 +33,10 @@ from shardwright.search.mixed.plans.low_cost_plans import (
     limits_between,
 )
 from shardwright.search.mixed.plans.plan_search_state import simulate_best
-from shardwright.search.mixed.plans.plans_of_one_shape import compose_one_shape
-from shardwright.search.mixed.plans.pool_grids_by_nodes import PoolGrids
+from shardwright.search.mixed.plans.plans_of_equal_replicas import compose_one_shape
+from shardwright.search.mixed.plans.pool_grids_by_device_count_range import PoolGrids
+from shardwright.search.mixed.priced_pipelines_and_space_text import stage_costs_by_options
 from shardwright.search.mixed.search_effort_limits import Effort
-from shardwright.search.mixed.searched_space import stage_costs_by_options
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import root_subspaces
 from shardwright.search.mixed_cluster_certificate import TimeInterval
 from shardwright.search.parallel.serial_engine import Serial

@@ -22,13 +22,17 @@ from shardwright.search.mixed.pipelines.pool_cost_rates import (
     Goal,
     price_per_second_of,
 )
-from shardwright.search.mixed.plans.best_grid_of_each_pool import option_rows
+from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import option_rows
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, ValuedPlan
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan
 from shardwright.search.mixed.plans.plan_search_state import SearchState
-from shardwright.search.mixed.plans.pool_grids_by_nodes import PoolGrids
+from shardwright.search.mixed.plans.pool_grids_by_device_count_range import PoolGrids
+from shardwright.search.mixed.priced_pipelines_and_space_text import (
+    TOLERANCE,
+    no_plan_fits,
+    price_pipelines,
+)
 from shardwright.search.mixed.search_effort_limits import USUAL, Effort
-from shardwright.search.mixed.searched_space import TOLERANCE, no_plan_fits, price_pipelines
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines

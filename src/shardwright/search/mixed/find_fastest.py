@@ -10,14 +10,14 @@ import time
 from math import inf
 
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.time_bound import BranchAndBound, limit_for_gap
 from shardwright.search.mixed.compose_and_prove_in_rounds import report_progress, search_in_rounds
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.plans.best_grid_of_each_pool import (
+from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
     GridAnswerCache,
     PoolResult,
     option_rows,
@@ -28,13 +28,13 @@ from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan,
 from shardwright.search.mixed.plans.next_best_plans import runners_up, simulate_slower_candidates
 from shardwright.search.mixed.plans.plan_search_state import SearchState
 from shardwright.search.mixed.plans.search_on_fewer_nodes import search_fewer_nodes
-from shardwright.search.mixed.search_effort_limits import USUAL, Effort
-from shardwright.search.mixed.searched_space import (
+from shardwright.search.mixed.priced_pipelines_and_space_text import (
     TOLERANCE,
     price_pipelines,
     space_text,
     stage_costs_by_options,
 )
+from shardwright.search.mixed.search_effort_limits import USUAL, Effort
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.stage_cost_table import why_no_pipelines
@@ -88,7 +88,7 @@ def find_mixed(
         tolerance: relative gap to the bound at which the search stops.
         time_limit_s: seconds after which the best plan so far and its proven bound are returned.
         stops: checks of the clock at which an earlier search stopped, to repeat that search (see
-            `search.search_limit.limit_of`).
+            `search.search_time_limit.limit_of`).
         memory: bytes for the members of all pools' grids.
         effort: limits on the work of the search.
         engine: runs the tasks; None = one task after another. The answer is the same.

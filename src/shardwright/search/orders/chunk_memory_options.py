@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.errors import UsageError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.orders.order_problem import LARGEST, OrderProblem
 
 

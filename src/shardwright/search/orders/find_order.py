@@ -21,7 +21,7 @@ from shardwright.search.orders.found_order import (
 )
 from shardwright.search.orders.list_scheduling import climb, deeper_chunk_bytes, list_schedule
 from shardwright.search.orders.makespan_lower_bounds import order_bounds, round_trip_times
-from shardwright.search.orders.named_schedules import named_tables
+from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_local_search import shift
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 from shardwright.search.orders.repeating_blocks import repetends, unroll

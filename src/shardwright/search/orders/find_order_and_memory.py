@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.orders.chunk_memory_options import (
     MemoryOptions,
     check_options,
@@ -28,6 +28,8 @@ from shardwright.search.orders.found_order import (
     one_microbatch_at_a_time,
 )
 from shardwright.search.orders.list_scheduling import NEVER
+from shardwright.search.orders.local_search_of_memory_options import climb_choices
+from shardwright.search.orders.makespan_bound_over_memory_options import memory_bound
 from shardwright.search.orders.makespan_lower_bounds import order_bounds, round_trip_times
 from shardwright.search.orders.memory_knapsack import (
     Choice,
@@ -36,9 +38,7 @@ from shardwright.search.orders.memory_knapsack import (
     fitting_combinations,
     option_combinations,
 )
-from shardwright.search.orders.memory_local_search import climb_choices
-from shardwright.search.orders.named_schedules import named_tables
-from shardwright.search.orders.order_and_memory_bound import memory_bound
+from shardwright.search.orders.named_schedules_with_same_placement import named_tables
 from shardwright.search.orders.order_problem import OrderProblem, problem_arrays
 
 DEPTHS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 1.75, 2.0, 3.0, 100.0)

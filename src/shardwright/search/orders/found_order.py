@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.lazy_dataclass import dataclass
-from shardwright.schedules.action_table import ActionTable, B, F, I, W
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.schedules.action_order_arrays import ActionTable, B, F, I, W
 from shardwright.search.orders.order_makespan import levels, walk
 from shardwright.search.orders.order_problem import OrderProblem
 

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct_rows
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.orders.chunk_memory_options import (
     MemoryOption,
     MemoryOptions,

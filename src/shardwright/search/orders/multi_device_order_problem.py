@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.orders.action_graph import ActionGraph, action_graph
 from shardwright.program.orders.deadlock_check import run_order
 from shardwright.program.orders.plan_action_rows import ActionRows
-from shardwright.program.orders.stage_device_classes import Participation
-from shardwright.schedules.action_table import B, F, I, W
+from shardwright.program.orders.stage_device_sets_and_classes import Participation
+from shardwright.schedules.action_order_arrays import B, F, I, W
 from shardwright.search.orders.list_scheduling import NEVER
 from shardwright.search.orders.multi_device_list_scheduling import SharedActions
 from shardwright.search.orders.stage_times_and_bytes import StageTimes

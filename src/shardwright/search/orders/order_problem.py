@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 LARGEST = 2**40
 """Largest time or memory size: sums over a whole table stay far inside 64 bits."""

@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.orders.order_problem import OrderProblem
 
 STRETCHES = tuple(

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
-from shardwright.cost.network.plan_process_groups import kind_problem, working_problem
+from shardwright.cost.network.networks_of_plan_devices import kind_problem, working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.cost.step.stage_action_seconds import StageCosts
 from shardwright.cost.step.strategy_rank_bytes import held_bytes
@@ -24,8 +24,8 @@ from shardwright.program.stages.stage_segments import StageParts, plan_stages, w
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.schedule_registry import SCHEDULES
+from shardwright.search.orders.find_order_tables_by_stage_times import find_order_tables
 from shardwright.search.orders.order_problem import LARGEST
-from shardwright.search.orders.order_tables_from_stage_times import find_order_tables
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.simulator.equal_stages import stage_kinds
 from shardwright.simulator.plan_simulation import simulate_plan
@@ -33,7 +33,7 @@ from shardwright.simulator.resolved_plan import summings_of
 from shardwright.simulator.stage_family_prices import price_stages
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.verify.check_plan import require_valid
+from shardwright.strategy.verify.check_structural_plan_rules import require_valid
 from shardwright.units import format_bytes
 
 _PER_SECOND = 10**9

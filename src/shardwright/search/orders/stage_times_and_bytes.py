@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.orders.action_graph import Edges
 from shardwright.search.orders.order_problem import whole_numbers
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from shardwright.errors import UsageError, nearest
 from shardwright.kernel_compilation import available_cores
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.registry import load_target
 from shardwright.search.parallel.engine_protocol import LEAST_S, Engine
 

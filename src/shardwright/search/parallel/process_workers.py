@@ -30,8 +30,8 @@ LOOK_S: Final = 0.1
 class ProcessWorkers:
     """Worker processes with the shared input of the tasks; implements `Workers`.
 
-    The first Ctrl-C (`search.search_limit.STOP`) is passed to the searches that run in the workers.
-    A second Ctrl-C, an error, or any end of this process ends the workers.
+    The first Ctrl-C (`search.search_time_limit.STOP`) is passed to the searches that run in the
+    workers. A second Ctrl-C, an error, or any end of this process ends the workers.
     """
 
     def __init__(self, shared: object, workers: int, *, method: str = "") -> None:

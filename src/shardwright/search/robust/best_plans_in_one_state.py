@@ -8,7 +8,7 @@ from math import inf
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.slowdown_scenarios import State
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.grid_search_space import Space

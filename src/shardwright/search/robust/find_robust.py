@@ -18,7 +18,7 @@ from math import inf
 from typing import Any, Final
 
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.optimality_certificate import Certificate, Counts, assert_sound

@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.serving_engines.default_rules_by_device import Estimate
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching, Engine, Eviction
 from shardwright.serving.deployments.worker_pools import Worker, WorkerRole

@@ -27,7 +27,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.kernel_compilation import compiling, python_form
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.policy.policy_interface import find_refusals
 from shardwright.serving.policy.scheduler_state import INPUTS, OUTPUTS
@@ -44,7 +44,7 @@ from shardwright.serving.simulation.compiled_simulation_loop import (
     new_simulation,
     served_requests,
 )
-from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
+from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.kv_cache_transfer import CacheLink, CacheTransfers
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests

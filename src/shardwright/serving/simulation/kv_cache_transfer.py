@@ -6,7 +6,7 @@ from dataclasses import field
 from heapq import heappop, heappush
 from math import inf
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

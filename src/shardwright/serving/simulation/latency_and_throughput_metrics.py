@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.job.serving_job import Promise
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests
 
 

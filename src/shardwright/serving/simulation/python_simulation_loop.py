@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.errors import InfeasibleError
-from shardwright.serving.policy.accepted_draft_tokens import tokens_given
+from shardwright.serving.policy.answer_tokens_of_iteration import tokens_given
 from shardwright.serving.policy.policy_interface import (
     arrive,
     give_tokens,
@@ -33,7 +33,7 @@ from shardwright.serving.policy.scheduler_state import (
     new_state,
 )
 from shardwright.serving.policy.tensorrt_llm_prompt_delay import update_prompt_delay
-from shardwright.serving.simulation.fleet_of_equal_workers import Fleet
+from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.request_router import route, router_number
 from shardwright.serving.step_times.iteration_seconds import (
     NUM_COUNTS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Deployment, WorkerPool

@@ -8,7 +8,12 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.inference.block_forward import PARTS, ForwardSeconds, forward_seconds, is_head
+from shardwright.cost.inference.block_forward_without_context_attention import (
+    PARTS,
+    ForwardSeconds,
+    forward_seconds,
+    is_head,
+)
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.inference.engine_collectives import engine_networks
 from shardwright.cost.inference.gemm_number_formats import ServingGemms
@@ -21,7 +26,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
 from shardwright.job.serving_job import NumberFormat
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
 from shardwright.model.decode_state import Lifetime, decode_states

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.cost.inference.block_forward import forward_program
+from shardwright.cost.inference.block_forward_without_context_attention import forward_program
 from shardwright.cost.inference.gemm_number_formats import formats_of
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
 from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.operator import OperatorClass, OperatorKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

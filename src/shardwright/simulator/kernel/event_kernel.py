@@ -30,7 +30,12 @@ import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
 from shardwright.kernel_compilation import allocation_free, inlined, inner
-from shardwright.simulator.kernel.fixed_width_arrays import check_rows, fixed32, fixed64, mark_stuck
+from shardwright.simulator.kernel.integer_arrays_for_kernels import (
+    check_rows,
+    fixed32,
+    fixed64,
+    mark_stuck,
+)
 from shardwright.simulator.kernel.task_heaps import PLACE, pop, push, sift_down, sift_up
 
 Integer = int | np.signedinteger[Any]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 

@@ -70,7 +70,7 @@ def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[
 
     Args:
         general: schedules that only general plans are lowered with are legal too; the rules of the
-            schedules are in `schedules.grid_order.order_violations`.
+            schedules are in `schedules.check_grid_schedule_exists.order_violations`.
     """
     row = _values_of_grid(grid, facts)
     broken_rules: list[Violation] = []

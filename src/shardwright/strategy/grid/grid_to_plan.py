@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import gcd
 
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.canonical_grid import canonical
@@ -19,9 +19,9 @@ from shardwright.strategy.grid.grid_rules import LoneStages
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers, teacher_chunks
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange, Split
 from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Item,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
 from shardwright.strategy.rule_violations import GridRule
 
@@ -77,8 +77,8 @@ class Grid:
         layers: layers of every chunk, in order (empty = by the rule of `chunk_layers`).
         slices: token slices of every sequence, of equal length, for schedules that order slices.
         order: axes from innermost to outermost (decides which groups share a node).
-        options: runtime options set by this strategy (`runtime.options`), in the order of the
-            vocabulary.
+        options: runtime options set by this strategy (`runtime.list_and_set_runtime_options`), in
+            the order of the vocabulary.
     """
 
     tp: int = 1

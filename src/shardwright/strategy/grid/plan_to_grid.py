@@ -18,9 +18,9 @@ from shardwright.strategy.grid.grid_to_plan import FULL, MAIN, TWO_WAY, grid_pla
 from shardwright.strategy.grid.layers_per_chunk import chunk_layers
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid, Recompute
 from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 from shardwright.strategy.plan.pipeline_order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Plan, State
-from shardwright.strategy.plan.split_tree import Exchange, Split
 from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy, Placement
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeAlias
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 class Kind(StrEnum):

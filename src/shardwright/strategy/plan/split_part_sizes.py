@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.operator_split_tree import Split
 
 
 def proportional_parts(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.strategy.plan.split_tree import Split, devices_of, num_leaves
+from shardwright.strategy.plan.operator_split_tree import Split, devices_of, num_leaves
 
 MAX_LISTED: Final = 2**20
 

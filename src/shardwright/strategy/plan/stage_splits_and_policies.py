@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.plan.split_tree import Exchange, Split
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 
 
 class ActivationPolicy(StrEnum):

@@ -7,7 +7,11 @@ from typing import Final
 
 from shardwright.errors import nearest
 from shardwright.strategy.plan.pipeline_order import Action, Entry, Kind, NamedOrder, Table
-from shardwright.strategy.text.plan_line_reader import PlanLineReader, read_count, read_lane_names
+from shardwright.strategy.text.plan_text_line_cursor import (
+    PlanLineReader,
+    read_count,
+    read_lane_names,
+)
 from shardwright.strategy.text.print_plan import DOTTED, NAME
 
 _ORDER: Final = re.compile(rf"order ({NAME.pattern})\(([^()]*)\)((?: [^ ]+)*)", re.ASCII)

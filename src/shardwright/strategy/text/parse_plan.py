@@ -15,9 +15,9 @@ from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.operator_split_tree import Exchange
 from shardwright.strategy.plan.pipeline_order import NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split_tree import Exchange
 from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
     Item,
@@ -28,7 +28,7 @@ from shardwright.strategy.plan.stage_splits_and_policies import (
 )
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_order import read_order
-from shardwright.strategy.text.plan_line_reader import (
+from shardwright.strategy.text.plan_text_line_cursor import (
     PlanLineReader,
     enum_member,
     read_all,

@@ -11,7 +11,7 @@ from typing import Final
 from shardwright.errors import StrategyError
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.parallelism_grid import MAX_DEGREE
-from shardwright.strategy.plan.split_tree import Split, num_leaves
+from shardwright.strategy.plan.operator_split_tree import Split, num_leaves
 
 MAX_DEPTH: Final = 32
 MAX_PARTS: Final = 4096

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from shardwright.errors import nearest
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import Operator
 from shardwright.strategy.grid.counts_for_grid_rules import layer_runs

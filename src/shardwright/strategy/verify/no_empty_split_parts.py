@@ -9,8 +9,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.operator_split_tree import Split
 from shardwright.strategy.plan.split_part_sizes import empty_dims, proportional_parts
-from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.plan.stage_splits_and_policies import Stage
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.verify.block_coverage import BlockPiece, operators_of

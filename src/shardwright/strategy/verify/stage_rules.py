@@ -9,7 +9,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.split_tree import Split, num_leaves
+from shardwright.strategy.plan.operator_split_tree import Split, num_leaves
 from shardwright.strategy.plan.split_tree_span_and_overlap import MAX_LISTED, nodes, overlaps, span
 from shardwright.strategy.plan.stage_splits_and_policies import (
     ActivationPolicy,
@@ -17,7 +17,7 @@ from shardwright.strategy.plan.stage_splits_and_policies import (
     Placement,
     Stage,
 )
-from shardwright.strategy.plan.token_shares_of_devices import device_tokens
+from shardwright.strategy.plan.token_intervals_of_devices import device_tokens
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.verify.block_coverage import BlockPiece, operators_of
 

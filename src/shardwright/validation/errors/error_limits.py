@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.validation.errors.measured_run_protocol import MeasuredRun, PredictionT, RunT
 from shardwright.validation.errors.prediction_errors import (
     ErrorStatistics,
@@ -15,7 +15,7 @@ from shardwright.validation.errors.prediction_errors import (
     mean_error_of_all,
 )
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.table_facts import ErrorLimit
+from shardwright.validation.tables.table_row_rules_and_limits import ErrorLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

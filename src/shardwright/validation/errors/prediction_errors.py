@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import Any, Final, Generic
 
 from shardwright.errors import InfeasibleError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.validation.errors.measured_run_protocol import PredictionT, Progress, RunT
 from shardwright.validation.tables.skipped_rows import UNSUPPORTED, SkippedRow, skip_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving_job import ClosedLoop, ServingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.worker_pools import Deployment, WorkerRole

@@ -50,11 +50,11 @@ from shardwright.validation.tables.skipped_rows import (
     UnusableRowError,
     skip_of,
 )
-from shardwright.validation.tables.table_facts import TableFacts
+from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
 from shardwright.validation.training.cluster_of_row import row_cluster
 from shardwright.validation.training.model_from_sizes import model_of_config
 from shardwright.validation.training.model_of_row_name import catalog_name
-from shardwright.validation.training.parse_strategy_cells import number_format
+from shardwright.validation.training.parse_memory_schedule_format_cells import number_format
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 SHORTEST: Final = {"inferencex": 0.8}

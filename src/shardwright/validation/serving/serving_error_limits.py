@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.validation.errors.error_limits import BarResult, is_selected
 from shardwright.validation.errors.prediction_errors import grouped
 from shardwright.validation.serving.serving_errors import (
@@ -15,7 +15,7 @@ from shardwright.validation.serving.serving_errors import (
     waiting_agreement,
 )
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.tables.table_facts import ErrorLimit
+from shardwright.validation.tables.table_row_rules_and_limits import ErrorLimit
 
 MIN_ROWS: Final = 30
 """Smallest number of rows for which an engine on a device has its own error limit."""

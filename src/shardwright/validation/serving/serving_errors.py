@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.deployments.deployment_notation import print_deployment
 from shardwright.validation.errors.measured_run_protocol import SHIPPED_FOLD, Fold, by_name
 from shardwright.validation.errors.prediction_errors import (

@@ -6,8 +6,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.serving.join_metric_rows import METRIC, join_metric_rows
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.validation.serving.pivot_metric_rows_to_configurations import (
+    METRIC,
+    join_metric_rows,
+)
 from shardwright.validation.tables.csv_rows import (
     CLUSTER_FILES,
     TableForm,

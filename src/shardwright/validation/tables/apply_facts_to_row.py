@@ -7,12 +7,18 @@ from dataclasses import field
 from itertools import accumulate, pairwise
 from typing import Any
 
-from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.tables.cell_expressions import with_expressions_evaluated
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.validation.tables.csv_rows import EMPTY, Columns
+from shardwright.validation.tables.evaluate_expressions_in_option_text import (
+    with_expressions_evaluated,
+)
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.tables.table_facts import CellReading, RowRule, TableFacts
+from shardwright.validation.tables.table_row_rules_and_limits import (
+    CellReading,
+    RowRule,
+    TableFacts,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from shardwright.errors import DataError, nearest
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_FILE_BYTES: Final = 64 * 1024**2
 MAX_COUNT: Final = 10**15

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from shardwright.errors import nearest
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 TEXT: Final = "text"
 MAX_PATTERN: Final = 1000

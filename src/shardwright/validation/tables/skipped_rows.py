@@ -13,7 +13,7 @@ from shardwright.errors import (
     ShardwrightError,
     StrategyError,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 class SkipReason(StrEnum):

@@ -1,7 +1,7 @@
 """Fill cells of a row from the Megatron-LM arguments of its launch.
 
 The column has all arguments of the launch: others are at Megatron's defaults
-(`runtime.megatron_arguments`).
+(`runtime.read_megatron_arguments`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.launch_arguments import Arguments, options_from_arguments, parse_arguments
-from shardwright.runtime.megatron_arguments import (
+from shardwright.runtime.parse_launch_arguments import (
+    Arguments,
+    options_from_arguments,
+    parse_arguments,
+)
+from shardwright.runtime.read_megatron_arguments import (
     DEFAULTS,
     has_dropout,
     number_format,

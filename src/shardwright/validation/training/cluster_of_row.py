@@ -12,10 +12,10 @@ from shardwright.hardware.catalog.accelerators_by_name import accelerator_names,
 from shardwright.hardware.catalog.default_nodes import default_node, smaller_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import MAX_DEVICES, fill_nodes, parse_cluster
-from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.validation.tables.csv_rows import CLUSTER_FILES
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.tables.table_facts import NetworkCards, TableFacts
+from shardwright.validation.tables.table_row_rules_and_limits import NetworkCards, TableFacts
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 _TERM: Final = re.compile(

@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.units import GIGA
 from shardwright.validation.errors.measured_run_protocol import SHIPPED_FOLD, Fold, by_name
 from shardwright.validation.training.measured_training_run import TrainingRun
-from shardwright.validation.training.nearest_runtime import with_nearest_runtime
+from shardwright.validation.training.runtime_of_most_similar_framework import with_nearest_runtime
 
 
 def _model_of_source(run: TrainingRun) -> str:

@@ -29,13 +29,13 @@ from shardwright.hardware.catalog.fitted_training_constants import (
     Constants,
     constant_names,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.validation.errors.measured_run_protocol import Fold, Progress
 from shardwright.validation.fits.cached_parallel_predictions import Predictor, predictor
 from shardwright.validation.fits.robust_least_squares import fitted_values, row_curvature
 from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.table_facts import TableFacts
+from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import step_seconds

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.training_job import TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.parallelism_grid import Grid

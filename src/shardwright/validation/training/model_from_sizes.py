@@ -17,7 +17,7 @@ from shardwright.model.families.huggingface_config import (
     model_from_config,
     parse_config,
 )
-from shardwright.model.ir.config_fields import MAX_LAYERS
+from shardwright.model.ir.config_json_field_access import MAX_LAYERS
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError

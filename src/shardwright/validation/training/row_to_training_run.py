@@ -19,11 +19,11 @@ from shardwright.job.training_job import TrainingJob
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.distillation import with_teacher
+from shardwright.model.freeze_parameters_or_add_lora import trained
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.trained_parameters import trained
 from shardwright.program.strategy_rule_violations import runtime_violations
 from shardwright.runtime.framework_name_matching import nearest_runtime_name
-from shardwright.runtime.runtime_options import offered_values
+from shardwright.runtime.list_and_set_runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, is_runtime, load_runtime
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts
 from shardwright.strategy.grid.grid_rule_violations import violations
@@ -41,8 +41,8 @@ from shardwright.validation.tables.skipped_rows import (
     UnusableRowError,
     skip_of,
 )
-from shardwright.validation.tables.table_facts import TableFacts
-from shardwright.validation.training import parse_strategy_cells as table_spellings
+from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.training import parse_memory_schedule_format_cells as table_spellings
 from shardwright.validation.training.cells_from_megatron_arguments import (
     loads_teacher,
     with_launch_cells,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.training import parse_strategy_cells as table_spellings
+from shardwright.validation.training import parse_memory_schedule_format_cells as table_spellings
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 

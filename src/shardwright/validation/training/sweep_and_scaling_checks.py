@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.errors.measured_run_protocol import has_routed_experts
 from shardwright.validation.errors.prediction_errors import (
@@ -19,7 +19,7 @@ from shardwright.validation.errors.prediction_errors import (
     source_of,
 )
 from shardwright.validation.tables.row_conditions import cells_of
-from shardwright.validation.tables.table_facts import ScalingCheck
+from shardwright.validation.tables.table_row_rules_and_limits import ScalingCheck
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.training_table_columns import TrainingMetric
 

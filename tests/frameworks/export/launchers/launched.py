@@ -13,8 +13,8 @@ import yaml
 
 from shardwright.api.export_plan import Export, export_plan, write_export
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
-from shardwright.frameworks.export.host_file import HostEntry
-from shardwright.frameworks.export.launchers.kubernetes_pods import MOUNT
+from shardwright.frameworks.export.launchers.shared_kubernetes_pod_parts import MOUNT
+from shardwright.frameworks.export.parse_host_file import HostEntry
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import stored

@@ -17,8 +17,8 @@ from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
 from shardwright.frameworks.export.exporter import Exporter, ExportFile
-from shardwright.frameworks.export.host_file import HostEntry
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
+from shardwright.frameworks.export.parse_host_file import HostEntry
 from shardwright.frameworks.export.rank_placement import RANKS
 from shardwright.frameworks.registry import TARGETS
 from shardwright.registry import Registry

@@ -14,21 +14,26 @@ from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.search.mixed.bounds.time_bound import covers_space
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut, most_above
+from shardwright.search.mixed.pipelines.microbatches_and_layer_cut_by_deadline import (
+    best_cut,
+    most_above,
+)
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedPlan,
     general_plan,
     subspace_of,
 )
 from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, LAYER
-from shardwright.search.mixed.stages.recompute_choices import (
+from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     FIRST,
     LAST,
     ROLES,
     StateSharers,
     static_bytes,
 )
-from shardwright.search.mixed.stages.recompute_choices import _activation_room_bytes as room_of
+from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
+    _activation_room_bytes as room_of,
+)
 from shardwright.search.mixed.stages.stage_cost_table import MODES
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import (

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.searches.mixed_search_pins_and_headroom import choices_for
+from shardwright.api.searches.pins_and_headroom_of_request import choices_for
 from shardwright.errors import UsageError
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.plans import best_grid_of_each_pool as pool_grids
-from shardwright.search.mixed.plans.best_grid_of_each_pool import PoolGridSearch, pool_grid_space
+from shardwright.search.mixed.plans import best_grid_on_each_pool_alone as pool_grids
+from shardwright.search.mixed.plans.best_grid_on_each_pool_alone import (
+    PoolGridSearch,
+    pool_grid_space,
+)
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues, pinned_values_of
 from shardwright.search.mixed.stages.stage_cost_table import stage_table

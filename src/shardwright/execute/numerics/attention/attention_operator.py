@@ -10,7 +10,7 @@ from shardwright.execute.numerics.attention.attention_by_key_block import (
     merge_heads,
     split_heads,
 )
-from shardwright.execute.numerics.attention.indexer_key_selection import split_off_selection
+from shardwright.execute.numerics.attention.indexer_key_block_selection import split_off_selection
 from shardwright.execute.numerics.attention.key_value_exchange import (
     KeyBlock,
     gather_keys,
@@ -36,7 +36,7 @@ from shardwright.execute.numerics.base.tensor_helpers import (
 )
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

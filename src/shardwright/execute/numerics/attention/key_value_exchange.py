@@ -8,7 +8,7 @@ from shardwright.execute.numerics.attention.score_tiles import TileRows
 from shardwright.execute.numerics.base.operator_collectives import exchange_tensors, group_members
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Indices, count
 
 

@@ -7,7 +7,7 @@ from math import isqrt
 from typing import Final
 
 from shardwright.execute.numerics.attention.position_masks import may_see
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.layout.tensor_layout import Indices, count
 

@@ -10,16 +10,19 @@ import torch
 
 from shardwright.execute.numerics.attention.distance_bias import distance_biases
 from shardwright.execute.numerics.attention.image_token_mask import same_image_mask
-from shardwright.execute.numerics.attention.indexer_key_selection import selected_mask
+from shardwright.execute.numerics.attention.indexer_key_block_selection import selected_mask
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
 from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
 from shardwright.execute.numerics.attention.position_masks import visibility_mask
 from shardwright.execute.numerics.attention.score_tiles import TileRows, score_tiles
-from shardwright.execute.numerics.base.autograd_operator import autograd_gradients, detached_leaf
 from shardwright.execute.numerics.base.operator_protocol import Values
+from shardwright.execute.numerics.base.operator_with_autograd_backward import (
+    autograd_gradients,
+    detached_leaf,
+)
 from shardwright.execute.numerics.base.tensor_helpers import at_least_float32, index_tensor
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
 
 

@@ -9,7 +9,7 @@ import torch
 
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 Values = tuple[torch.Tensor, ...]
 """An operator's output: one tensor for each extent, (samples, positions, elements) of the device's

@@ -7,7 +7,7 @@ import torch
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.job.training_job import TrainingJob
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 FORMATS = {Dtype.FP32: torch.float32, Dtype.TF32: torch.float32, Dtype.BF16: torch.bfloat16}
 """Formats that are executed. TF32 is a format of matrix products inside the accelerator; tensors

@@ -42,7 +42,7 @@ from shardwright.execute.numerics.layers.linear import (
 )
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

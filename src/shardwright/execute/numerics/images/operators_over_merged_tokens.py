@@ -22,7 +22,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.tensor_layout import Indices, count
 

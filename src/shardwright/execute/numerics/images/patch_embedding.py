@@ -22,7 +22,7 @@ from shardwright.execute.numerics.images.patch_grid import (
 from shardwright.execute.numerics.layers.linear import Linear, has_first_part
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.numerical_constants import PositionAxes
 
 LINEAR = Linear()

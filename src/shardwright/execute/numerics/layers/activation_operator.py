@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from shardwright.execute.numerics.base.autograd_operator import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -13,6 +12,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
     WithoutParameters,
 )
+from shardwright.execute.numerics.base.operator_with_autograd_backward import AutogradOperator
 from shardwright.execute.numerics.base.tensor_helpers import input_gradients, require_gradient
 from shardwright.execute.numerics.layers.activation_functions import (
     activation_gradient,
@@ -22,7 +22,7 @@ from shardwright.execute.numerics.layers.activation_functions import (
 )
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 
 GATE_EXTENT = {1: 0, 2: 1, 4: 3, 5: 0, 6: 3}

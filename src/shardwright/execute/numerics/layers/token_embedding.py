@@ -19,7 +19,7 @@ from shardwright.execute.numerics.base.tensor_helpers import (
 from shardwright.execute.numerics.layers.linear import has_first_part
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from shardwright.execute.numerics.losses.logit_scaling import (
 )
 from shardwright.execute.transport.communication_requests import Reduction, Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,16 @@ from shardwright.execute.numerics.base.tensor_helpers import (
     keep_extents,
     require_gradient,
 )
+from shardwright.execute.numerics.norms.extent_norm_parameters_and_groups import ExtentNorm
 from shardwright.execute.numerics.norms.fused_norms import (
     fused_norm,
     fused_norm_input_grad,
     fused_norm_weight_grad,
     is_fused_norm,
 )
-from shardwright.execute.numerics.norms.norm_blocks_and_groups import ExtentNorm
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardwright.frameworks.export.exporter import ExportFile, title
-from shardwright.frameworks.export.launchers import kubernetes_pods as pods
+from shardwright.frameworks.export.launchers import shared_kubernetes_pod_parts as pods
 from shardwright.frameworks.export.launchers.launcher import (
     Launcher,
     PlacedExport,

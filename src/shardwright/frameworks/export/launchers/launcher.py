@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from shardwright.frameworks.export.exporter import ExportFile, PlanToExport
 from shardwright.frameworks.export.rank_placement import PlacedNode, RankPlacement
 from shardwright.frameworks.export.start_script import GPUS, NODE
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 _LABEL: Final = 40
 """Letters of a job's name: what is hung on to it stays within the 63 of a DNS label."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from xml.parsers import expat
 
 from shardwright.errors import ClusterError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_DEPTH: Final = 64
 MAX_ELEMENTS: Final = 20_000

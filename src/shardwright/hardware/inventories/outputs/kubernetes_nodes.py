@@ -26,7 +26,7 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.size_limited_text import MAX_WORD, whole_number
 from shardwright.hardware.inventories.documents.yaml_tree import parse_yaml
 from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
-from shardwright.hardware.inventories.outputs.scheduler_node_states import kubernetes_state
+from shardwright.hardware.inventories.outputs.select_schedulable_nodes import kubernetes_state
 from shardwright.units import GIB, KIB, MIB
 
 MAX_BRACKETS: Final = 1_000_000

@@ -35,7 +35,7 @@ from shardwright.hardware.inventories.node_facts import (
     SeenNode,
 )
 from shardwright.hardware.inventories.outputs.nccl_topology_schema import unknown_elements
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MEGA
 
 MAX_FUNCTIONS: Final = 1024

@@ -30,7 +30,7 @@ from shardwright.hardware.inventories.node_facts import (
     PciePaths,
     SeenNode,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 MAX_COLUMNS: Final = 256
 MOST_LINKS: Final = 18

@@ -19,7 +19,7 @@ from shardwright.hardware.inventories.documents.size_limited_text import (
     whole_number,
 )
 from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
-from shardwright.hardware.inventories.outputs.scheduler_node_states import slurm_state
+from shardwright.hardware.inventories.outputs.select_schedulable_nodes import slurm_state
 from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
 from shardwright.units import MIB
 

@@ -13,7 +13,7 @@ from typing import Final
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.size_limited_text import numbered_lines
 from shardwright.hardware.inventories.node_facts import Inventory, SeenNode
-from shardwright.hardware.inventories.outputs.scheduler_node_states import slurm_state
+from shardwright.hardware.inventories.outputs.select_schedulable_nodes import slurm_state
 from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
 from shardwright.hardware.inventories.outputs.slurm_scontrol import (
     MAX_NODES,

@@ -26,7 +26,13 @@ from shardwright.model.blocks.dense_operators import (
     unary_operator,
 )
 from shardwright.model.ir.block import INPUT, MEMORY, Block
-from shardwright.model.ir.config_fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import (
+    MAX_FFN,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_LAYERS,
+    Fields,
+)
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import (
     AttentionShape,

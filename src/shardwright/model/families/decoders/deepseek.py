@@ -11,7 +11,7 @@ from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.blocks.latent_attention import LatentShape, latent_shape, mla_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_EXPERTS, MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_EXPERTS, MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
 

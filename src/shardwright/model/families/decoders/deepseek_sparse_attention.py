@@ -16,7 +16,7 @@ from shardwright.model.families.decoders.deepseek import (
     sparse_layers,
 )
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 
 FULL, SHARED = "full", "shared"

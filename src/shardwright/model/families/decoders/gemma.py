@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.attention_windows import windows_by_period
 from shardwright.model.blocks.dense_blocks import decoder_block
 from shardwright.model.blocks.dense_operators import grouped_shape
+from shardwright.model.blocks.read_sliding_windows_from_config import windows_by_period
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 
 MAX_CAP = 1e6

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.attention_windows import windows_of
 from shardwright.model.blocks.dense_blocks import layer_block
 from shardwright.model.blocks.dense_operators import (
     QkNorm,
@@ -24,8 +23,9 @@ from shardwright.model.blocks.dense_operators import (
     rotary_operator,
 )
 from shardwright.model.blocks.expert_blocks import expert_operators, router_operators
+from shardwright.model.blocks.read_sliding_windows_from_config import windows_of
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import (
+from shardwright.model.ir.config_json_field_access import (
     MAX_CONTEXT,
     MAX_EXPERTS,
     MAX_HEAD_DIM,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import configured_model
-from shardwright.model.blocks.attention_windows import windows_of
 from shardwright.model.blocks.dense_blocks import decoder_block, layer_block, parallel_block
 from shardwright.model.blocks.dense_operators import (
     attention_operators,
     grouped_shape,
     mlp_operators,
 )
+from shardwright.model.blocks.read_sliding_windows_from_config import windows_of
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_FFN, Fields
+from shardwright.model.ir.config_json_field_access import MAX_CONTEXT, MAX_FFN, Fields
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.attention_windows import windows_by_period, windows_of
 from shardwright.model.blocks.dense_blocks import decoder_block, layer_block
 from shardwright.model.blocks.dense_operators import (
     QkNorm,
@@ -14,8 +13,9 @@ from shardwright.model.blocks.dense_operators import (
     grouped_shape,
     mlp_operators,
 )
+from shardwright.model.blocks.read_sliding_windows_from_config import windows_by_period, windows_of
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 
 

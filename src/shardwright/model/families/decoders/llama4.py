@@ -16,7 +16,7 @@ from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.families.decoders.llama import rotary_layers
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_CONTEXT, MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 
 CHUNKED = "chunked_attention"

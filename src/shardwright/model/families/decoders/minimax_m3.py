@@ -18,7 +18,7 @@ from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.blocks.sparse_attention import IndexShape, index_operators, with_selection
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import (
+from shardwright.model.ir.config_json_field_access import (
     MAX_CONTEXT,
     MAX_EXPERTS,
     MAX_HEAD_DIM,

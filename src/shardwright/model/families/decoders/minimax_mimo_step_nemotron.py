@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.attention_windows import refuse_window, windows_of
 from shardwright.model.blocks.dense_blocks import layer_block
 from shardwright.model.blocks.dense_operators import (
     QkNorm,
@@ -22,10 +21,11 @@ from shardwright.model.blocks.dense_operators import (
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.blocks.gated_delta_net_and_gated_attention import gated_attention_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
+from shardwright.model.blocks.read_sliding_windows_from_config import refuse_window, windows_of
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.families.decoders.llama import gated_layers
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.config_fields import (
+from shardwright.model.ir.config_json_field_access import (
     MAX_CONTEXT,
     MAX_FFN,
     MAX_HEAD_DIM,

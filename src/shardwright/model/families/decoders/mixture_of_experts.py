@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.attention_windows import refuse_window, windows_of
 from shardwright.model.blocks.dense_blocks import layer_block
 from shardwright.model.blocks.dense_operators import (
     QkNorm,
@@ -16,9 +15,10 @@ from shardwright.model.blocks.dense_operators import (
 )
 from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.blocks.multi_token_prediction import num_predictors
+from shardwright.model.blocks.read_sliding_windows_from_config import refuse_window, windows_of
 from shardwright.model.families.decoders.deepseek import expert_shape, moe_or_dense_operators
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 

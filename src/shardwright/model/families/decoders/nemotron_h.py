@@ -32,7 +32,7 @@ from shardwright.model.blocks.mamba import (
 from shardwright.model.blocks.multi_token_prediction import MAX_PREDICTORS
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.config_fields import (
+from shardwright.model.ir.config_json_field_access import (
     MAX_EXPERTS,
     MAX_HEAD_DIM,
     MAX_HIDDEN,

@@ -17,7 +17,7 @@ from shardwright.model.families.decoders.mixture_of_experts import (
     sparse_by_step,
 )
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 
 LINEAR, FULL = "linear_attention", "full_attention"

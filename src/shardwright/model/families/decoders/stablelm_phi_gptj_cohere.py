@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from shardwright.model.blocks.assemble_decoder_model import blocks_of, configured_model
-from shardwright.model.blocks.attention_windows import windows_by_period
 from shardwright.model.blocks.dense_blocks import layer_block, parallel_block
 from shardwright.model.blocks.dense_operators import (
     attention_operators,
     grouped_shape,
     mlp_operators,
 )
+from shardwright.model.blocks.read_sliding_windows_from_config import windows_by_period
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_LAYERS, Fields
+from shardwright.model.ir.config_json_field_access import MAX_CONTEXT, MAX_LAYERS, Fields
 from shardwright.model.ir.model_graph import Model
 
 

@@ -27,7 +27,7 @@ from shardwright.model.blocks.mamba import (
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.families.decoders.nemotron_h import NEMOTRON_WORDS
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.config_fields import (
+from shardwright.model.ir.config_json_field_access import (
     MAX_EXPERTS,
     MAX_FFN,
     MAX_HEAD_DIM,

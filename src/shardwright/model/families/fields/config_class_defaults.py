@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 BY_LAYER: Final = "rotary positions that differ by type of layer"
 PROPORTIONAL: Final = "proportional"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.model.families.family_registry import ARCHITECTURES, REGISTRY, TEXT_CONFIGS
-from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.config_json_field_access import Fields
 from shardwright.model.ir.model_graph import Model
 
 FIELD: Final = "pad_token_id"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import inf, log, sqrt
 from typing import Any, Final
 
-from shardwright.model.blocks.attention_windows import FULL, SLIDING
-from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields
+from shardwright.model.blocks.read_sliding_windows_from_config import FULL, SLIDING
+from shardwright.model.ir.config_json_field_access import MAX_HEAD_DIM, Fields
 from shardwright.model.ir.numerical_constants import (
     DynamicRotary,
     Longer,

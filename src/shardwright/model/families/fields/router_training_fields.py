@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.model.families.fields.rotary_fields import number_or_none
-from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.config_json_field_access import Fields
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.routers_and_selection_biases import router_shapes
 

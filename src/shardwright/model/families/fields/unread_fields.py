@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any, Final
 
 from shardwright.model.families.family_registry import ARCHITECTURES
-from shardwright.model.ir.config_fields import Fields, value_text
+from shardwright.model.ir.config_json_field_access import Fields, value_text
 
 INERT: Final = {
     "names and versions": (

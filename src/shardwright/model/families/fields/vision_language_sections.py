@@ -7,7 +7,7 @@ from typing import Any, Final
 from shardwright.model.blocks.vision_tower_and_projector import (
     VisionShape,
 )
-from shardwright.model.ir.config_fields import (
+from shardwright.model.ir.config_json_field_access import (
     MAX_FFN,
     MAX_HEADS,
     MAX_HIDDEN,

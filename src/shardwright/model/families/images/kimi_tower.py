@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.images.image_tower_interface import (
+from shardwright.model.families.images.tower_settings_interface_and_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
@@ -17,7 +17,7 @@ from shardwright.model.families.images.image_tower_interface import (
     unknown_activations,
     unknown_rotary_kinds,
 )
-from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
+from shardwright.model.ir.config_json_field_access import MAX_VOCAB, Fields
 from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-5

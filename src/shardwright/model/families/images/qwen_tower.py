@@ -7,7 +7,7 @@ from math import isqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.deepstack import DEEP
-from shardwright.model.families.images.image_tower_interface import (
+from shardwright.model.families.images.tower_settings_interface_and_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
@@ -16,7 +16,7 @@ from shardwright.model.families.images.image_tower_interface import (
     unknown_activations,
     unknown_rotary_kinds,
 )
-from shardwright.model.ir.config_fields import MAX_HIDDEN, MAX_VOCAB, Fields
+from shardwright.model.ir.config_json_field_access import MAX_HIDDEN, MAX_VOCAB, Fields
 from shardwright.model.ir.numerical_constants import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-6

@@ -13,7 +13,7 @@ from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.transition.cheapest_layout_transition import Transition, transition
 from shardwright.program.transition.exchanging_devices import component
-from shardwright.program.transition.transition_steps import StepKind
+from shardwright.program.transition.layout_transition_steps import StepKind
 
 
 @lru_cache(maxsize=16384)

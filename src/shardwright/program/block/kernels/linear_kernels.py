@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.model.ir.operator import Operator
 from shardwright.program.block.block_program import BlockWork, KernelKind, Phase
-from shardwright.program.block.kernels.local_kernel_sizes import (
+from shardwright.program.block.kernels.local_operator_sizes import (
     Local,
     element_kernel,
     sizes_of_all_tokens,

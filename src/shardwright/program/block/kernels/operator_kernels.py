@@ -12,20 +12,20 @@ from dataclasses import replace
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block.block_program import BlockWork, KernelKind, Phase
 from shardwright.program.block.kernels import eager_kernel_bytes as eager
+from shardwright.program.block.kernels.expert_clamp_and_bias_kernels import (
+    bias_works,
+    clamp_works,
+    has_late_bias,
+)
 from shardwright.program.block.kernels.linear_kernels import (
     gemm_of_each_phase,
     gradient_addition,
     linear_kernels,
 )
-from shardwright.program.block.kernels.local_kernel_sizes import (
+from shardwright.program.block.kernels.local_operator_sizes import (
     Local,
     element_kernel,
     sizes_of_all_tokens,
-)
-from shardwright.program.block.kernels.unfused_expert_kernels import (
-    bias_works,
-    clamp_works,
-    has_late_bias,
 )
 from shardwright.program.block.symbolic_sizes import Size
 

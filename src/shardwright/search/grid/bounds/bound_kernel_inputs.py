@@ -8,15 +8,20 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_bounds import bound_members
-from shardwright.cost.bounds.closed_form_kernel_inputs import Costs, Outer, Patterns, ProblemNumbers
+from shardwright.cost.bounds.compiled_bound_array_records import (
+    Costs,
+    Outer,
+    Patterns,
+    ProblemNumbers,
+)
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.tables.mesh_synchronisation_table import lies_in_units
 from shardwright.cost.tables.pipeline_chunk_layout import block_facts
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of, jitters
+from shardwright.search.grid.bounds.chunk_block_and_send_patterns import grid_patterns
 from shardwright.search.grid.bounds.member_price_tables import Prepared
-from shardwright.search.grid.bounds.pipeline_block_arrays import grid_patterns
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of, jitters
 
 
 def block_repeats(problem: Problem) -> FloatArray:

@@ -10,13 +10,13 @@ from shardwright.arrays import BoolArray, FloatArray
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.strategy_task_seconds import step_costs
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of
 from shardwright.search.grid.bounds.bound_kernel_inputs import bound_all
 from shardwright.search.grid.bounds.host_memory_bounds import excess_over_hosts, rule_out_over_hosts
 from shardwright.search.grid.bounds.member_price_tables import Prepared, prepare, with_lines
-from shardwright.search.grid.bounds.unequal_group_bounds import raise_by_lines
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of
+from shardwright.search.grid.bounds.unequal_group_placement_bounds import raise_by_lines
 from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.enumerate_members import (
     Members,

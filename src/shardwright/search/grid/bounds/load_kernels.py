@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.bounds.closed_form_bounds import bound_members
-from shardwright.cost.bounds.closed_form_kernel_inputs import (
+from shardwright.cost.bounds.compiled_bound_array_records import (
     ChoiceArrays,
     Costs,
     Outer,

@@ -27,19 +27,23 @@ import numpy as np
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.model_layer_table import layer_table
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_constants import jitters
 from shardwright.search.grid.bounds.bound_kernel_inputs import block_repeats
+from shardwright.search.grid.bounds.layer_times_with_nearest_placement import (
+    KIND,
+    NearLayers,
+    near_layers,
+)
 from shardwright.search.grid.bounds.member_price_tables import Prepared
-from shardwright.search.grid.bounds.nearest_group_layer_times import KIND, NearLayers, near_layers
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import jitters
 from shardwright.search.grid.members.axis_value_columns import (
     Columns,
     distinct,

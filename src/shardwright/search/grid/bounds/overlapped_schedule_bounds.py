@@ -28,14 +28,17 @@ from shardwright.cost.step.strategy_rank_bytes import StepBytes, reserve_factor
 from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.errors import StrategyError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.grid_schedule_rule import order_violations
+from shardwright.schedules.action_order_arrays import ActionTable
+from shardwright.schedules.check_grid_schedule_exists import order_violations
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.search.grid.bounds.bound_kernel_inputs import block_repeats
+from shardwright.search.grid.bounds.longest_path_with_overlapped_action_pairs import (
+    longest_path,
+    steps_of,
+)
 from shardwright.search.grid.bounds.member_price_tables import Prepared
-from shardwright.search.grid.bounds.overlapped_longest_path import longest_path, steps_of
 from shardwright.search.grid.members.axis_value_columns import distinct
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid

@@ -16,7 +16,7 @@ from shardwright.cost.step.strategy_rank_bytes import (
     rank_cuts,
     state_bytes,
 )
-from shardwright.cost.tables.grid_memory_choices import grid_choices
+from shardwright.cost.tables.grid_rows_and_memory_settings import grid_choices
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.bounds.member_price_tables import Prepared
 from shardwright.search.grid.members.enumerate_members import member_grid

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.grid.members.axis_value_columns import Columns, select
 from shardwright.search.grid.members.grid_search_space import AXES, Space
 from shardwright.strategy.grid.grid_rule_violations import legal_rows

@@ -13,12 +13,12 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import (
+from shardwright.cost.bounds.compiled_bound_array_records import (
     SCHEDULE_1F1B,
     SCHEDULE_GPIPE,
     SCHEDULE_INTERLEAVED,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import in_vocabulary_order

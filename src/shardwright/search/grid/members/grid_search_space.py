@@ -11,11 +11,15 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.errors import RuntimeModelError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
-from shardwright.search.grid.members.default_searched_options import LADDER, NOTHING, turns_on
+from shardwright.search.grid.members.default_runtime_and_recompute_options import (
+    LADDER,
+    NOTHING,
+    turns_on,
+)
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 AXES = (
@@ -55,7 +59,7 @@ class Space:
         first, last: layers of the first and last pipeline rank of every member; 0 = as the other
             ranks.
         paired: schedules that only general plans run, for members of 1F1B (see
-            `search.grid.search_overlapped_schedules`).
+            `search.grid.search_general_plan_schedules`).
         options: values of each searched option of the runtime; a part that is searched at once has
             one value of each.
         modules: sets of options that choose the modules to recompute, the smallest set first; sets

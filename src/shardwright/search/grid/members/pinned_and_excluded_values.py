@@ -10,7 +10,7 @@ from shardwright.errors import RuntimeModelError, UsageError, nearest
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
-from shardwright.search.grid.members.default_searched_options import (
+from shardwright.search.grid.members.default_runtime_and_recompute_options import (
     LADDER,
     has_one_layer_kind,
     pinned_modules,

@@ -7,7 +7,7 @@ from math import isqrt
 
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
-from shardwright.search.grid.members.default_searched_options import (
+from shardwright.search.grid.members.default_runtime_and_recompute_options import (
     has_one_layer_kind,
     module_ladder,
 )

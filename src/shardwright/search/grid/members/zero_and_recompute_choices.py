@@ -12,9 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import ChoiceArrays
+from shardwright.cost.bounds.compiled_bound_array_records import ChoiceArrays
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.members.axis_value_columns import distinct as distinct_rows
 from shardwright.search.grid.members.grid_search_space import Space

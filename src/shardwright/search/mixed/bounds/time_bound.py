@@ -9,13 +9,13 @@ from math import exp, floor, log, log1p
 
 import numpy as np
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.mixed.pipelines.column_generation_pricing import (
     PricedPipelines,
     ShapeMicrobatches,
     prices_of,
 )
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
+from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import (
     MixedStageCosts,
     root_subspaces,

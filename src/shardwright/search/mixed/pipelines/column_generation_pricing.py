@@ -13,12 +13,15 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.kernel_compilation import compiled
+from shardwright.search.mixed.pipelines.microbatches_and_layer_cut_by_deadline import (
+    most_above,
+    most_by_work,
+)
 from shardwright.search.mixed.pipelines.pipeline_shapes import (
     Shapes,
     group_by_device_use,
     shapes_of,
 )
-from shardwright.search.mixed.pipelines.pipeline_throughput import most_above, most_by_work
 from shardwright.search.mixed.pipelines.resource_dual_prices import (
     Prices,
     ResourceLimits,

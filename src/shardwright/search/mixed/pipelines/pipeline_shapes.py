@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
-from shardwright.lazy_dataclass import dataclass
-from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.search.mixed.stages.cheapest_recompute_that_fits import MOST_STAGES
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 
 NONE = -1

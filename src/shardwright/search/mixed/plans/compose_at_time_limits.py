@@ -14,13 +14,13 @@ from math import inf
 from typing import NamedTuple
 
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.pipelines.column_generation_pricing import (
     PricedPipelines,
     ShapeMicrobatches,
 )
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
+from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans.compose_pipeline_replicas import (
     compositions,
     exact_microbatches,

@@ -13,7 +13,7 @@ from itertools import permutations
 from math import lcm
 
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
+from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
     MixedLane,
     MixedPlan,

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_rate_bound import ValuesCache, floor_of, with_rates
 from shardwright.search.mixed.pipelines.column_generation_pricing import (
@@ -88,7 +88,7 @@ class PlanRecord:
     def ends(self) -> bool:
         """Check the clock; True = the search for plans ends.
 
-        Raises as `search_limit.Limit.ends`.
+        Raises as `search_time_limit.Limit.ends`.
         """
         return self.state.limit.ends(found=bool(self.points))
 

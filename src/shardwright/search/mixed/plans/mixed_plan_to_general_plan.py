@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.stages.allowed_layer_cuts import LayerPattern
+from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
+    FIRST,
+    LAST,
+    Recompute,
+    StateSharers,
+)
 from shardwright.search.mixed.stages.device_pools import DevicePool
-from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Recompute, StateSharers
 from shardwright.search.mixed.stages.stage_cost_table import StageTable
 from shardwright.search.mixed.stages.stage_meshes import grid_of
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts

@@ -10,11 +10,11 @@ from itertools import islice
 from math import inf
 
 from shardwright.errors import ShardwrightError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
-from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
+from shardwright.search.mixed.pipelines.run_tasks_on_engine import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans.compose_pipeline_replicas import cut_lanes
 from shardwright.search.mixed.plans.gradient_reduction_delay import estimated_delay_s
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import (
@@ -113,7 +113,7 @@ class SearchState:
     def ends(self) -> bool:
         """Check the clock; True = the search for plans ends.
 
-        Raises as `search_limit.Limit.ends`.
+        Raises as `search_time_limit.Limit.ends`.
         """
         return self.limit.ends(found=self.best is not None)
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.search.joint.layer_chain import chain_of
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.errors import UsageError, nearest
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
 from shardwright.runtime.option_vocabulary import BY_NAME
 from shardwright.search.grid.members.pinned_and_excluded_values import PINNABLE

@@ -14,13 +14,13 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
+from shardwright.cost.gradients.element_and_bucket_bytes import sum_sizes
 from shardwright.cost.gradients.optimizer_owner_exchange import exchange_seconds
-from shardwright.cost.gradients.wire_bytes import sum_sizes
-from shardwright.cost.network.grid_process_groups import network_of
-from shardwright.cost.network.plan_process_groups import group_problem
+from shardwright.cost.network.grid_groups_and_collective_seconds import network_of
+from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.allowed_layer_cuts import part_block_counts
-from shardwright.search.mixed.stages.stage_cost_rows import (
+from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
     reductions_table,
     stage_rows,
     with_full_nodes,

@@ -8,16 +8,16 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.closed_form_kernel_inputs import ProblemNumbers
-from shardwright.cost.network.plan_process_groups import group_problem
+from shardwright.cost.bounds.compiled_bound_array_records import ProblemNumbers
+from shardwright.cost.network.networks_of_plan_devices import group_problem
 from shardwright.cost.step.strategy_rank_bytes import again_bytes
+from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.mesh_synchronisation_table import shared_parameters
-from shardwright.cost.tables.model_layer_table import layer_table
 from shardwright.errors import UsageError
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.training_problem import Problem
-from shardwright.search.grid.bounds.bound_kernel_constants import facts_of
+from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import facts_of
 from shardwright.search.mixed.stages.allowed_layer_cuts import (
     LAYER,
     LayerPattern,
@@ -26,7 +26,10 @@ from shardwright.search.mixed.stages.allowed_layer_cuts import (
 )
 from shardwright.search.mixed.stages.device_pools import DevicePool, pools_of
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.stage_cost_rows import reductions_table, stage_rows
+from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
+    reductions_table,
+    stage_rows,
+)
 from shardwright.search.mixed.stages.stage_meshes import StageMesh, meshes_of
 from shardwright.search.mixed.stages.zero_sharded_lane_costs import (
     PLAIN,

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.cost.network.messages_between_stages_of_lane import lane_edges
-from shardwright.cost.network.plan_process_groups import working_problem
+from shardwright.cost.network.networks_of_plan_devices import working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.stage_segments import plan_stages, working_devices

@@ -11,17 +11,17 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.straggler_jitter import jitter_factor_of_nodes
-from shardwright.cost.tables.optimizer_update_bytes import gradient_pass_bytes
+from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.allowed_layer_cuts import AFTER, BEFORE, part_block_counts
-from shardwright.search.mixed.stages.cross_pool_reduction_bound import SharedLayers, sole_choices
-from shardwright.search.mixed.stages.device_pools import merge_zones
-from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.recompute_choices import (
+from shardwright.search.mixed.stages.cheapest_recompute_that_fits import (
     Recompute,
     StateSharers,
     least_recompute,
 )
+from shardwright.search.mixed.stages.cross_pool_reduction_bound import SharedLayers, sole_choices
+from shardwright.search.mixed.stages.device_pools import merge_zones
+from shardwright.search.mixed.stages.pinned_values import PinnedValues
 from shardwright.search.mixed.stages.reductions_beside_sharded_lanes import UnshardedReductions
 from shardwright.search.mixed.stages.stage_cost_table import StageTable, stage_table
 from shardwright.search.mixed.stages.stage_gradient_reductions import StageReductions

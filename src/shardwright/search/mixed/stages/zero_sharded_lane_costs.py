@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
 from shardwright.cost.gradients.synchronisation_table import SyncTable
-from shardwright.cost.network.grid_process_groups import axes_of, network_of
+from shardwright.cost.network.grid_groups_and_collective_seconds import axes_of, network_of
 from shardwright.cost.step.shared_scalar_cost_formulas import (
     backward_layer,
     forward_layer,
@@ -31,7 +31,7 @@ from shardwright.kernel_compilation import allocation_free
 from shardwright.program.training_problem import Problem
 from shardwright.search.mixed.stages.allowed_layer_cuts import LAYER
 from shardwright.search.mixed.stages.pinned_values import PinnedValues
-from shardwright.search.mixed.stages.stage_cost_rows import (
+from shardwright.search.mixed.stages.stage_degree_rows_and_reductions import (
     reductions_table,
     stage_rows,
     with_full_nodes,
