@@ -1,0 +1,1 @@
+"""Computation of a report's contents from the file of an answer."""

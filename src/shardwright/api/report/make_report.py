@@ -1,0 +1,56 @@
+"""Compute the report of a plan or simulation file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import shardwright
+from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.step_time_content import step_time_parts
+from shardwright.files.dataclass_to_json import to_json_value
+from shardwright.files.plan_file import read_saved
+from shardwright.files.stored_plan_and_simulation import StoredPlan
+from shardwright.report.page.contents.report_content import (
+    REPORT_SCHEMA,
+    REPORT_VERSION,
+    Report,
+)
+
+
+def make_report(
+    path: Path, *, tokens: float = 0.0, prices: Mapping[str, float] | None = None
+) -> Report:
+    """Compute the contents of the report of a plan or simulation file.
+
+    Args:
+        tokens: tokens of the training run; 0 = not given.
+        prices: dollars a device-hour by accelerator, beside those of the cluster and the catalog.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    saved = read_saved(path)
+    request = saved.request
+    return Report(
+        kind="plan" if isinstance(saved, StoredPlan) else "simulation",
+        title=(
+            f"{request.model} on {request.cluster}: {request.global_batch:,} sequences of"
+            f" {request.seq_len:,} tokens a step"
+        ),
+        command=shlex.join(["shardwright", "report", path.name, "-o", f"{path.stem}.html"]),
+        version=shardwright.__version__,
+        answer=answer_card(saved, tokens=tokens, prices=prices),
+        time=step_time_parts(saved.prediction),
+    )
+
+
+def report_document(report: Report) -> dict[str, Any]:
+    """JSON document of a report: its fields by name, with schema and version."""
+    return {
+        "schema": REPORT_SCHEMA,
+        "schema_version": REPORT_VERSION,
+        **to_json_value(report, names={}),
+    }

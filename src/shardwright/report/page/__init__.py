@@ -1,0 +1,1 @@
+"""The HTML report: contents of its views as data, and their rendering, which computes nothing."""

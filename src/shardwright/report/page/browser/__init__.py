@@ -1,0 +1,1 @@
+"""Style sheet and scripts that every page embeds."""

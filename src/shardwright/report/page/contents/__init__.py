@@ -1,0 +1,1 @@
+"""Data of the report's views; `api.report` computes it, `report.page.views` renders it."""

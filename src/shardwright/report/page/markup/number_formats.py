@@ -1,0 +1,43 @@
+"""Named formats of the report's numbers: from a JSON value to the text that the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from shardwright import units
+
+ABSENT: Final = "-"
+"""Text of a value that is null."""
+
+
+def _signed_percent(fraction: float) -> str:
+    """Percentage with its sign: ``+1.3 %``."""
+    return f"{100 * fraction:+.1f} %"
+
+
+def _days(days: float) -> str:
+    """Number of days with one decimal below 100."""
+    return f"{days:,.0f} days" if days >= 100 else f"{days:.1f} days"
+
+
+FORMATS: Final[dict[str, Callable[[Any], str]]] = {
+    "text": str,
+    "count": lambda value: f"{value:,.0f}",
+    "short_count": lambda value: units.format_count(value),
+    "parameters": lambda value: units.format_parameters(value),
+    "seconds": lambda value: units.format_seconds(value),
+    "bytes": lambda value: units.format_bytes(value),
+    "dollars": lambda value: units.format_dollars(value),
+    "percent": lambda value: units.format_percent(value),
+    "whole_percent": lambda value: units.format_percent(value, digits=0),
+    "signed_percent": _signed_percent,
+    "days": _days,
+    "number": lambda value: f"{value:.4g}",
+}
+"""Function of each format; a sentence or table names the format of each number."""
+
+
+def formatted(value: Any, form: str) -> str:
+    """Text of a JSON value in a format; null is `ABSENT`."""
+    return ABSENT if value is None else FORMATS[form](value)

@@ -1,0 +1,77 @@
+"""The page: its views in order inside one self-contained HTML file with style sheet and scripts.
+
+The file loads nothing from elsewhere, and a content security policy forbids it. Without JavaScript
+all views can be read. The JSON of the report is part of the page, compressed with DEFLATE; scripts
+draw interactive charts from it.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any, Final
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from shardwright.files.canonical_json import to_text
+from shardwright.report.page.markup.sentences import append_sentence, value_element
+from shardwright.report.page.markup.view import View, append_view
+
+POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+)
+"""Content security policy: inline styles and scripts alone, no request."""
+
+
+def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -> str:
+    """HTML text of a report.
+
+    Args:
+        document: the report's JSON document.
+        views: in the order of the page.
+        scripts: files of `report.page.browser` that the page embeds, in order.
+    """
+    html = Element("html", {"lang": "en"})
+    head = SubElement(html, "head")
+    SubElement(head, "meta", {"charset": "utf-8"})
+    SubElement(head, "meta", {"http-equiv": "Content-Security-Policy", "content": POLICY})
+    SubElement(head, "meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"})
+    SubElement(head, "title").text = document["title"]
+    SubElement(head, "style").text = _browser_file("report.css")
+    body = SubElement(html, "body")
+    header = SubElement(body, "header")
+    value_element(SubElement(header, "h1"), document, "/title")
+    main = SubElement(body, "main")
+    for view in views:
+        append_view(main, document, view)
+    _append_footer(body, document)
+    SubElement(
+        body, "script", {"type": "application/json+deflate", "id": "document"}
+    ).text = _compressed(document)
+    if scripts:
+        code = "\n".join(_browser_file(name) for name in scripts)
+        SubElement(body, "script").text = f"(() => {{\n{code}\n}})();"
+    text: str = tostring(html, encoding="unicode", method="html")
+    return f"<!doctype html>\n{text}\n"
+
+
+def _append_footer(body: Element, document: Any) -> None:
+    """Append the footer: the version, and the command that makes the page again."""
+    footer = SubElement(body, "footer")
+    append_sentence(
+        SubElement(footer, "p"), document, "Made by shardwright {/version} with the command"
+    )
+    value_element(SubElement(SubElement(footer, "pre"), "code"), document, "/command")
+
+
+def _compressed(document: Any) -> str:
+    """The JSON text, compressed with raw DEFLATE (RFC 1951), in base 64."""
+    compressor = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
+    data = compressor.compress(to_text(document).encode()) + compressor.flush()
+    return base64.b64encode(data).decode()
+
+
+def _browser_file(name: str) -> str:
+    """Text of a file of `report.page.browser`."""
+    return files("shardwright.report.page.browser").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,29 @@
+"""The page of a report: its views in order, with the scripts of their charts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from shardwright.report.page.markup.page_frame import page_html
+from shardwright.report.page.markup.view import View
+from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.step_time_view import step_time_view
+
+VIEWS: Final[dict[str, Callable[[Any], View]]] = {"answer": answer_view, "time": step_time_view}
+"""View of each part of a report, in the order of the page; the key is the part's name in JSON."""
+SCRIPTS: Final = ("document.js", "start.js")
+"""Files of `report.page.browser`, in the order in which the page embeds them."""
+
+
+def report_views(document: Any) -> list[View]:
+    """The views of a report's JSON document, in the order of the page.
+
+    Parts that are null have no view.
+    """
+    return [view(document) for name, view in VIEWS.items() if document.get(name) is not None]
+
+
+def report_html(document: Any) -> str:
+    """HTML text of a report's JSON document."""
+    return page_html(document, report_views(document), scripts=SCRIPTS)
