@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -12,7 +11,7 @@ import pytest
 
 from shardwright.api.report.make_report import make_report, report_document
 from shardwright.files.canonical_json import to_text
-from shardwright.files.stored_plan_and_simulation import plan_document
+from shardwright.files.plan_and_simulation_file_contents import plan_document
 from shardwright.report.page.markup.sentences import append_sentence, sentence_text
 from shardwright.report.page.report_page import VIEWS, report_html, report_views
 from tests.cli.answers import ANSWER

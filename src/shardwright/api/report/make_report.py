@@ -11,8 +11,8 @@ import shardwright
 from shardwright.api.report.answer_card_content import answer_card
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.files.dataclass_to_json import to_json_value
-from shardwright.files.plan_file import read_saved
-from shardwright.files.stored_plan_and_simulation import StoredPlan
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan
+from shardwright.files.read_plan_and_simulation_files import read_saved
 from shardwright.report.page.contents.report_content import (
     REPORT_SCHEMA,
     REPORT_VERSION,

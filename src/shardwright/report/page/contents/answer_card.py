@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

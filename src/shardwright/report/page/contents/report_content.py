@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
 

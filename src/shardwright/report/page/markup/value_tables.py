@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.number_formats import formatted
 from shardwright.report.page.markup.sentences import require_no_digits

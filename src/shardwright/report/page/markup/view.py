@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from shardwright.lazy_dataclass import dataclass
+from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.markup.sentences import append_sentence, require_no_digits
 
 
