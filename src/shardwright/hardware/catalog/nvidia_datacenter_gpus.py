@@ -188,7 +188,9 @@ AMPERE: Final = (
         memory_gb_per_s=933,
         peaks=dense_tflops(bf16=165, fp16=165, tf32=82, fp32=10.3),
         reference=f"{_TABLES} a30",
-        gemm=_rates_at_power_and_peak(A100_GEMM, name="a100-sxm-80gb"),
+        gemm=_rates_at_power_and_peak(
+            A100_GEMM, name="a100-sxm-80gb", power=165 / 400, peak=165 / 312
+        ),
     ),
 )
 
