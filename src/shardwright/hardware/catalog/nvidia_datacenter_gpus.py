@@ -1,4 +1,4 @@
-"""Table of NVIDIA data-centre accelerators. Peaks are dense; memory is the allocatable part.
+"""Table of NVIDIA GPUs with HBM, from Ampere on. Peaks are dense; memory is the allocatable part.
 
 A program may allocate nvidia-smi's total less 0.6 GiB (81,559 MiB and 79.11 GiB on an H100).
 """
