@@ -375,15 +375,11 @@ def differences(old: Locked, new: Locked, *, texts: bool = True) -> list[str]:
 def difference(name: str, text: str) -> list[str]:
     """A diff of the recorded output of a command and of `text`, its output now.
 
-    One line that says how to get it where build/lock/recorded does not have the recorded output.
+    Empty where build/lock/recorded does not have the recorded output.
     """
     recorded = KEPT / "recorded" / f"{name}.json"
     if not recorded.exists():
-        return [
-            f"(to see what changed: run `python tools/behaviour_lock.py --record --names {name}` in"
-            f" a checkout of the last commit, copy its {recorded.relative_to(ROOT)} here, and check"
-            " again)"
-        ]
+        return []
     lines = difflib.unified_diff(
         recorded.read_text(encoding="utf-8").splitlines(),
         text.splitlines(),
@@ -414,6 +410,17 @@ def how_to_record(names: Sequence[str]) -> str:
         f"If you want these changes, record them in {LOCKED.relative_to(ROOT)}:"
         f" python tools/behaviour_lock.py --record --names {' '.join(names)}"
     )
+
+
+def how_to_see(names: Sequence[str]) -> list[str]:
+    """The line to print where the recorded output of a command is not here; else no line."""
+    recorded = KEPT / "recorded"
+    if all((recorded / f"{name}.json").exists() for name in names):
+        return []
+    return [
+        "To see what changed: run that command in a checkout of the last commit, copy its"
+        f" {recorded.relative_to(ROOT)} here, and check again."
+    ]
 
 
 def keep(found: Mapping[str, Ran], folder: Path) -> None:
@@ -540,7 +547,7 @@ def main(arguments: Sequence[str]) -> int:
         say(text)
     say(f"{len(found) - len(different)} of {len(found)} answers as recorded; {spent}")
     if different:
-        say(how_to_record(different))
+        say("\n".join([how_to_record(different), *how_to_see(different)]))
     return 1 if different else 0
 
 

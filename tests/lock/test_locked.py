@@ -110,10 +110,16 @@ def test_a_difference_names_the_command_that_records_it(
     monkeypatch.setattr(lock, "LOCKED", tmp_path / "locked.tsv")
     assert lock.main(["--check"]) == 1
     printed = capsys.readouterr().out
-    assert printed.splitlines()[-1] == (
+    told = (
         "If you want these changes, record them in locked.tsv:"
         " python tools/behaviour_lock.py --record --names other"
     )
+    assert printed.splitlines()[-2] == told
+    assert "copy its build/recorded here" in printed.splitlines()[-1]
+    (tmp_path / "build" / "recorded").mkdir()
+    (tmp_path / "build" / "recorded" / "other.json").write_text("[]\n")
+    assert lock.main(["--check"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == told
     assert "1 of 2 answers as recorded" in printed
 
 
