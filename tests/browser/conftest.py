@@ -1,4 +1,4 @@
-"""Headless Chromium for tests of pages: a page that logs, fails or loads anything fails its test."""
+"""Headless Chromium for tests: a page that logs, fails or loads anything fails its test."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMES = pytest.StashKey[dict[str, float]]()
 INSIDE = ("data:", "blob:", "about:")
 """Beginnings of addresses that need no network."""
 
@@ -69,6 +70,17 @@ def chromium(request: pytest.FixtureRequest) -> Iterator[Browser]:
         if request.config.getoption("markexpr") == "browser":
             pytest.exit(missing, returncode=1)
         pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def report_time(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
+    """Function that has a time in milliseconds printed at the end; tests assert none."""
+    return request.config.stash.setdefault(TIMES, {}).__setitem__
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for name, milliseconds in config.stash.get(TIMES, {}).items():
+        terminalreporter.write_line(f"{milliseconds:7.0f} ms  {name}")
 
 
 @dataclass
