@@ -19,14 +19,14 @@ SHOWN_NUMBERS = """() => {
   const shown = (element) => element.checkVisibility({visibilityProperty: true});
   const pointer = (cell) => {
     const table = cell.closest('table');
-    const fields = [...table.querySelectorAll('th[data-field]')].map((head) => head.dataset.field);
+    const head = table.querySelectorAll('th[data-form]')[cell.cellIndex].dataset;
     const row = cell.parentElement.rowIndex - table.tHead.rows.length;
-    return `${table.dataset.rows}/${row}/${fields[cell.cellIndex]}`;
+    return head.values ? `${head.values}/${row}` : `${table.dataset.rows}/${row}/${head.field}`;
   };
   const values = [...document.querySelectorAll('[data-leaf]')]
     .filter((element) => !element.closest('figure[data-chart]') && shown(element))
     .map((element) => [element.dataset.leaf, element.textContent]);
-  const cells = [...document.querySelectorAll('table[data-rows] td')]
+  const cells = [...document.querySelectorAll('table td')]
     .filter(shown).map((cell) => [pointer(cell), cell.textContent]);
   return values.concat(cells);
 }"""

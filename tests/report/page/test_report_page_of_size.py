@@ -38,8 +38,8 @@ class Charts(HTMLParser):
             self.sections.setdefault(self._section, []).append(self._source or "")
         if tag == "svg":
             assert given.get("aria-label"), f"a picture of {self._section} has no description"
-        if tag == "table":
-            self.rows.setdefault(self._section, []).append(given["data-rows"])
+        if rows := given.get("data-rows") or given.get("data-values"):
+            self.rows.setdefault(self._section, []).append(rows)
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "figure":
