@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_notebook_display import RESULTS, notebook_html
+from tests.test_notebook_display import notebook_html, result_of
 
 THEMES = {
     "light": "background: #fff; color: rgba(0, 0, 0, 0.87)",
@@ -18,7 +18,7 @@ NAMES = ("answer", "plan", "trace", "serving")
 
 @pytest.fixture(scope="module")
 def cards() -> str:
-    cards = [notebook_html(RESULTS[name]()) or "" for name in NAMES]
+    cards = [notebook_html(result_of(name)) or "" for name in NAMES]
     return "".join(cards).replace("<details>", '<details open="">')
 
 
