@@ -26,7 +26,7 @@ SHOWN_NUMBERS = """() => {
   const values = [...document.querySelectorAll('[data-leaf]')]
     .filter((element) => !element.closest('figure[data-chart]') && shown(element))
     .map((element) => [element.dataset.leaf, element.textContent]);
-  const cells = [...document.querySelectorAll('table td')]
+  const cells = [...document.querySelectorAll('table:has(th[data-form]) td')]
     .filter(shown).map((cell) => [pointer(cell), cell.textContent]);
   return values.concat(cells);
 }"""
