@@ -9,6 +9,7 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.memory_by_stage_content import memory_by_stage
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.files.dataclass_to_json import to_json_value
@@ -50,6 +51,7 @@ def make_report(
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved, step, progress=progress),
+        memory=memory_by_stage(saved, step, file_name=path.name, progress=progress),
     )
 
 
