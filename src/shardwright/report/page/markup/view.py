@@ -53,4 +53,4 @@ def append_view_content(section: Element, document: Any, view: View) -> None:
     if view.tables is not None:
         details = SubElement(section, "details", {"open": ""} if view.tables_open else {})
         SubElement(details, "summary").text = "The numbers as a table"
-        view.tables(SubElement(details, "div", {"class": "scroll"}), document)
+        view.tables(SubElement(details, "div", {"class": "scroll", "tabindex": "0"}), document)
