@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
+from shardwright.report.page.contents.memory_by_stage import MemoryByStage
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
 
 REPORT_SCHEMA: Final = "shardwright.report"
@@ -23,6 +24,7 @@ class Report:
         version: version of this package.
         answer: the strategy, its step and its proof.
         time: parts of the step.
+        memory: memory of each stage, and changes that free some.
     """
 
     kind: str
@@ -31,3 +33,4 @@ class Report:
     version: str
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
+    memory: MemoryByStage | None = None
