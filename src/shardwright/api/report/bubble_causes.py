@@ -44,9 +44,8 @@ class IdleCause(IntEnum):
     ORDER = 2
     MESSAGE = 3
     REDUCTION = 4
-    GATHER = 5
-    UPDATE = 6
-    IMBALANCE = 7
+    GATHER_OR_UPDATE = 5
+    IMBALANCE = 6
 
 
 _CAUSE_OF_KIND: Final = {
@@ -54,8 +53,8 @@ _CAUSE_OF_KIND: Final = {
     TaskKind.SEND_B: IdleCause.MESSAGE,
     TaskKind.REDUCE: IdleCause.REDUCTION,
     TaskKind.REDUCE_TIED: IdleCause.REDUCTION,
-    TaskKind.GATHER: IdleCause.GATHER,
-    TaskKind.STEP: IdleCause.UPDATE,
+    TaskKind.GATHER: IdleCause.GATHER_OR_UPDATE,
+    TaskKind.STEP: IdleCause.GATHER_OR_UPDATE,
 }
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
+from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
+from shardwright.api.report.timeline_change import timeline_change
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_plan_and_simulation_files import read_saved
@@ -34,6 +37,7 @@ def make_report(
     """
     saved = read_saved(path)
     request = saved.request
+    step = simulate_stored(saved)
     return Report(
         kind="plan" if isinstance(saved, StoredPlan) else "simulation",
         title=(
@@ -44,6 +48,7 @@ def make_report(
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved.prediction),
+        timeline=pipeline_timeline(step, change=timeline_change(saved, step, path)),
     )
 
 
