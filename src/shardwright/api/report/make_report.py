@@ -9,6 +9,7 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
@@ -49,6 +50,7 @@ def make_report(
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved.prediction),
         timeline=pipeline_timeline(step, change=timeline_change(saved, step, path)),
+        communication=communication_groups(step, change=groups_change(saved, step, path)),
     )
 
 

@@ -89,11 +89,7 @@ def doubled_batch(
     """
     request = replace(saved.request, global_batch=2 * saved.request.global_batch)
     command = _simulate_command(request, path)
-    if (
-        saved.grid is None
-        or not command
-        or 2 * len(step.simulated.program.instances) > MOST_TASKS
-    ):
+    if saved.grid is None or not command or 2 * len(step.simulated.program.instances) > MOST_TASKS:
         return None
     try:
         problem = problem_of(request)

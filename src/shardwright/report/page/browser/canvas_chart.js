@@ -23,7 +23,7 @@ function canvasChart(figure, { height, tools, draw }) {
   picture.replaceWith(bar, frame, status);
 
   const context = canvas.getContext("2d");
-  const chart = { canvas, context, tip, status, width: 0, height, frames: 0, redraw };
+  const chart = { canvas, context, tip, status, width: 0, height, frames: 0, redraw, resizeHeight };
   let waiting = false;
   function redraw() {
     if (waiting) return;
@@ -34,7 +34,7 @@ function canvasChart(figure, { height, tools, draw }) {
       canvas.dataset.frames = chart.frames;
       const ratio = window.devicePixelRatio || 1;
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      context.clearRect(0, 0, chart.width, height);
+      context.clearRect(0, 0, chart.width, chart.height);
       draw(chart);
     });
   }
@@ -44,9 +44,16 @@ function canvasChart(figure, { height, tools, draw }) {
     if (width === chart.width) return;
     chart.width = width;
     canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-    canvas.style.height = `${height}px`;
+    resizeHeight(chart.height);
     redraw();
+  }
+  function resizeHeight(pixels) {
+    // Setting the height of a canvas erases it and its scale.
+    const ratio = window.devicePixelRatio || 1;
+    chart.height = pixels;
+    canvas.height = Math.round(pixels * ratio);
+    canvas.style.height = `${pixels}px`;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
   }
   new ResizeObserver(resize).observe(frame);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

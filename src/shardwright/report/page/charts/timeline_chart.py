@@ -36,7 +36,7 @@ _MOST_CHARACTERS: Final = 50_000
 
 
 def append_timeline(parent: Element, document: Any, pointer: str, *, description: str) -> None:
-    """Append the timeline whose data (`contents.pipeline_timeline.PipelineTimeline`) is at a pointer.
+    """Append the timeline whose data (`contents.pipeline_timeline`) is at a pointer.
 
     Each row is divided into columns of equal time, and each column has the colour of what fills
     most of it. The script ``timeline.js`` replaces the picture with one that can be zoomed.
@@ -93,12 +93,8 @@ def _paths_of_columns(timeline: Any, columns: int) -> dict[str, str]:
         for name, run in groupby(_column_classes(timeline, row, columns)):
             width = len(list(run))
             if name:
-                left, right = (
-                    round(UNITS * place / columns) for place in (column, column + width)
-                )
-                parts.setdefault(name, []).append(
-                    f"M{left} {top:.0f}H{right}V{bottom:.0f}H{left}z"
-                )
+                left, right = (round(UNITS * place / columns) for place in (column, column + width))
+                parts.setdefault(name, []).append(f"M{left} {top:.0f}H{right}V{bottom:.0f}H{left}z")
             column += width
     return {name: "".join(texts) for name, texts in sorted(parts.items())}
 
