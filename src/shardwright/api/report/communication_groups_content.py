@@ -78,7 +78,7 @@ def communication_groups(
         classes=tuple(
             CommunicatingClass(
                 stage=f"stage {classes[number].row}",
-                devices=_pattern(classes[number].devices),
+                devices=device_pattern(classes[number].devices),
                 shifts=regular,
             )
             for number in order
@@ -128,12 +128,12 @@ def _groups_of_class(
             sent_bytes=one.sent[level],
             inner_bytes=one.sent[0],
             exposed_s=None if one.part in named else exposed.get(one.part),
-            group=_pattern(one.group),
+            group=device_pattern(one.group),
         )
         named.add(one.part)
 
 
-def _pattern(devices: DeviceList) -> DevicePattern:
+def device_pattern(devices: DeviceList) -> DevicePattern:
     """A device list as JSON data."""
     offsets = (devices.array - devices.first).tolist() if devices.offsets else []
     return DevicePattern(

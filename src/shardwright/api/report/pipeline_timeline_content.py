@@ -17,7 +17,7 @@ from shardwright.report.page.contents.line_chart_data import ChartAxis, round_ti
 from shardwright.report.page.contents.pipeline_timeline import (
     IdleShare,
     PipelineTimeline,
-    TimelineRow,
+    DeviceTimeline,
     TimelineTrack,
     TimelineWork,
 )
@@ -188,12 +188,12 @@ def _row(
     idle: FloatArray,
     *,
     tracks: tuple[TimelineTrack, ...],
-) -> TimelineRow:
+) -> DeviceTimeline:
     """Row of a device class from its idle seconds by cause and its tracks."""
     device_class = step.simulated.program.classes[number]
     seconds = idle[: int(IdleCause.IMBALANCE)].tolist()
     idle_s = float(idle.sum())
-    return TimelineRow(
+    return DeviceTimeline(
         device=device_class.devices.first,
         devices=len(device_class.devices),
         stage=f"stage {device_class.row}",

@@ -63,6 +63,7 @@ charts.devices = (figure, report) => {
       for (const [x, y] of corners) chart.context.fillRect(x, y, size, size);
     });
     chart.canvas.dataset.device = shown;
+    chart.canvas.dataset.marked = [...colourOf.keys()].sort((one, two) => one - two).join(" ");
   }
 
   function groupColours(device) {

@@ -31,7 +31,7 @@ class TimelineTrack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineRow:
+class DeviceTimeline:
     """The simulated step of one device, which stands for `devices` equal devices.
 
     All seconds are of this device and add up to the step without jitter.
@@ -126,6 +126,6 @@ class PipelineTimeline:
     idle: IdleShare
     largest: IdleShare | None
     largest_imbalance: IdleShare | None
-    rows: tuple[TimelineRow, ...]
+    rows: tuple[DeviceTimeline, ...]
     classes: int
     change: SimulatedChange | None = None

@@ -26,5 +26,5 @@ def change_sentence(pointer: str, change: Any) -> str:
     return (
         f"none of {{{pointer}/simulated:count}} simulated changes is faster. The nearest,"
         f" {{{pointer}/change}}, takes {{{pointer}/step_s:seconds}}"
-        f" ({{{pointer}/difference:signed_percent}}). {{{pointer}/command}} simulates it."
+        f" ({{{pointer}/difference:signed_percent}}). To simulate it: {{{pointer}/command}}"
     )
