@@ -15,9 +15,9 @@ from shardwright.program.lowered_program import Program
 from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.report.page.contents.line_chart_data import ChartAxis, round_ticks
 from shardwright.report.page.contents.pipeline_timeline import (
+    DeviceTimeline,
     IdleShare,
     PipelineTimeline,
-    DeviceTimeline,
     TimelineTrack,
     TimelineWork,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shardwright.api.report.simulate_changes import best_grid_change, doubled_batch, proven_best
@@ -23,19 +23,24 @@ def timeline_change(
     changed = (
         None
         if saved.grid is None or proven_best(saved)
-        else best_grid_change(saved, step, path, pipeline_words(saved.grid))
+        else best_grid_change(
+            saved, step, path, pipeline_words(saved.grid, step.problem.runtime.schedules)
+        )
     )
     if changed is not None and changed.gain > 0.0:
         return changed
     return doubled_batch(saved, step, path) or changed
 
 
-def pipeline_words(grid: Grid) -> Iterator[str]:
-    """Yield changes of the pipeline: virtual stages, microbatches, stages and schedules."""
+def pipeline_words(grid: Grid, schedules: Sequence[str]) -> Iterator[str]:
+    """Yield changes of the pipeline: virtual stages, microbatches, stages and schedules.
+
+    Args:
+        schedules: those that the framework can run.
+    """
     if grid.pp > 1:
         yield from (f"vpp{vpp}" for vpp in (2 * grid.vpp, grid.vpp // 2) if vpp)
-        if grid.vpp == 1:
-            yield "schedule=zb-h1"
+        yield from (f"schedule={name}" for name in schedules if name != grid.schedule)
         yield f"pp{grid.pp // 2}"
     if grid.microbatch > 1:
         yield f"mbs{grid.microbatch // 2}"
