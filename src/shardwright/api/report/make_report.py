@@ -9,9 +9,12 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.memory_by_stage_content import memory_by_stage
+from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
+from shardwright.api.report.timeline_change import timeline_change
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_plan_and_simulation_files import read_saved
@@ -52,6 +55,8 @@ def make_report(
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved, step, progress=progress),
         memory=memory_by_stage(saved, step, file_name=path.name, progress=progress),
+        timeline=pipeline_timeline(step, change=timeline_change(saved, step, path)),
+        communication=communication_groups(step, change=groups_change(saved, step, path)),
     )
 
 

@@ -6,7 +6,9 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
+from shardwright.report.page.contents.communication_groups import CommunicationGroups
 from shardwright.report.page.contents.memory_by_stage import MemoryByStage
+from shardwright.report.page.contents.pipeline_timeline import PipelineTimeline
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
 
 REPORT_SCHEMA: Final = "shardwright.report"
@@ -25,6 +27,8 @@ class Report:
         answer: the strategy, its step and its proof.
         time: parts of the step.
         memory: memory of each stage, and changes that free some.
+        timeline: tasks and idle time of each device.
+        communication: groups of each device, with bytes and network tiers.
     """
 
     kind: str
@@ -34,3 +38,5 @@ class Report:
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
     memory: MemoryByStage | None = None
+    timeline: PipelineTimeline | None = None
+    communication: CommunicationGroups | None = None
