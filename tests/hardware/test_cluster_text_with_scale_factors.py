@@ -33,7 +33,8 @@ def test_factors_multiply_one_quantity_each(text: str) -> None:
     plain = load_cluster(text)
     scaled = load_cluster(f"{text}, network=0.5x,MEMORY=2X,price=3x")
     assert scaled.expression == f"{text},network=0.5x,memory=2x,price=3x"
-    assert scaled.num_devices == plain.num_devices and scaled.links == plain.links
+    assert scaled.num_devices == plain.num_devices
+    assert scaled.links == plain.links
     for before, after in zip(plain.groups, scaled.groups, strict=True):
         assert after.kind.nic.bandwidth == before.kind.nic.bandwidth / 2
         assert after.kind.scale_up == before.kind.scale_up

@@ -34,5 +34,5 @@ def test_devices_are_multiplied(expression: str, factor: Fraction) -> None:
 
 @pytest.mark.parametrize("expression", ["h100-sxm:3", "v5p-256", "dgx-superpod-h100"])
 def test_products_that_are_none(expression: str) -> None:
-    with pytest.raises(ClusterError, match="no whole number|has no count"):
+    with pytest.raises(ClusterError, match=r"no whole number|has no count"):
         multiply_counts(expression, factor=Fraction(1, 2))

@@ -50,7 +50,8 @@ def replanned(position: WhatIfPosition) -> None:
 def test_positions_are_plans_of_their_requests(axis: str) -> None:
     found = what_if(SMALL, axis)
     values = [position.value for position in found.positions]
-    assert values == sorted(values) and len(values) == POSITIONS
+    assert values == sorted(values)
+    assert len(values) == POSITIONS
     assert own_value(SMALL, AXES[axis]) in values
     for position in (found.positions[0], found.positions[-1]):
         if position.found is not None:
@@ -81,7 +82,8 @@ def test_break_even_is_searched_on_both_sides() -> None:
 
 def test_break_even_of_a_property_of_plans() -> None:
     def is_slower(low: WhatIfPosition, other: WhatIfPosition) -> bool:
-        assert low.found is not None and other.found is not None
+        assert low.found is not None
+        assert other.found is not None
         steps = [p.found.simulation.prediction.step_time_s for p in (low, other) if p.found]
         return steps[1] > 6 * steps[0]
 
@@ -89,7 +91,8 @@ def test_break_even_of_a_property_of_plans() -> None:
     assert found is not None
     assert found.high.value == 2 * found.low.value
     low = what_if(SMALL, "global_batch", (16,)).positions[0]
-    assert not is_slower(low, found.low) and is_slower(low, found.high)
+    assert not is_slower(low, found.low)
+    assert is_slower(low, found.high)
 
 
 def test_equal_plans_have_no_break_even() -> None:
@@ -99,11 +102,15 @@ def test_equal_plans_have_no_break_even() -> None:
 def test_nothing_fits() -> None:
     found = what_if(SMALL, "memory", (0.05, 1.0))
     nothing, base = found.positions
-    assert nothing.found is None and nothing.why and nothing.strategy == ""
+    assert nothing.found is None
+    assert nothing.why
+    assert nothing.strategy == ""
     assert nothing.usd_per_million_tokens is None
-    assert base.found is not None and base.why == ""
+    assert base.found is not None
+    assert base.why == ""
     (change,) = found.break_evens
-    assert change.low.found is None and change.high.found is not None
+    assert change.low.found is None
+    assert change.high.found is not None
 
 
 def test_prices_are_given_or_of_the_cluster() -> None:
@@ -122,7 +129,8 @@ def test_stopped_searches_are_left_out() -> None:
         found = what_if(SMALL, "memory", (0.5, 1.0))
     finally:
         STOP.clear()
-    assert found.positions == () and found.break_evens == ()
+    assert found.positions == ()
+    assert found.break_evens == ()
 
 
 @pytest.mark.parametrize(
