@@ -24,7 +24,10 @@ class PageNumbers(HTMLParser):
     leaves: list[tuple[str, str, str]] = field(default_factory=list)
     """(pointer, format, text) of each value outside tables."""
     cells: list[tuple[str, int, str, str, str]] = field(default_factory=list)
-    """(pointer of the list, row, field, format, text) of each cell of a table."""
+    """(pointer of the list, row, field, format, text) of each cell of a table.
+
+    Where each column is a list of its own, the first is empty and the field is the list's pointer.
+    """
     words: list[str] = field(default_factory=list)
     document_text: str = ""
 
@@ -40,8 +43,9 @@ class PageNumbers(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag == "table":
             self._rows, self._columns, self._row = given.get("data-rows", ""), [], -2
-        if tag == "th" and "data-field" in given:
-            self._columns.append((given["data-field"], given["data-form"]))
+        if tag == "th" and "data-form" in given:
+            name = given.get("data-field") or given["data-values"]
+            self._columns.append((name, given["data-form"]))
         if tag == "tr":
             self._row, self._column = self._row + 1, -1
         if tag == "td":
@@ -99,6 +103,10 @@ def require_numbers_of_document(html: str, document: Any) -> PageNumbers:
     for pointer, form, text in page.leaves:
         assert text == formatted(value_at(document, pointer), form), pointer
     for rows, row, name, form, text in page.cells:
-        value = cell_value(value_at(document, rows)[row], name)
+        value = (
+            cell_value(value_at(document, rows)[row], name)
+            if rows
+            else value_at(document, name)[row]
+        )
         assert text == formatted(value, form), (rows, row, name)
     return page

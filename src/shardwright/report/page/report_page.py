@@ -12,7 +12,13 @@ from shardwright.report.page.views.step_time_view import step_time_view
 
 VIEWS: Final[dict[str, Callable[[Any], View]]] = {"answer": answer_view, "time": step_time_view}
 """View of each part of a report, in the order of the page; the key is the part's name in JSON."""
-SCRIPTS: Final = ("document.js", "start.js")
+SCRIPTS: Final = (
+    "uPlot.iife.min.js",
+    "document.js",
+    "number_formats.js",
+    "line_chart.js",
+    "start.js",
+)
 """Files of `report.page.browser`, in the order in which the page embeds them."""
 
 

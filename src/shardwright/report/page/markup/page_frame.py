@@ -22,6 +22,8 @@ POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 )
 """Content security policy: inline styles and scripts alone, no request."""
+STYLES: Final = ("uPlot.min.css", "report.css")
+"""Style sheets of `report.page.browser` that the page embeds, in order."""
 
 
 def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -> str:
@@ -38,7 +40,7 @@ def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -
     SubElement(head, "meta", {"http-equiv": "Content-Security-Policy", "content": POLICY})
     SubElement(head, "meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"})
     SubElement(head, "title").text = document["title"]
-    SubElement(head, "style").text = _browser_file("report.css")
+    SubElement(head, "style").text = "\n".join(_browser_file(name) for name in STYLES)
     body = SubElement(html, "body")
     header = SubElement(body, "header")
     value_element(SubElement(header, "h1"), document, "/title")
