@@ -15,6 +15,7 @@ class WhatIfPosition:
     Args:
         value: number of sequences, tokens or devices; of the other axes the factor by which the
             request's quantity is multiplied.
+        is_base: True for the request's own value.
         amount: the quantity at that value, such as bytes of a device's memory; None on a cluster
             of several kinds of devices.
         request: the changed request; its search finds the same plan again.
@@ -26,6 +27,7 @@ class WhatIfPosition:
     """
 
     value: float
+    is_base: bool
     amount: float | None
     request: Request
     prices: tuple[tuple[str, float], ...]
@@ -38,6 +40,18 @@ class WhatIfPosition:
     def strategy(self) -> str:
         """Text of the best plan; empty if nothing fits."""
         return "" if self.found is None else strategy_text(self.found.simulation)
+
+    @property
+    def step_s(self) -> float | None:
+        """Predicted seconds of a step; None if nothing fits."""
+        return None if self.found is None else self.found.simulation.prediction.step_time_s
+
+    @property
+    def tokens_per_s_per_device(self) -> float | None:
+        """Tokens a second for each device of the cluster, idle ones too; None if nothing fits."""
+        if self.found is None:
+            return None
+        return self.found.simulation.prediction.tokens_per_s / self.devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,41 +10,71 @@ from typing import Any
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
 from shardwright.api.report.step_time_content import step_time_parts
+from shardwright.api.report.what_if_content import what_if_axes
+from shardwright.api.what_if.search_positions import can_repeat_search
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_plan_and_simulation_files import read_saved
+from shardwright.progress_callback import Progress
 from shardwright.report.page.contents.report_content import (
     REPORT_SCHEMA,
     REPORT_VERSION,
     Report,
 )
+from shardwright.search.parallel.engine_protocol import Engine
 
 
 def make_report(
-    path: Path, *, tokens: float = 0.0, prices: Mapping[str, float] | None = None
+    path: Path,
+    *,
+    tokens: float = 0.0,
+    prices: Mapping[str, float] | None = None,
+    what_if: bool = False,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Compute the contents of the report of a plan or simulation file.
 
     Args:
         tokens: tokens of the training run; 0 = not given.
         prices: dollars a device-hour by accelerator, beside those of the cluster and the catalog.
+        what_if: True = search the best plans of changed requests.
+        engine: runs those searches.
 
     Raises:
         DataError: the file cannot be read.
+        UsageError: the search of the file's request takes too long to repeat for `what_if`.
     """
     saved = read_saved(path)
     request = saved.request
+    given = _given_options(tokens, prices or {})
+    command = ["shardwright", "report", path.name, *given, "-o", f"{path.stem}.html"]
+    searched = [*command, "--what-if"]
     return Report(
         kind="plan" if isinstance(saved, StoredPlan) else "simulation",
         title=(
             f"{request.model} on {request.cluster}: {request.global_batch:,} sequences of"
             f" {request.seq_len:,} tokens a step"
         ),
-        command=shlex.join(["shardwright", "report", path.name, "-o", f"{path.stem}.html"]),
+        command=shlex.join(searched if what_if else command),
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved.prediction),
+        what_if=(
+            what_if_axes(request, prices=prices, engine=engine, progress=progress)
+            if what_if
+            else None
+        ),
+        what_if_command=("" if what_if or not can_repeat_search(request) else shlex.join(searched)),
     )
+
+
+def _given_options(tokens: float, prices: Mapping[str, float]) -> list[str]:
+    """Words of the options that a report was made with."""
+    words = ["--tokens", f"{tokens:.17g}"] if tokens else []
+    for name, dollars in prices.items():
+        words += ["--price", f"{name}={dollars!r}" if name else repr(dollars)]
+    return words
 
 
 def report_document(report: Report) -> dict[str, Any]:

@@ -179,6 +179,15 @@ def break_even(
     return _bisected(question, axis_of(axis), one, other, differs, tolerance)
 
 
+def can_repeat_search(request: Request) -> bool:
+    """True if a request has one best plan, whose search is short enough to repeat many times."""
+    try:
+        _require_one_best_plan(request)
+    except UsageError:
+        return False
+    return True
+
+
 def _require_one_best_plan(request: Request) -> None:
     """Raise UsageError for requests that have a front of plans, or a long search."""
     require_series_of_searches(request)
@@ -214,16 +223,18 @@ def _position(question: _Question, axis: Axis, value: float) -> WhatIfPosition:
     request = question.request if given else request
     prices = prices_at(axis, value, question.prices)
     cluster = problem_of(request).cluster
+    is_base = value == own_value(question.request, axis)
     found: CertifiedSimulation | None = None
     why = ""
     try:
         found = find_certified_simulation(request, hints=False)
     except (InfeasibleError, StrategyError, UsageError) as error:
-        if value == own_value(question.request, axis) and not isinstance(error, InfeasibleError):
+        if is_base and not isinstance(error, InfeasibleError):
             raise
         why = error.message
     return WhatIfPosition(
         value=value,
+        is_base=is_base,
         amount=axis.amount(cluster, prices) if axis.amount and cluster.is_uniform else None,
         request=request,
         prices=tuple(sorted(prices.items())),

@@ -7,6 +7,7 @@ from typing import Final
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
+from shardwright.report.page.contents.what_if_axes import WhatIfAxes
 
 REPORT_SCHEMA: Final = "shardwright.report"
 REPORT_VERSION: Final = 1
@@ -23,6 +24,9 @@ class Report:
         version: version of this package.
         answer: the strategy, its step and its proof.
         time: parts of the step.
+        what_if: best plans of changed requests; None if they were not searched.
+        what_if_command: command that makes the page with them; empty if they are there, or the
+            request's search takes too long to repeat.
     """
 
     kind: str
@@ -31,3 +35,5 @@ class Report:
     version: str
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
+    what_if: WhatIfAxes | None = None
+    what_if_command: str = ""
