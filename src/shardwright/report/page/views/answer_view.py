@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement
+from xml.etree.ElementTree import Element
 
-from shardwright.report.page.markup.sentences import append_sentence, require_no_digits
+from shardwright.report.page.markup.figure_card import append_card, append_figure
 from shardwright.report.page.markup.view import View
 
 
@@ -35,16 +35,14 @@ def _reading(answer: Any) -> str:
 def _append_card(parent: Element, document: Any) -> None:
     """Append the card: a figure in large type with a line of explanation, for each quantity."""
     answer = document["answer"]
-    card = SubElement(parent, "div", {"class": "card"})
-    heading = SubElement(card, "p", {"class": "strategy"})
-    append_sentence(
-        heading,
+    strategy = "" if answer["strategy"] is None else ": {/answer/strategy}"
+    figures = append_card(
+        parent,
         document,
-        "{/answer/model} ({/answer/parameters:parameters} parameters) on {/answer/cluster}:"
-        " {/answer/strategy}",
+        "{/answer/model} ({/answer/parameters:parameters} parameters) on {/answer/cluster}"
+        f"{strategy}",
     )
-    figures = SubElement(card, "dl", {"class": "figures"})
-    _figure(
+    append_figure(
         figures,
         document,
         "Step",
@@ -52,7 +50,7 @@ def _append_card(parent: Element, document: Any) -> None:
         "{/answer/interval_share:whole_percent} of comparable runs take"
         " {/answer/interval_s/0:seconds} to {/answer/interval_s/1:seconds}",
     )
-    _figure(
+    append_figure(
         figures,
         document,
         "Throughput",
@@ -61,7 +59,7 @@ def _append_card(parent: Element, document: Any) -> None:
         " devices, MFU {/answer/mfu:percent}",
     )
     if answer["usd_per_million_tokens"] is not None:
-        _figure(
+        append_figure(
             figures,
             document,
             "Cost",
@@ -70,7 +68,7 @@ def _append_card(parent: Element, document: Any) -> None:
         )
     if answer["run"] is not None:
         cost = "" if answer["run"]["usd"] is None else "and {/answer/run/usd:dollars} "
-        _figure(
+        append_figure(
             figures,
             document,
             "Training run",
@@ -78,7 +76,7 @@ def _append_card(parent: Element, document: Any) -> None:
             f"{cost}for {{/answer/run/tokens:short_count}} tokens, without failures and"
             " checkpoints",
         )
-    _figure(
+    append_figure(
         figures,
         document,
         "Memory",
@@ -86,7 +84,7 @@ def _append_card(parent: Element, document: Any) -> None:
         "of {/answer/capacity_bytes:bytes} on the fullest device",
     )
     if answer["proof"] is not None:
-        _figure(
+        append_figure(
             figures,
             document,
             "Proof",
@@ -95,11 +93,3 @@ def _append_card(parent: Element, document: Any) -> None:
             " fit, {/answer/proof/bounded:count} are ruled out by a lower bound of their time,"
             " {/answer/proof/simulated:count} were simulated",
         )
-
-
-def _figure(parent: Element, document: Any, name: str, figure: str, explanation: str) -> None:
-    """Append one quantity of the card: its name, its value and a line of explanation."""
-    group = SubElement(parent, "div")
-    SubElement(group, "dt").text = require_no_digits(name)
-    append_sentence(SubElement(group, "dd", {"class": "figure"}), document, figure)
-    append_sentence(SubElement(group, "dd"), document, explanation)
