@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.memory_by_stage_content import memory_by_stage
+from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.api.report.what_if_content import what_if_axes
 from shardwright.api.what_if.search_positions import can_repeat_search
@@ -29,8 +32,6 @@ def make_report(
     *,
     tokens: float = 0.0,
     prices: Mapping[str, float] | None = None,
-    what_if: bool = False,
-    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Compute the contents of the report of a plan or simulation file.
@@ -38,35 +39,51 @@ def make_report(
     Args:
         tokens: tokens of the training run; 0 = not given.
         prices: dollars a device-hour by accelerator, beside those of the cluster and the catalog.
-        what_if: True = search the best plans of changed requests.
-        engine: runs those searches.
 
     Raises:
         DataError: the file cannot be read.
-        UsageError: the search of the file's request takes too long to repeat for `what_if`.
     """
     saved = read_saved(path)
-    request = saved.request
+    request, step = saved.request, simulate_stored(saved)
     given = _given_options(tokens, prices or {})
     command = ["shardwright", "report", path.name, *given, "-o", f"{path.stem}.html"]
-    searched = [*command, "--what-if"]
     return Report(
         kind="plan" if isinstance(saved, StoredPlan) else "simulation",
         title=(
             f"{request.model} on {request.cluster}: {request.global_batch:,} sequences of"
             f" {request.seq_len:,} tokens a step"
         ),
-        command=shlex.join(searched if what_if else command),
+        command=shlex.join(command),
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
-        time=step_time_parts(saved.prediction),
-        what_if=(
-            what_if_axes(request, prices=prices, engine=engine, progress=progress)
-            if what_if
-            else None
-        ),
-        what_if_command=("" if what_if or not can_repeat_search(request) else shlex.join(searched)),
+        time=step_time_parts(saved, step, progress=progress),
+        memory=memory_by_stage(saved, step, file_name=path.name, progress=progress),
+        what_if_command=(shlex.join([*command, "--what-if"]) if can_repeat_search(request) else ""),
     )
+
+
+def add_what_if(
+    report: Report,
+    path: Path,
+    *,
+    prices: Mapping[str, float] | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Add the best plans of changed requests to the report of a file, by searches.
+
+    After Ctrl-C the positions whose search had ended are kept.
+
+    Args:
+        prices: as in `make_report`.
+        engine: runs the searches; the answer is the same.
+
+    Raises:
+        UsageError: the search of the file's request takes too long to repeat.
+    """
+    request = read_saved(path).request
+    axes = what_if_axes(request, prices=prices, engine=engine, progress=progress)
+    return replace(report, what_if=axes, command=report.what_if_command, what_if_command="")
 
 
 def _given_options(tokens: float, prices: Mapping[str, float]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.make_report import add_what_if, make_report, report_document
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb
@@ -43,19 +43,21 @@ def report(
     """
     screen.check_writable(output)
     screen.output_ending(output, forms=(".html",), what="a report")
-    with (
-        keyboard_interrupt.stop_search_on_interrupt(),
-        screen.progress(form, doing=screen.SIMULATING) as progress,
-        engine_of() as engine,
-    ):
+    prices = parse_memory_and_cost.read_prices(training_cost.price)
+    with screen.progress(form, doing=screen.SIMULATING) as progress:
         contents = make_report(
             path,
             tokens=parse_memory_and_cost.read_tokens(training_cost.tokens),
-            prices=parse_memory_and_cost.read_prices(training_cost.price),
-            what_if=what_if,
-            engine=engine,
+            prices=prices,
             progress=progress,
         )
+    if what_if:
+        with (
+            keyboard_interrupt.stop_search_on_interrupt(),
+            screen.progress(form) as progress,
+            engine_of() as engine,
+        ):
+            contents = add_what_if(contents, path, prices=prices, engine=engine, progress=progress)
     document = report_document(contents)
     if output is not None:
         screen.save(output, report_html(document))

@@ -8,12 +8,14 @@ from typing import Any, Final
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.memory_view import memory_view
 from shardwright.report.page.views.step_time_view import step_time_view
 from shardwright.report.page.views.what_if_view import what_if_view
 
 VIEWS: Final[dict[str, Callable[[Any], View]]] = {
     "answer": answer_view,
     "time": step_time_view,
+    "memory": memory_view,
     "what_if": what_if_view,
 }
 """View of each part of a report, in the order of the page; the key is the part's name in JSON."""

@@ -63,7 +63,8 @@ def append_vertical_axis(
             {"class": "grid", "x1": "0", "x2": "100%", "y1": level, "y2": level},
         )
         style = {"x": "-6", "y": level, "dy": "4", "text-anchor": "end"}
-        append_value(area.labels, document, f"{pointer}/ticks/{number}", f"{pointer}/form", style)
+        form = value_at(document, f"{pointer}/form")
+        append_value(area.labels, document, f"{pointer}/ticks/{number}", form, style)
 
 
 def append_horizontal_axis(
@@ -77,16 +78,16 @@ def append_horizontal_axis(
     for number, place in enumerate(places):
         anchor = "start" if place < 0.02 else "end" if place > 0.98 else "middle"
         style = {"x": f"{100.0 * place:.2f}%", "y": "100%", "dy": "16", "text-anchor": anchor}
-        append_value(area.labels, document, f"{pointer}/ticks/{number}", f"{pointer}/form", style)
+        form = value_at(document, f"{pointer}/form")
+        append_value(area.labels, document, f"{pointer}/ticks/{number}", form, style)
     style = {"x": "100%", "y": "100%", "dy": "32", "text-anchor": "end"}
     _append_axis_name(area, document, f"{pointer}/name", style)
 
 
 def append_value(
-    parent: Element, document: Any, pointer: str, form_pointer: str, attributes: dict[str, str]
+    parent: Element, document: Any, pointer: str, form: str, attributes: dict[str, str]
 ) -> None:
-    """Append the SVG text of the value at a pointer, in the format that the document names."""
-    form = value_at(document, form_pointer)
+    """Append the SVG text of the value at a pointer, in a format."""
     label = SubElement(parent, "text", {"data-leaf": pointer, "data-form": form, **attributes})
     label.text = formatted(value_at(document, pointer), form)
 

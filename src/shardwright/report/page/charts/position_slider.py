@@ -7,13 +7,9 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.page.markup.figure_card import append_card, append_figure
 from shardwright.report.page.markup.json_pointer import value_at
-from shardwright.report.page.markup.sentences import (
-    append_sentence,
-    append_words,
-    require_no_digits,
-    value_element,
-)
+from shardwright.report.page.markup.sentences import append_words, value_element
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +60,16 @@ def append_position_slider(
             "value": str(axis["base"]),
         },
     )
-    card = SubElement(figure, "div", {"class": "card"})
-    strategy = SubElement(card, "p", {"class": "strategy"})
-    value_element(strategy, document, f"{position}/plan")
-    terms = SubElement(card, "dl", {"class": "figures"})
+    terms = append_card(figure, document, f"{{{position}/plan}}")
     for one in figures:
-        group = SubElement(terms, "div")
-        SubElement(group, "dt").text = require_no_digits(one.name)
-        quantity = SubElement(group, "dd", {"class": "figure"})
-        append_sentence(quantity, document, _at(one.template, position))
-        if one.explanation:
-            append_sentence(SubElement(group, "dd"), document, _at(one.explanation, position))
-    command = SubElement(SubElement(card, "pre"), "code")
+        append_figure(
+            terms,
+            document,
+            one.name,
+            _at(one.template, position),
+            _at(one.explanation, position),
+        )
+    command = SubElement(SubElement(figure, "pre"), "code")
     value_element(command, document, f"{position}/command")
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
+from shardwright.report.page.contents.memory_by_stage import MemoryByStage
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
 from shardwright.report.page.contents.what_if_axes import WhatIfAxes
 
@@ -24,6 +25,7 @@ class Report:
         version: version of this package.
         answer: the strategy, its step and its proof.
         time: parts of the step.
+        memory: memory of each stage, and changes that free some.
         what_if: best plans of changed requests; None if they were not searched.
         what_if_command: command that makes the page with them; empty if they are there, or the
             request's search takes too long to repeat.
@@ -35,5 +37,6 @@ class Report:
     version: str
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
+    memory: MemoryByStage | None = None
     what_if: WhatIfAxes | None = None
     what_if_command: str = ""
