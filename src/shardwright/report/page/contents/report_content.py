@@ -10,6 +10,7 @@ from shardwright.report.page.contents.communication_groups import CommunicationG
 from shardwright.report.page.contents.memory_by_stage import MemoryByStage
 from shardwright.report.page.contents.pipeline_timeline import PipelineTimeline
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
+from shardwright.report.page.contents.what_if_axes import WhatIfAxes
 
 REPORT_SCHEMA: Final = "shardwright.report"
 REPORT_VERSION: Final = 1
@@ -29,6 +30,9 @@ class Report:
         memory: memory of each stage, and changes that free some.
         timeline: tasks and idle time of each device.
         communication: groups of each device, with bytes and network tiers.
+        what_if: best plans of changed requests; None if they were not searched.
+        what_if_command: command that makes the page with them; empty if they are there, or the
+            request's search takes too long to repeat.
     """
 
     kind: str
@@ -40,3 +44,5 @@ class Report:
     memory: MemoryByStage | None = None
     timeline: PipelineTimeline | None = None
     communication: CommunicationGroups | None = None
+    what_if: WhatIfAxes | None = None
+    what_if_command: str = ""
