@@ -9,6 +9,8 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.prediction_accuracy_content import prediction_accuracy
+from shardwright.api.report.searched_members_content import searched_members
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
@@ -44,6 +46,8 @@ def make_report(
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved.prediction),
+        accuracy=prediction_accuracy(saved),
+        members=searched_members(saved) if isinstance(saved, StoredPlan) else None,
     )
 
 

@@ -8,15 +8,23 @@ from typing import Any, Final
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.prediction_accuracy_view import prediction_accuracy_view
+from shardwright.report.page.views.searched_members_view import searched_members_view
 from shardwright.report.page.views.step_time_view import step_time_view
 
-VIEWS: Final[dict[str, Callable[[Any], View]]] = {"answer": answer_view, "time": step_time_view}
+VIEWS: Final[dict[str, Callable[[Any], View]]] = {
+    "answer": answer_view,
+    "time": step_time_view,
+    "members": searched_members_view,
+    "accuracy": prediction_accuracy_view,
+}
 """View of each part of a report, in the order of the page; the key is the part's name in JSON."""
 SCRIPTS: Final = (
     "uPlot.iife.min.js",
     "document.js",
     "number_formats.js",
     "line_chart.js",
+    "scatter.js",
     "start.js",
 )
 """Files of `report.page.browser`, in the order in which the page embeds them."""

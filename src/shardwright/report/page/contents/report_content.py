@@ -6,6 +6,8 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
+from shardwright.report.page.contents.prediction_accuracy import PredictionAccuracy
+from shardwright.report.page.contents.searched_members import SearchedMembers
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
 
 REPORT_SCHEMA: Final = "shardwright.report"
@@ -23,6 +25,8 @@ class Report:
         version: version of this package.
         answer: the strategy, its step and its proof.
         time: parts of the step.
+        members: strategies of the searched space.
+        accuracy: errors of predictions of published runs, interval, doubts and sources.
     """
 
     kind: str
@@ -31,3 +35,5 @@ class Report:
     version: str
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
+    members: SearchedMembers | None = None
+    accuracy: PredictionAccuracy | None = None

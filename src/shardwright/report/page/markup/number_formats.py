@@ -33,6 +33,7 @@ FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "whole_percent": lambda value: units.format_percent(value, digits=0),
     "signed_percent": _signed_percent,
     "days": _days,
+    "yes_no": lambda value: "yes" if value else "no",
     "number": lambda value: f"{value:.4g}",
 }
 """Function of each format; a sentence or table names the format of each number."""
