@@ -20,6 +20,8 @@ from shardwright.validation.validate_tables import accuracy, reader_of
 
 PUBLISHED: Final = Path(__file__).parents[1] / "benchmarks" / "published"
 FOLD: Final = "source"
+NAMED: Final = ("model", "accelerator", "runtime", "source")
+_FIELDS: Final = [field.name for field in fields(PredictedRun)]
 DIGITS: Final = 5
 """Significant digits of stored seconds."""
 
@@ -58,7 +60,8 @@ def predicted_run(row: TrainingRow, predicted_s: float, measured_s: float) -> Pr
         predicted_s=_rounded(predicted_s),
         low_s=_rounded(low_s),
         high_s=_rounded(high_s),
-        reference=f"{run.measurement.source}: {run.measurement.table_or_row}",
+        source=run.measurement.source,
+        row=run.measurement.table_or_row,
     )
 
 
@@ -68,11 +71,19 @@ def _rounded(seconds: float) -> float:
 
 
 def runs_text(rows: Iterable[TrainingRow]) -> str:
-    """Text of the file: one list for each field, in the order of the tables."""
+    """Text of the file: a list for each field in the order of the tables, with repeated names once.
+
+    Of a field whose texts repeat, the lists have places in the field's list of names.
+    """
     runs = [predicted_run(row, predicted, measured) for row, predicted, measured in timed(rows)]
-    names = [field.name for field in fields(PredictedRun)]
-    columns = [(name, [getattr(run, name) for run in runs]) for name in names]
-    lines = [f" {json.dumps(name)}: {json.dumps(values)}" for name, values in columns]
+    columns = {name: [getattr(run, name) for run in runs] for name in _FIELDS}
+    names = {name: sorted(set(columns[name])) for name in NAMED}
+    for name, listed in names.items():
+        columns[name] = [listed.index(value) for value in columns[name]]
+    lines = [
+        f" {json.dumps(name)}: {json.dumps(values, separators=(',', ':'))}"
+        for name, values in ({"names": names} | columns).items()
+    ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -65,7 +65,8 @@ RUN = PredictedRun(
     predicted_s=2.1,
     low_s=1.9,
     high_s=2.3,
-    reference="here",
+    source="here",
+    row="row",
 )
 
 

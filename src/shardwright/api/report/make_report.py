@@ -1,40 +1,60 @@
-"""Compute the report of a plan or simulation file."""
+"""Compute the report of the file of an answer."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.comparison_advice_and_serving_report import (
+    report_command,
+    report_of_other_answer,
+)
 from shardwright.api.report.prediction_accuracy_content import prediction_accuracy
 from shardwright.api.report.searched_members_content import searched_members
 from shardwright.api.report.step_time_content import step_time_parts
+from shardwright.errors import UsageError
+from shardwright.files.canonical_json import read_text
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
-from shardwright.files.read_plan_and_simulation_files import read_saved
+from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
+from shardwright.files.read_plan_and_simulation_files import parse_saved
 from shardwright.report.page.contents.report_content import (
     REPORT_SCHEMA,
     REPORT_VERSION,
     Report,
 )
 
+_HINT = "`shardwright plan ... -o FILE` writes one"
+
 
 def make_report(
     path: Path, *, tokens: float = 0.0, prices: Mapping[str, float] | None = None
 ) -> Report:
-    """Compute the contents of the report of a plan or simulation file.
+    """Compute the contents of the report of a file.
+
+    The file is a plan, a simulation, a comparison, an advice or a serving result.
 
     Args:
         tokens: tokens of the training run; 0 = not given.
         prices: dollars a device-hour by accelerator, beside those of the cluster and the catalog.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read. UsageError: tokens or prices for a file that is neither
+            a plan nor a simulation.
     """
-    saved = read_saved(path)
+    text = read_text(path, what="file of an answer", hint=_HINT)
+    other = parse_other_answer(text, name=str(path))
+    if other is not None:
+        if tokens or prices:
+            raise UsageError(
+                f"--tokens and --price are for plans and simulations, and {path.name} is neither",
+                hint="give them to `shardwright compare`, which stores the costs",
+            )
+        return report_of_other_answer(other, path)
+    saved = parse_saved(text, name=str(path), folder=path.parent)
     request = saved.request
     return Report(
         kind="plan" if isinstance(saved, StoredPlan) else "simulation",
@@ -42,7 +62,7 @@ def make_report(
             f"{request.model} on {request.cluster}: {request.global_batch:,} sequences of"
             f" {request.seq_len:,} tokens a step"
         ),
-        command=shlex.join(["shardwright", "report", path.name, "-o", f"{path.stem}.html"]),
+        command=report_command(path),
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved.prediction),

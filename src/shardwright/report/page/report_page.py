@@ -8,8 +8,11 @@ from typing import Any, Final
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.compared_strategies_view import compared_strategies_view
+from shardwright.report.page.views.launch_advice_view import launch_advice_view
 from shardwright.report.page.views.prediction_accuracy_view import prediction_accuracy_view
 from shardwright.report.page.views.searched_members_view import searched_members_view
+from shardwright.report.page.views.serving_latencies_view import serving_latencies_view
 from shardwright.report.page.views.step_time_view import step_time_view
 
 VIEWS: Final[dict[str, Callable[[Any], View]]] = {
@@ -17,6 +20,9 @@ VIEWS: Final[dict[str, Callable[[Any], View]]] = {
     "time": step_time_view,
     "members": searched_members_view,
     "accuracy": prediction_accuracy_view,
+    "comparison": compared_strategies_view,
+    "advice": launch_advice_view,
+    "serving": serving_latencies_view,
 }
 """View of each part of a report, in the order of the page; the key is the part's name in JSON."""
 SCRIPTS: Final = (

@@ -24,7 +24,7 @@ class PredictedRun:
         tp, cp, pp, ep: degrees of parallelism.
         measured_s, predicted_s: seconds of a step.
         low_s, high_s: ends of the prediction interval.
-        reference: where the measurement was published, with its row.
+        source, row: repository, file and commit, or paper, of the measurement; and its row there.
     """
 
     model: str
@@ -41,7 +41,13 @@ class PredictedRun:
     predicted_s: float
     low_s: float
     high_s: float
-    reference: str
+    source: str
+    row: str
+
+    @property
+    def reference(self) -> str:
+        """Where the measurement was published, with its row."""
+        return f"{self.source}: {self.row}"
 
     @property
     def error(self) -> float:
@@ -58,8 +64,11 @@ class PredictedRun:
 def predictions_of_published_runs() -> tuple[PredictedRun, ...]:
     """The published runs of the shipped file, in its order.
 
-    `tools/predictions_of_published_runs.py` writes the file.
+    The file has a list for each field; of a field in its ``names``, places in a list of names.
+    `tools/predictions_of_published_runs.py` writes it.
     """
     columns = json.loads(FILE.read_text(encoding="utf-8"))
+    for field, names in columns.pop("names").items():
+        columns[field] = [names[place] for place in columns[field]]
     rows = zip(*columns.values(), strict=True)
     return tuple(PredictedRun(**dict(zip(columns, row, strict=True))) for row in rows)

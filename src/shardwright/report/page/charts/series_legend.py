@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from shardwright.report.page.markup.sentences import value_element
+from shardwright.report.page.markup.sentences import append_words, value_element
 from shardwright.report.page.markup.series_swatch import append_swatch
 
 
@@ -21,3 +21,12 @@ def append_legend(parent: Element, document: Any, names: Sequence[str]) -> None:
         entry = SubElement(legend, "span", {"class": "legend-entry"})
         append_swatch(entry, number=number)
         value_element(entry, document, pointer)
+
+
+def append_legend_words(parent: Element, entries: Sequence[tuple[int, str]]) -> None:
+    """Append a legend of (colour of the series, words), for names that are not in the JSON."""
+    legend = SubElement(parent, "p", {"class": "legend"})
+    for number, words in entries:
+        entry = SubElement(legend, "span", {"class": "legend-entry"})
+        append_swatch(entry, number=number)
+        append_words(entry, words)

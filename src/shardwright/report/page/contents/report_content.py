@@ -6,8 +6,11 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
+from shardwright.report.page.contents.compared_strategies import ComparedStrategies
+from shardwright.report.page.contents.launch_advice_steps import LaunchAdvice
 from shardwright.report.page.contents.prediction_accuracy import PredictionAccuracy
 from shardwright.report.page.contents.searched_members import SearchedMembers
+from shardwright.report.page.contents.serving_latencies import ServingLatencies
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
 
 REPORT_SCHEMA: Final = "shardwright.report"
@@ -19,7 +22,7 @@ class Report:
     """The contents of a report; a view is None where the source has no data for it.
 
     Args:
-        kind: plan or simulation.
+        kind: plan, simulation, comparison, advice or serving.
         title: one line.
         command: command that makes the page again.
         version: version of this package.
@@ -27,6 +30,9 @@ class Report:
         time: parts of the step.
         members: strategies of the searched space.
         accuracy: errors of predictions of published runs, interval, doubts and sources.
+        comparison: strategies side by side.
+        advice: a launch and what would make it faster.
+        serving: latencies and throughput of a deployment.
     """
 
     kind: str
@@ -37,3 +43,6 @@ class Report:
     time: StepTimeParts | None = None
     members: SearchedMembers | None = None
     accuracy: PredictionAccuracy | None = None
+    comparison: ComparedStrategies | None = None
+    advice: LaunchAdvice | None = None
+    serving: ServingLatencies | None = None

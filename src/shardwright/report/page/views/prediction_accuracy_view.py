@@ -75,13 +75,13 @@ def _next_change(accuracy: Any) -> str:
     """Template of the sentence that names the measurement that would narrow the interval most."""
     if accuracy["narrowing"]["interval_s"] is None:
         return (
-            "measure your own runs. Only the {/accuracy/narrowing/part} widen this interval,"
+            "Measure your own runs. Only the {/accuracy/narrowing/part} widen this interval,"
             " and only measured steps of your cluster show that error there. A table to fill in:"
             " {/accuracy/narrowing/command}"
         )
     return (
-        "measure. What widens this interval most is: {/accuracy/narrowing/part}. Without that doubt"
-        " it would reach from {/accuracy/narrowing/interval_s/0:seconds} to"
+        "Measure it. What widens this interval most is: {/accuracy/narrowing/part}. Without it"
+        " the interval would reach from {/accuracy/narrowing/interval_s/0:seconds} to"
         " {/accuracy/narrowing/interval_s/1:seconds}. Command: {/accuracy/narrowing/command}"
     )
 
