@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.api.report.plan_command import plan_command
+from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.api.searches.device_and_batch_sweeps import simulate_best_plan
 from shardwright.errors import InfeasibleError
 from shardwright.files.comparison_advice_and_serving_contents import (
@@ -81,8 +82,8 @@ def _row(
         cluster=strategy.request.cluster,
         strategy=strategy_text(strategy.simulation),
         step_s=prediction.step_time_s,
-        slower=prediction.step_time_s / fastest_s - 1.0,
-        length=prediction.step_time_s / longest_s,
+        slower=ratio(prediction.step_time_s - fastest_s, fastest_s),
+        length=ratio(prediction.step_time_s, longest_s),
         tokens_per_s_per_device=prediction.tokens_per_s_per_device,
         mfu=prediction.mfu_causal,
         reserved_bytes=prediction.reserved_bytes,
@@ -92,7 +93,7 @@ def _row(
         days=None if days is None else days / _SECONDS_PER_DAY,
         usd=cost.training_usd,
         part_seconds=tuple(seconds),
-        part_lengths=tuple(part / longest_s for part in seconds),
+        part_lengths=tuple(ratio(part, longest_s) for part in seconds),
     )
 
 
@@ -113,6 +114,6 @@ def _searched(fastest: StoredSimulation) -> SearchedPlan | None:
         cluster=fastest.request.cluster,
         strategy=strategy_text(best),
         step_s=step_s,
-        gain=1.0 - step_s / fastest.prediction.step_time_s,
+        gain=ratio(fastest.prediction.step_time_s - step_s, fastest.prediction.step_time_s),
         command=plan_command(fastest.request),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.files.comparison_advice_and_serving_contents import (
     BestChange,
     StoredAdvice,
@@ -40,7 +41,7 @@ def launch_advice(saved: StoredAdvice) -> LaunchAdvice:
         runtime=saved.runtime,
         strategy=saved.strategy,
         step_s=step_s,
-        length=None if step_s is None else step_s / longest,
+        length=None if step_s is None else ratio(step_s, longest),
         reserved_bytes=None if now is None else now.reserved_bytes,
         capacity_bytes=None if now is None else now.capacity_bytes,
         fits=None if now is None else now.fits,
@@ -52,7 +53,7 @@ def launch_advice(saved: StoredAdvice) -> LaunchAdvice:
             LaunchLimit(
                 name=part_name(one.part),
                 seconds=one.seconds,
-                share=one.seconds / step_s if step_s else 0.0,
+                share=ratio(one.seconds, step_s or 0.0),
             )
             for one in saved.limited_by
         ),
@@ -77,8 +78,8 @@ def _change(
         name=change.change,
         strategy=change.strategy,
         step_s=change.step_time_s,
-        gain=None if step_s is None else 1.0 - change.step_time_s / step_s,
-        length=change.step_time_s / longest_s,
+        gain=None if step_s is None else ratio(step_s - change.step_time_s, step_s),
+        length=ratio(change.step_time_s, longest_s),
         remove=_settings(change.remove),
         add=_settings(change.add),
     )

@@ -9,6 +9,7 @@ from typing import Final
 
 from shardwright.api.report.answer_card_content import INTERVAL_SHARE
 from shardwright.api.report.nearest_published_runs import RunTraits, framework_of, nearest_runs
+from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.api.request_to_problem import problem_of
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.report.page.contents.line_chart_data import ChartAxis, round_ticks_of_ratios
@@ -74,7 +75,7 @@ def prediction_accuracy(saved: StoredSimulation) -> PredictionAccuracy:
         step_s=step_s,
         interval_s=prediction.interval_s,
         interval_share=INTERVAL_SHARE,
-        half_width=prediction.interval_s[1] / step_s - 1.0,
+        half_width=ratio(prediction.interval_s[1] - step_s, step_s),
         chart=_chart(runs, nearest),
         nearest=tuple(map(_nearby, nearest)),
         errors=(

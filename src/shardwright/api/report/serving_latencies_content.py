@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from shardwright.api.report.ratio_or_zero import ratio
 from shardwright.api.simulate_deployment import serve_simulate
 from shardwright.arrays import FloatArray
 from shardwright.errors import InfeasibleError
@@ -68,7 +69,7 @@ def serving_latencies(saved: StoredServing) -> ServingLatencies:
         latencies=tuple(_latency(name, spread) for name, spread in spreads),
         chart=_chart(again.latencies),
         parts=tuple(
-            IterationPart(name=name, seconds=seconds, share=seconds / total_s)
+            IterationPart(name=name, seconds=seconds, share=ratio(seconds, total_s))
             for name, seconds in saved.seconds_by_part
             if seconds
         ),
@@ -133,7 +134,7 @@ def _pool(pool: StoredPool) -> PoolMemory:
         cache=memory.cache,
         cache_used=pool.cache_used,
         capacity=memory.capacity,
-        shares=tuple(part / memory.capacity for part in parts),
+        shares=tuple(ratio(part, memory.capacity) for part in parts),
     )
 
 
@@ -157,7 +158,7 @@ def _other_load(saved: StoredServing) -> OtherLoad | None:
     return OtherLoad(
         concurrency=more,
         tokens_per_s=there.tokens_per_second,
-        gain=there.tokens_per_second / here.tokens_per_second - 1.0,
+        gain=ratio(there.tokens_per_second - here.tokens_per_second, here.tokens_per_second),
         token_s=token_s,
         slower=None if token_s is None or not here.tpot.mean else token_s / here.tpot.mean - 1.0,
         command=serving_command(other),
