@@ -12,8 +12,10 @@ from shardwright.api.report.comparison_advice_and_serving_report import (
     report_command,
     report_of_other_answer,
 )
+from shardwright.api.report.memory_by_stage_content import memory_by_stage
 from shardwright.api.report.prediction_accuracy_content import prediction_accuracy
 from shardwright.api.report.searched_members_content import searched_members
+from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import read_text
@@ -21,6 +23,7 @@ from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import parse_saved
+from shardwright.progress_callback import Progress
 from shardwright.report.page.contents.report_content import (
     REPORT_SCHEMA,
     REPORT_VERSION,
@@ -31,7 +34,11 @@ _HINT = "`shardwright plan ... -o FILE` writes one"
 
 
 def make_report(
-    path: Path, *, tokens: float = 0.0, prices: Mapping[str, float] | None = None
+    path: Path,
+    *,
+    tokens: float = 0.0,
+    prices: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Compute the contents of the report of a file.
 
@@ -55,7 +62,7 @@ def make_report(
             )
         return report_of_other_answer(other, path)
     saved = parse_saved(text, name=str(path), folder=path.parent)
-    request = saved.request
+    request, step = saved.request, simulate_stored(saved)
     return Report(
         kind="plan" if isinstance(saved, StoredPlan) else "simulation",
         title=(
@@ -65,7 +72,8 @@ def make_report(
         command=report_command(path),
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
-        time=step_time_parts(saved.prediction),
+        time=step_time_parts(saved, step, progress=progress),
+        memory=memory_by_stage(saved, step, file_name=path.name, progress=progress),
         accuracy=prediction_accuracy(saved),
         members=searched_members(saved) if isinstance(saved, StoredPlan) else None,
     )

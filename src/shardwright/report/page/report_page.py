@@ -10,6 +10,7 @@ from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_view import answer_view
 from shardwright.report.page.views.compared_strategies_view import compared_strategies_view
 from shardwright.report.page.views.launch_advice_view import launch_advice_view
+from shardwright.report.page.views.memory_view import memory_view
 from shardwright.report.page.views.prediction_accuracy_view import prediction_accuracy_view
 from shardwright.report.page.views.searched_members_view import searched_members_view
 from shardwright.report.page.views.serving_latencies_view import serving_latencies_view
@@ -18,6 +19,7 @@ from shardwright.report.page.views.step_time_view import step_time_view
 VIEWS: Final[dict[str, Callable[[Any], View]]] = {
     "answer": answer_view,
     "time": step_time_view,
+    "memory": memory_view,
     "members": searched_members_view,
     "accuracy": prediction_accuracy_view,
     "comparison": compared_strategies_view,

@@ -14,9 +14,10 @@ from shardwright.report.page.charts.plot_area import (
     append_plot_area,
     append_vertical_axis,
 )
+from shardwright.report.page.charts.series_legend import append_swatch_entry
 from shardwright.report.page.markup.json_pointer import value_at
-from shardwright.report.page.markup.sentences import append_words, value_element
-from shardwright.report.page.markup.series_swatch import append_swatch, series_class
+from shardwright.report.page.markup.sentences import append_words
+from shardwright.report.page.markup.series_swatch import series_class
 
 HEIGHT: Final = 420
 """Height in pixels, with axes."""
@@ -97,9 +98,8 @@ def _append_legend(figure: Element, document: Any, pointer: str, *, line: str) -
     present = set(chart["points"]["group"])
     for number, group in enumerate(chart["groups"]):
         if number in present:
-            entry = SubElement(legend, "span", {"class": "legend-entry"})
-            append_swatch(entry, number=group["series"])
-            value_element(entry, document, f"{pointer}/groups/{number}/name")
+            name = f"{pointer}/groups/{number}/name"
+            append_swatch_entry(legend, document, name, number=group["series"])
     if line and chart["line"]:
         entry = SubElement(legend, "span", {"class": "legend-entry"})
         SubElement(entry, "span", {"class": "swatch front-swatch", "aria-hidden": "true"})

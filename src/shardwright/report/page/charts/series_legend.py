@@ -18,9 +18,21 @@ def append_legend(parent: Element, document: Any, names: Sequence[str]) -> None:
     """
     legend = SubElement(parent, "figcaption", {"class": "legend"})
     for number, pointer in enumerate(names):
-        entry = SubElement(legend, "span", {"class": "legend-entry"})
-        append_swatch(entry, number=number)
-        value_element(entry, document, pointer)
+        append_swatch_entry(legend, document, pointer, number=number)
+
+
+def append_swatch_entry(legend: Element, document: Any, pointer: str, *, number: int) -> None:
+    """Append the entry of series `number`, whose name is at a JSON pointer."""
+    entry = SubElement(legend, "span", {"class": "legend-entry"})
+    append_swatch(entry, number=number)
+    value_element(entry, document, pointer)
+
+
+def append_limit_entry(legend: Element, name: str) -> None:
+    """Append the entry of a dashed line."""
+    entry = SubElement(legend, "span", {"class": "legend-entry"})
+    SubElement(entry, "span", {"class": "swatch limit-swatch", "aria-hidden": "true"})
+    append_words(entry, name)
 
 
 def append_legend_words(parent: Element, entries: Sequence[tuple[int, str]]) -> None:

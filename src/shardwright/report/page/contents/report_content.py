@@ -8,6 +8,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
 from shardwright.report.page.contents.compared_strategies import ComparedStrategies
 from shardwright.report.page.contents.launch_advice_steps import LaunchAdvice
+from shardwright.report.page.contents.memory_by_stage import MemoryByStage
 from shardwright.report.page.contents.prediction_accuracy import PredictionAccuracy
 from shardwright.report.page.contents.searched_members import SearchedMembers
 from shardwright.report.page.contents.serving_latencies import ServingLatencies
@@ -28,6 +29,7 @@ class Report:
         version: version of this package.
         answer: the strategy, its step and its proof.
         time: parts of the step.
+        memory: memory of each stage, and changes that free some.
         members: strategies of the searched space.
         accuracy: errors of predictions of published runs, interval, doubts and sources.
         comparison: strategies side by side.
@@ -41,6 +43,7 @@ class Report:
     version: str
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
+    memory: MemoryByStage | None = None
     members: SearchedMembers | None = None
     accuracy: PredictionAccuracy | None = None
     comparison: ComparedStrategies | None = None

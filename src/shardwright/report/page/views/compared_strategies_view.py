@@ -87,12 +87,12 @@ def _next_change(comparison: Any) -> str:
     if searched["gain"] < _LEAST_GAIN and comparison["rows"][0]["fits"]:
         return (
             "Keep the fastest: a search finds no faster plan for {/comparison/searched/cluster}."
-            " Command: {/comparison/searched/command}"
+            " Command: {/comparison/searched/command:command}"
         )
     return (
         "{/comparison/searched/strategy} is the best plan for {/comparison/searched/cluster}:"
         " {/comparison/searched/step_s:seconds} a step, {/comparison/searched/gain:percent} less."
-        " Command: {/comparison/searched/command}"
+        " Command: {/comparison/searched/command:command}"
     )
 
 

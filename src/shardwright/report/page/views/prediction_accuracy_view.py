@@ -77,12 +77,12 @@ def _next_change(accuracy: Any) -> str:
         return (
             "Measure your own runs. Only the {/accuracy/narrowing/part} widen this interval,"
             " and only measured steps of your cluster show that error there. A table to fill in:"
-            " {/accuracy/narrowing/command}"
+            " {/accuracy/narrowing/command:command}"
         )
     return (
         "Measure it. What widens this interval most is: {/accuracy/narrowing/part}. Without it"
         " the interval would reach from {/accuracy/narrowing/interval_s/0:seconds} to"
-        " {/accuracy/narrowing/interval_s/1:seconds}. Command: {/accuracy/narrowing/command}"
+        " {/accuracy/narrowing/interval_s/1:seconds}. Command: {/accuracy/narrowing/command:command}"
     )
 
 

@@ -71,7 +71,7 @@ def _next_change(members: Any) -> str:
         "{/members/neighbour/strategy} needs {/members/neighbour/saved_bytes:bytes} less memory and"
         " takes {/members/neighbour/slower:percent} longer"
         " ({/members/neighbour/step_s:seconds}, simulated). This command searches it:"
-        " {/members/neighbour/command}"
+        " {/members/neighbour/command:command}"
     )
 
 

@@ -99,7 +99,7 @@ def _next_change(serving: Any) -> str:
     return (
         "With {/serving/other/concurrency:count} requests in flight the deployment gives"
         " {/serving/other/tokens_per_s:count} tokens/s ({/serving/other/gain:signed_percent})"
-        f"{slower}, as simulated by: {{/serving/other/command}}"
+        f"{slower}, as simulated by: {{/serving/other/command:command}}"
     )
 
 
