@@ -35,13 +35,13 @@ _MOST_STAGES: Final = 8
 _TICK_PS: Final = 1000
 """Picoseconds of a tick."""
 _CAUSES: Final = {
-    IdleCause.WARM_UP: "warm-up: the pipeline fills",
-    IdleCause.COOL_DOWN: "cool-down: the pipeline drains",
+    IdleCause.WARM_UP: "warm-up of the pipeline",
+    IdleCause.COOL_DOWN: "cool-down of the pipeline",
     IdleCause.ORDER: "order of the actions",
     IdleCause.MESSAGE: "messages between stages",
     IdleCause.REDUCTION: "gradient reductions",
     IdleCause.GATHER_OR_UPDATE: "parameter gathers and updates",
-    IdleCause.IMBALANCE: "imbalance: stages have unequal work",
+    IdleCause.IMBALANCE: "imbalance between stages",
 }
 _KINDS: Final = {
     TaskKind.F: ("forward", "F"),
