@@ -9,6 +9,7 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
 from shardwright.api.report.simulate_stored_plan import simulate_stored
@@ -39,6 +40,7 @@ def make_report(
     saved = read_saved(path)
     request = saved.request
     step = simulate_stored(saved)
+    pieces = idle_pieces(step.simulated.program, step.simulated.timeline)
     return Report(
         kind="plan" if isinstance(saved, StoredPlan) else "simulation",
         title=(
@@ -49,8 +51,8 @@ def make_report(
         version=shardwright.__version__,
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved.prediction),
-        timeline=pipeline_timeline(step, change=timeline_change(saved, step, path)),
-        communication=communication_groups(step, change=groups_change(saved, step, path)),
+        timeline=pipeline_timeline(step, pieces, change=timeline_change(saved, step, path)),
+        communication=communication_groups(step, pieces, change=groups_change(saved, step, path)),
     )
 
 

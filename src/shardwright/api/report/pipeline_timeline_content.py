@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.report.bubble_causes import IdleCause, IdlePieces, idle_pieces
+from shardwright.api.report.bubble_causes import IdleCause, IdlePieces
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.program.device_classes_with_equal_actions import DeviceClass
@@ -65,11 +65,14 @@ _TRACKS: Final = {
 
 
 def pipeline_timeline(
-    step: SimulatedStep, *, change: SimulatedChange | None = None
+    step: SimulatedStep, pieces: IdlePieces, *, change: SimulatedChange | None = None
 ) -> PipelineTimeline:
-    """The timeline of a simulated step with the causes of its idle time."""
+    """The timeline of a simulated step with the causes of its idle time.
+
+    Args:
+        pieces: idle stretches of the step.
+    """
     program, timeline = step.simulated.program, step.simulated.timeline
-    pieces = idle_pieces(program, timeline)
     stages = _stage_names(program)
     idle = _seconds_by_class(program, pieces, stages=len(stages))
     counts = np.array([len(device_class.devices) for device_class in program.classes], dtype=float)
