@@ -28,7 +28,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 MOST_ROWS: Final = 64
 """Most device classes that the timeline shows."""
-MOST_SPANS: Final = 120_000
+MOST_SPANS: Final = 300_000
 """Most spans of the timeline."""
 _MOST_STAGES: Final = 8
 """Most stages whose imbalance is listed on its own."""
