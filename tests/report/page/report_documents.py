@@ -11,7 +11,11 @@ from typing import Any, Final
 from shardwright.api.report.make_report import make_report, report_document
 from shardwright.api.simulate_strategy import simulation
 from shardwright.files.canonical_json import to_text
-from shardwright.files.plan_and_simulation_file_contents import simulation_document
+from shardwright.files.plan_and_simulation_file_contents import (
+    StoredSimulation,
+    document_of,
+    stored_simulation,
+)
 from shardwright.search.search_request import Request
 
 _UNEVEN: Final = """plan uneven devices 6
@@ -34,13 +38,18 @@ FILES: Final = {
 
 
 @cache
+def stored(name: str) -> StoredSimulation:
+    """Contents of the file of one of `FILES`."""
+    model, cluster, strategy = FILES[name]
+    batch = 126 if strategy is _UNEVEN else 128
+    request = Request(model=model, cluster=cluster, seq_len=2048, global_batch=batch)
+    return stored_simulation(simulation(request, strategy=strategy))
+
+
+@cache
 def simulated_document(name: str) -> Any:
     """JSON document of the report of one of `FILES`, as it is written."""
-    model, cluster, strategy = FILES[name]
-    request = Request(
-        model=model, cluster=cluster, seq_len=2048, global_batch=126 if strategy is _UNEVEN else 128
-    )
     with TemporaryDirectory() as folder:
         file = Path(folder) / "strategy.json"
-        file.write_text(to_text(simulation_document(simulation(request, strategy=strategy))))
+        file.write_text(to_text(document_of(stored(name))))
         return json.loads(to_text(report_document(make_report(file))))
