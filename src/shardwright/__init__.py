@@ -6,8 +6,9 @@ importing the package costs little.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from shardwright.api.compare_plan_with_strategy import why as why
@@ -80,3 +81,15 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Have notebooks show results as HTML cards (``%load_ext shardwright``)."""
+    import_module("shardwright.api.report.register_notebook_formatters").register_formatters(
+        ipython
+    )
+
+
+# In a notebook the import suffices: IPython is loaded then, and its shell exists.
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)

@@ -1,4 +1,4 @@
-"""Headless Chromium for tests of pages: a page that logs, fails or loads anything fails its test."""
+"""Headless Chromium for tests: a page that logs, fails or loads anything fails its test."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMES = pytest.StashKey[dict[str, float]]()
 INSIDE = ("data:", "blob:", "about:")
 """Beginnings of addresses that need no network."""
 
@@ -71,6 +72,17 @@ def chromium(request: pytest.FixtureRequest) -> Iterator[Browser]:
         pytest.skip(missing)
 
 
+@pytest.fixture(scope="session")
+def report_time(request: pytest.FixtureRequest) -> Callable[[str, float], None]:
+    """Function that has a time in milliseconds printed at the end; tests assert none."""
+    return request.config.stash.setdefault(TIMES, {}).__setitem__
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for name, milliseconds in config.stash.get(TIMES, {}).items():
+        terminalreporter.write_line(f"{milliseconds:7.0f} ms  {name}")
+
+
 @dataclass
 class Watched:
     """What the pages of a test logged, raised and loaded."""
@@ -98,12 +110,16 @@ def watched() -> Iterator[Watched]:
 
 @pytest.fixture
 def page_at(chromium: Browser, watched: Watched) -> Iterator[Callable[..., Page]]:
-    """Function that opens an address, of which the page may load from its own server alone."""
+    """Function that opens an address, of which the page may load from its own server alone.
+
+    Of a file it may load nothing else, or what begins with `allowed`.
+    """
     contexts = []
 
     def open_page(
         url: str,
         *,
+        allowed: str = "",
         width: int = 1200,
         height: int = 900,
         scheme: str = "light",
@@ -117,7 +133,8 @@ def page_at(chromium: Browser, watched: Watched) -> Iterator[Callable[..., Page]
         context = chromium.new_context(**settings)
         contexts.append(context)
         page = context.new_page()
-        own = url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
+        server = url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
+        own = allowed or server
         page.on("console", lambda message: watched.console.append(message.text))
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         page.on(

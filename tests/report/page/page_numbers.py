@@ -91,13 +91,18 @@ def embedded_document(page: PageNumbers) -> Any:
 
 
 def require_numbers_of_document(html: str, document: Any) -> PageNumbers:
-    """Assert that all numbers of a page are values of the JSON document, in the stated format.
-
-    Words outside of values have no digit, each value's text is its format's, and the page holds the
-    same document.
-    """
+    """Assert that all numbers of a page are values of the JSON document that the page holds."""
     page = read_page(html)
     assert embedded_document(page) == document
+    require_page_numbers(page, document)
+    return page
+
+
+def require_page_numbers(page: PageNumbers, document: Any) -> None:
+    """Assert that all numbers of a page are values of a JSON document, in the stated format.
+
+    Words outside of values have no digit, and each value's text is its format's.
+    """
     with_digits = [words for words in page.words if any(letter.isdigit() for letter in words)]
     assert not with_digits
     for pointer, form, text in page.leaves:
@@ -109,4 +114,3 @@ def require_numbers_of_document(html: str, document: Any) -> PageNumbers:
             else value_at(document, name)[row]
         )
         assert text == formatted(value, form), (rows, row, name)
-    return page

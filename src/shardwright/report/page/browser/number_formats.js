@@ -33,6 +33,7 @@ const PARAMETER_STEPS = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]];
 
 const numberFormats = {
   text: String,
+  command: String,
   count: grouped,
   short_count: (value) => scaled(value, COUNT_STEPS, " ", digits4),
   parameters: (value) => scaled(value, PARAMETER_STEPS, "", digits4),
@@ -45,6 +46,9 @@ const numberFormats = {
   signed_percent: (value) => `${value < 0 ? "" : "+"}${(100 * value).toFixed(1)} %`,
   days: (value) => `${value >= 100 ? grouped(value) : value.toFixed(1)} days`,
   number: digits4,
+  rate: (value) => Math.abs(value) >= 1000 ? grouped(value) : digits4(value),
+  factor: (value) => `${digits4(value)} times`,
+  gigabytes_per_s: (value) => `${digits4(value / 1e9)} GB/s`,
 };
 
 function formatNumber(value, form) {

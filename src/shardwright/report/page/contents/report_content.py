@@ -7,8 +7,10 @@ from typing import Final
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
 from shardwright.report.page.contents.communication_groups import CommunicationGroups
+from shardwright.report.page.contents.memory_by_stage import MemoryByStage
 from shardwright.report.page.contents.pipeline_timeline import PipelineTimeline
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
+from shardwright.report.page.contents.what_if_axes import WhatIfAxes
 
 REPORT_SCHEMA: Final = "shardwright.report"
 REPORT_VERSION: Final = 1
@@ -25,8 +27,12 @@ class Report:
         version: version of this package.
         answer: the strategy, its step and its proof.
         time: parts of the step.
+        memory: memory of each stage, and changes that free some.
         timeline: tasks and idle time of each device.
         communication: groups of each device, with bytes and network tiers.
+        what_if: best plans of changed requests; None if they were not searched.
+        what_if_command: command that makes the page with them; empty if they are there, or the
+            request's search takes too long to repeat.
     """
 
     kind: str
@@ -35,5 +41,8 @@ class Report:
     version: str
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
+    memory: MemoryByStage | None = None
     timeline: PipelineTimeline | None = None
     communication: CommunicationGroups | None = None
+    what_if: WhatIfAxes | None = None
+    what_if_command: str = ""
