@@ -21,7 +21,8 @@ def change_sentence(pointer: str, change: Any) -> str:
     if change["simulated"] == 1:
         return (
             f"{{{pointer}/change}} is not faster: a step takes {{{pointer}/step_s:seconds}}"
-            f" ({{{pointer}/difference:signed_percent}}). To simulate it: {{{pointer}/command:command}}"
+            f" ({{{pointer}/difference:signed_percent}})."
+            f" To simulate it: {{{pointer}/command:command}}"
         )
     return (
         f"none of {{{pointer}/simulated:count}} simulated changes is faster. The nearest,"
