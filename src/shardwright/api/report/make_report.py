@@ -10,6 +10,7 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.comparison_advice_and_serving_report import (
     report_of_other_answer,
@@ -70,6 +71,7 @@ def make_report(
         return report_of_other_answer(other, path)
     saved = parse_saved(text, name=str(path), folder=path.parent)
     request, step = saved.request, simulate_stored(saved)
+    pieces = idle_pieces(step.simulated.program, step.simulated.timeline)
     given = _given_options(tokens, prices or {})
     command = ["shardwright", "report", path.name, *given, "-o", f"{path.stem}.html"]
     return Report(
@@ -83,8 +85,8 @@ def make_report(
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved, step, progress=progress),
         memory=memory_by_stage(saved, step, file_name=path.name, progress=progress),
-        timeline=pipeline_timeline(step, change=timeline_change(saved, step, path)),
-        communication=communication_groups(step, change=groups_change(saved, step, path)),
+        timeline=pipeline_timeline(step, pieces, change=timeline_change(saved, step, path)),
+        communication=communication_groups(step, pieces, change=groups_change(saved, step, path)),
         what_if_command=(shlex.join([*command, "--what-if"]) if can_repeat_search(request) else ""),
         accuracy=prediction_accuracy(saved),
         members=searched_members(saved) if isinstance(saved, StoredPlan) else None,
