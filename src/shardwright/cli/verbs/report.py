@@ -30,11 +30,12 @@ def report(
     """
     screen.check_writable(output)
     screen.output_ending(output, forms=(".html",), what="a report")
-    with screen.progress(form, doing=screen.SIMULATING):
+    with screen.progress(form, doing=screen.SIMULATING) as progress:
         contents = make_report(
             path,
             tokens=parse_memory_and_cost.read_tokens(training_cost.tokens),
             prices=parse_memory_and_cost.read_prices(training_cost.price),
+            progress=progress,
         )
     document = report_document(contents)
     if output is not None:

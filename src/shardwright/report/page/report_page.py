@@ -8,15 +8,28 @@ from typing import Any, Final
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.communication_view import communication_view
+from shardwright.report.page.views.memory_view import memory_view
 from shardwright.report.page.views.step_time_view import step_time_view
+from shardwright.report.page.views.timeline_view import timeline_view
 
-VIEWS: Final[dict[str, Callable[[Any], View]]] = {"answer": answer_view, "time": step_time_view}
+VIEWS: Final[dict[str, Callable[[Any], View]]] = {
+    "answer": answer_view,
+    "time": step_time_view,
+    "memory": memory_view,
+    "timeline": timeline_view,
+    "communication": communication_view,
+}
 """View of each part of a report, in the order of the page; the key is the part's name in JSON."""
 SCRIPTS: Final = (
     "uPlot.iife.min.js",
     "document.js",
     "number_formats.js",
     "line_chart.js",
+    "canvas_chart.js",
+    "timeline_spans.js",
+    "timeline.js",
+    "device_map.js",
     "start.js",
 )
 """Files of `report.page.browser`, in the order in which the page embeds them."""

@@ -33,6 +33,7 @@ const PARAMETER_STEPS = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]];
 
 const numberFormats = {
   text: String,
+  command: String,
   count: grouped,
   short_count: (value) => scaled(value, COUNT_STEPS, " ", digits4),
   parameters: (value) => scaled(value, PARAMETER_STEPS, "", digits4),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from shardwright.report.page.markup.sentences import value_element
+from shardwright.report.page.markup.sentences import append_words, value_element
 from shardwright.report.page.markup.series_swatch import append_swatch
 
 
@@ -18,6 +18,18 @@ def append_legend(parent: Element, document: Any, names: Sequence[str]) -> None:
     """
     legend = SubElement(parent, "figcaption", {"class": "legend"})
     for number, pointer in enumerate(names):
-        entry = SubElement(legend, "span", {"class": "legend-entry"})
-        append_swatch(entry, number=number)
-        value_element(entry, document, pointer)
+        append_swatch_entry(legend, document, pointer, number=number)
+
+
+def append_swatch_entry(legend: Element, document: Any, pointer: str, *, number: int) -> None:
+    """Append the entry of series `number`, whose name is at a JSON pointer."""
+    entry = SubElement(legend, "span", {"class": "legend-entry"})
+    append_swatch(entry, number=number)
+    value_element(entry, document, pointer)
+
+
+def append_limit_entry(legend: Element, name: str) -> None:
+    """Append the entry of a dashed line."""
+    entry = SubElement(legend, "span", {"class": "legend-entry"})
+    SubElement(entry, "span", {"class": "swatch limit-swatch", "aria-hidden": "true"})
+    append_words(entry, name)

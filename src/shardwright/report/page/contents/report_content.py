@@ -6,6 +6,9 @@ from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.contents.answer_card import AnswerCard
+from shardwright.report.page.contents.communication_groups import CommunicationGroups
+from shardwright.report.page.contents.memory_by_stage import MemoryByStage
+from shardwright.report.page.contents.pipeline_timeline import PipelineTimeline
 from shardwright.report.page.contents.step_time_parts import StepTimeParts
 
 REPORT_SCHEMA: Final = "shardwright.report"
@@ -23,6 +26,9 @@ class Report:
         version: version of this package.
         answer: the strategy, its step and its proof.
         time: parts of the step.
+        memory: memory of each stage, and changes that free some.
+        timeline: tasks and idle time of each device.
+        communication: groups of each device, with bytes and network tiers.
     """
 
     kind: str
@@ -31,3 +37,6 @@ class Report:
     version: str
     answer: AnswerCard | None = None
     time: StepTimeParts | None = None
+    memory: MemoryByStage | None = None
+    timeline: PipelineTimeline | None = None
+    communication: CommunicationGroups | None = None

@@ -23,6 +23,7 @@ def _days(days: float) -> str:
 
 FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "text": str,
+    "command": str,
     "count": lambda value: f"{value:,.0f}",
     "short_count": lambda value: units.format_count(value),
     "parameters": lambda value: units.format_parameters(value),

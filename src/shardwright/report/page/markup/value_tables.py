@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.number_formats import formatted
-from shardwright.report.page.markup.sentences import require_no_digits, value_element
+from shardwright.report.page.markup.sentences import append_words, require_no_digits, value_element
 from shardwright.report.page.markup.series_swatch import append_swatch
+
+_WORDS: Final = ("text", "command")
+"""Formats of words, which are aligned to the left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +25,14 @@ class Column:
         heading: words above the column.
         form: format of the values, a name of `markup.number_formats.FORMATS`.
         swatch: True = each cell begins with a square in the chart's colour of its row.
+        colour: number of the column's series in the chart; -1 = none.
     """
 
     field: str
     heading: str
     form: str = "text"
     swatch: bool = False
+    colour: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,10 @@ def append_table(
     head = SubElement(SubElement(table, "thead"), "tr")
     for column in columns:
         attributes = {"scope": "col", "data-field": column.field, "data-form": column.form}
-        SubElement(head, "th", attributes).text = require_no_digits(column.heading)
+        heading = SubElement(head, "th", attributes)
+        if column.colour >= 0:
+            append_swatch(heading, number=column.colour)
+        append_words(heading, column.heading)
     body = SubElement(table, "tbody")
     for number, row in enumerate(value_at(document, pointer)):
         line = SubElement(body, "tr")
@@ -102,7 +110,7 @@ def append_array_table(
 
 def _append_cell(line: Element, value: Any, form: str) -> Element:
     """Append a cell with a value in a format; numbers are aligned to the right."""
-    cell = SubElement(line, "td", {} if form == "text" else {"class": "number"})
+    cell = SubElement(line, "td", {} if form in _WORDS else {"class": "number"})
     cell.text = formatted(value, form)
     return cell
 
@@ -110,5 +118,8 @@ def _append_cell(line: Element, value: Any, form: str) -> Element:
 def cell_value(row: Any, field: str) -> Any:
     """Value of a field, or of a relative pointer, of an object; None where a part is missing."""
     for name in field.split("/"):
-        row = row.get(name) if isinstance(row, dict) else None
+        if isinstance(row, list):
+            row = row[int(name)]
+        else:
+            row = row.get(name) if isinstance(row, dict) else None
     return row
