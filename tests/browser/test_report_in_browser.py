@@ -27,7 +27,8 @@ SHOWN_NUMBERS = """() => {
     .filter((element) => !element.closest('figure[data-chart]') && shown(element))
     .map((element) => [element.dataset.leaf, element.textContent]);
   const cells = [...document.querySelectorAll('table td')]
-    .filter(shown).map((cell) => [pointer(cell), cell.textContent]);
+    .filter((cell) => !cell.closest('figure[data-chart]') && shown(cell))
+    .map((cell) => [pointer(cell), cell.textContent]);
   return values.concat(cells);
 }"""
 """Pointer and text of each number that a reader sees, but for those inside interactive charts."""
