@@ -15,6 +15,7 @@ from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.api.report.what_if_content import what_if_axes
 from shardwright.api.what_if.search_positions import can_repeat_search
+from shardwright.files.canonical_json import canonical_value
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_plan_and_simulation_files import read_saved
@@ -95,9 +96,12 @@ def _given_options(tokens: float, prices: Mapping[str, float]) -> list[str]:
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """JSON document of a report: its fields by name, with schema and version."""
-    return {
-        "schema": REPORT_SCHEMA,
-        "schema_version": REPORT_VERSION,
-        **to_json_value(report, names={}),
-    }
+    """JSON document of a report, with its numbers as a file holds them: schema, version, fields."""
+    document: dict[str, Any] = canonical_value(
+        {
+            "schema": REPORT_SCHEMA,
+            "schema_version": REPORT_VERSION,
+            **to_json_value(report, names={}),
+        }
+    )
+    return document
