@@ -25,7 +25,7 @@ from shardwright.api.report.timeline_change import timeline_change
 from shardwright.api.report.what_if_content import what_if_axes
 from shardwright.api.what_if.search_positions import can_repeat_search
 from shardwright.errors import UsageError
-from shardwright.files.canonical_json import read_text
+from shardwright.files.canonical_json import canonical_value, read_text
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
@@ -126,9 +126,12 @@ def _given_options(tokens: float, prices: Mapping[str, float]) -> list[str]:
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """JSON document of a report: its fields by name, with schema and version."""
-    return {
-        "schema": REPORT_SCHEMA,
-        "schema_version": REPORT_VERSION,
-        **to_json_value(report, names={}),
-    }
+    """JSON document of a report, with its numbers as a file holds them: schema, version, fields."""
+    document: dict[str, Any] = canonical_value(
+        {
+            "schema": REPORT_SCHEMA,
+            "schema_version": REPORT_VERSION,
+            **to_json_value(report, names={}),
+        }
+    )
+    return document
