@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.report.plan_command import pins_of_grid, plan_command
+from shardwright.api.report.pins_of_grid import pins_of_grid
+from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import (
     SearchMethod,
     capacity_of,
@@ -268,13 +269,14 @@ def _rows(
 
 def _neighbour(saved: StoredPlan, space: Space, row: SearchedMember, grid: Grid) -> FrontNeighbour:
     """The front's next strategy, with the command that searches its values alone."""
+    request = saved.request
     return FrontNeighbour(
         strategy=row.strategy,
         step_s=row.step_s,
         reserved_bytes=row.reserved_bytes,
         saved_bytes=row.saved_bytes,
         slower=row.slower,
-        command=plan_command(saved.request, pins=pins_of_grid(space, grid)),
+        command=command_text(replace(request, pins=pins_of_grid(space, grid, pins=request.pins))),
     )
 
 
