@@ -35,8 +35,8 @@ def append_scatter_chart(
 ) -> None:
     """Append the scatter chart (`contents.scatter_chart_data.ScatterChart`) at a pointer.
 
-    The script ``scatter.js`` replaces the picture with an interactive one of the same data, and adds
-    a list of all points. The tables of the view have the points that matter.
+    The script ``scatter.js`` replaces the picture with an interactive one of the same data, and
+    adds a list of all points. The tables of the view have the points that matter.
 
     Args:
         description: words for readers that do not see the chart.
