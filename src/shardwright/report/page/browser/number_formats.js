@@ -47,6 +47,9 @@ const numberFormats = {
   days: (value) => `${value >= 100 ? grouped(value) : value.toFixed(1)} days`,
   yes_no: (value) => value ? "yes" : "no",
   number: digits4,
+  rate: (value) => Math.abs(value) >= 1000 ? grouped(value) : digits4(value),
+  factor: (value) => `${digits4(value)} times`,
+  gigabytes_per_s: (value) => `${digits4(value / 1e9)} GB/s`,
 };
 
 function formatNumber(value, form) {

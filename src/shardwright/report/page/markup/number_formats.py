@@ -36,6 +36,9 @@ FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "days": _days,
     "yes_no": lambda value: "yes" if value else "no",
     "number": lambda value: f"{value:.4g}",
+    "rate": lambda value: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}",
+    "factor": lambda value: f"{value:.4g} times",
+    "gigabytes_per_s": lambda value: f"{value / units.GIGA:.4g} GB/s",
 }
 """Function of each format; a sentence or table names the format of each number."""
 

@@ -65,6 +65,10 @@ def _append_footer(body: Element, document: Any) -> None:
         SubElement(footer, "p"), document, "Made by shardwright {/version} with the command"
     )
     value_element(SubElement(SubElement(footer, "pre"), "code"), document, "/command")
+    if document.get("what_if_command"):
+        words = "This command adds the best plans of changed requests, with sliders:"
+        append_sentence(SubElement(footer, "p"), document, words)
+        value_element(SubElement(SubElement(footer, "pre"), "code"), document, "/what_if_command")
 
 
 def _compressed(document: Any) -> str:
