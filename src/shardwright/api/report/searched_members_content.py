@@ -56,7 +56,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 MOST_POINTS: Final = 2000
 """Most plotted strategies."""
-MOST_SIMULATED: Final = 12
+MOST_SIMULATED: Final = 8
 """Most strategies of the front that are simulated, the fastest first."""
 NEAR_SHARE: Final = 0.05
 """How much slower than the best a strategy may be to count as nearly as fast."""
