@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import isfinite
 
-from shardwright.report.page.contents.serving_card import LatencyRow, ServingCard
+from shardwright.report.page.contents.latency_percentiles import LatencyRow
+from shardwright.report.page.contents.serving_card import ServingCard
 from shardwright.serving.deployments.deployment_notation import print_deployment
 from shardwright.serving.simulation.latency_and_throughput_metrics import MetricSpread
 from shardwright.serving.simulation.serving_answer import ServingAnswer
