@@ -15,7 +15,7 @@ DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test browser proof fuzz lock check format bench accuracy fresh clean
+.PHONY: help env demo test browser proof fuzz lock check format bench docs notebooks accuracy fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,11 @@ $(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.browses: pyproject.toml | $(VENV)/.develops
 	@echo "installing what the tests of pages need (once)"
 	@SHARDWRIGHT_BUILD_KERNELS=no $(PIP) --editable '.[browser,web]'
+	@touch $@
+
+$(VENV)/.documents: pyproject.toml | $(VENV)/.develops
+	@echo "installing what the documentation needs (once)"
+	@SHARDWRIGHT_BUILD_KERNELS=no $(PIP) --editable '.[docs,notebooks]'
 	@touch $@
 
 # Machine code of kernels, with the numba that was just installed; those whose source is the same are not compiled again. Without a C
@@ -82,6 +87,12 @@ format: $(VENV)/.develops ## format the code and mend what lint can mend
 bench: $(VENV)/.develops $(VENV)/.kernels ## time the bars (idle 2-core machine, median of 7)
 	@$(BIN)/asv machine --yes >/dev/null
 	@$(BIN)/asv run --python=same --show-stderr
+
+docs: $(VENV)/.documents ## build the documentation as a static site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet && echo "build/site/index.html"
+
+notebooks: $(VENV)/.documents $(VENV)/.kernels ## execute the notebooks of docs/notebooks
+	@$(BIN)/python tools/execute_notebooks.py
 
 accuracy: $(VENV)/.runs $(VENV)/.kernels ## predict the project's own measured rows and write docs/accuracy.md and docs/serving-accuracy.md
 	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -67,6 +68,11 @@ RESULTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@cache
+def result_of(name: str) -> Any:
+    return RESULTS[name]()
+
+
 def card_of(result: Any) -> tuple[Any, PageNumbers]:
     """The JSON document of a result's card as it is written, and the card's numbers."""
     html = notebook_html(result)
@@ -79,7 +85,7 @@ def card_of(result: Any) -> tuple[Any, PageNumbers]:
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_numbers_of_a_card_are_values_of_its_json(name: str) -> None:
-    document, page = card_of(RESULTS[name]())
+    document, page = card_of(result_of(name))
     assert len(document) == 1
     assert len(page.leaves) >= 5
 
@@ -87,7 +93,7 @@ def test_numbers_of_a_card_are_values_of_its_json(name: str) -> None:
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_card_has_no_script_and_no_identifier(name: str) -> None:
     """A notebook shows many cards, and its trust in scripts is the user's to give."""
-    html = notebook_html(RESULTS[name]()) or ""
+    html = notebook_html(result_of(name)) or ""
     assert html.startswith('<div class="shardwright">')
     assert html.count("<style>") == 1
     for word in ("<script", " id=", "javascript:", "http", "src="):
@@ -130,7 +136,7 @@ def test_a_prediction_shows_what_its_answer_shows() -> None:
 
 
 def test_a_trace_names_the_device_that_waits_longest() -> None:
-    document, page = card_of(searched_trace())
+    document, page = card_of(result_of("trace"))
     rows = document["trace"]["rows"]
     longest = max(rows, key=lambda row: row["waiting_s"])
     assert len(rows) == 4

@@ -110,12 +110,16 @@ def watched() -> Iterator[Watched]:
 
 @pytest.fixture
 def page_at(chromium: Browser, watched: Watched) -> Iterator[Callable[..., Page]]:
-    """Function that opens an address, of which the page may load from its own server alone."""
+    """Function that opens an address, of which the page may load from its own server alone.
+
+    Of a file it may load nothing else, or what begins with `allowed`.
+    """
     contexts = []
 
     def open_page(
         url: str,
         *,
+        allowed: str = "",
         width: int = 1200,
         height: int = 900,
         scheme: str = "light",
@@ -129,7 +133,8 @@ def page_at(chromium: Browser, watched: Watched) -> Iterator[Callable[..., Page]
         context = chromium.new_context(**settings)
         contexts.append(context)
         page = context.new_page()
-        own = url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
+        server = url if url.startswith("file:") else "/".join(url.split("/")[:3]) + "/"
+        own = allowed or server
         page.on("console", lambda message: watched.console.append(message.text))
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         page.on(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.report.notebook_html import notebook_html
+from tests.report.page.page_numbers import read_page
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 MACHINE = re.compile(
@@ -28,7 +29,13 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def shown(source: str, names: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
+def text_of_card(html: str | None) -> Any:
+    """Words and numbers of a card, whatever its style."""
+    page = read_page(html or "")
+    return page.words, page.leaves, page.cells
+
+
+def shown(source: str, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Run a cell: what it prints, and the card of its last expression."""
     body = ast.parse(source).body
     last = body.pop() if isinstance(body[-1], ast.Expr) else None
@@ -41,12 +48,15 @@ def shown(source: str, names: dict[str, Any]) -> Iterator[tuple[str, str | None]
     if printed.getvalue():
         yield "stream", printed.getvalue()
     if value is not None:
-        yield "execute_result", notebook_html(value)
+        yield "execute_result", text_of_card(notebook_html(value))
 
 
-def stored(outputs: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
+def stored(outputs: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     return [
-        (output["output_type"], output.get("text") or output["data"].get("text/html"))
+        (
+            output["output_type"],
+            output["text"] if "text" in output else text_of_card(output["data"]["text/html"]),
+        )
         for output in outputs
     ]
 

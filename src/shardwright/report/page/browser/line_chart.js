@@ -25,15 +25,43 @@ charts.line = (figure, report) => {
     scales: { x: chartScale(chart.x, chart.x.values), y: chartScale(chart.y, []) },
     axes: [chartAxis(chart.x, 30), chartAxis(chart.y, 66)],
     series: [{ label: chart.x.name, value: form(chart.x) }, ...lines],
+    padding: [null, 28, null, null],
+    hooks: { draw: [(plot) => drawMarks(plot, chart.marks)] },
   };
   figure.replaceChildren();
-  const plot = new uPlot(options, data, figure);
+  const plot = figure.plot = new uPlot(options, data, figure);
+  if (chart.marks.length) {
+    const name = document.createElement("span");
+    const square = Object.assign(document.createElement("span"), { className: "swatch mark-swatch" });
+    square.setAttribute("aria-hidden", "true");
+    name.append(square, chart.marks_name);
+    figure.append(Object.assign(document.createElement("div"), { className: "legend" }));
+    figure.lastChild.append(name);
+  }
   const wrap = figure.querySelector(".u-wrap");
   wrap.setAttribute("role", "img");
   wrap.setAttribute("aria-label", picture.getAttribute("aria-label"));
   new ResizeObserver(() => plot.setSize(size())).observe(figure);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot.redraw(false, true));
 };
+
+function drawMarks(plot, marks) {
+  // A dotted vertical line at each marked value of the horizontal axis.
+  const { left, top, width, height } = plot.bbox, ink = plot.ctx;
+  ink.save();
+  ink.strokeStyle = styleColour("--faint");
+  ink.lineWidth = devicePixelRatio;
+  ink.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+  for (const mark of marks) {
+    const across = Math.round(plot.valToPos(mark, "x", true));
+    if (across < left || across > left + width) continue;
+    ink.beginPath();
+    ink.moveTo(across, top);
+    ink.lineTo(across, top + height);
+    ink.stroke();
+  }
+  ink.restore();
+}
 
 function chartScale(axis, values) {
   // The range of an axis is that of its ticks, and of a selection the selected one.

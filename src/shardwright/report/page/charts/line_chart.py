@@ -52,8 +52,13 @@ def append_line_chart(
         level = places_on_axis(y, [chart["capacity"]])[0]
         append_limit_line(area.drawing, level=level)
         append_line_label(area, "capacity", place=level)
+    for place in places_on_axis(x, chart["marks"]):
+        append_mark(area.drawing, place=place)
     append_legend(
-        figure, document, [f"{pointer}/series/{k}/name" for k in range(len(chart["series"]))]
+        figure,
+        document,
+        [f"{pointer}/series/{k}/name" for k in range(len(chart["series"]))],
+        marks_name=f"{pointer}/marks_name" if chart["marks"] else "",
     )
 
 
@@ -92,6 +97,16 @@ def append_limit_line(drawing: Element, *, level: float) -> None:
         drawing,
         "line",
         {"class": "limit", "x1": "0", "x2": f"{UNITS:g}", "y1": height, "y2": height},
+    )
+
+
+def append_mark(drawing: Element, *, place: float) -> None:
+    """Append a dotted vertical line at a fraction of the drawing's width."""
+    across = f"{UNITS * place:.2f}"
+    SubElement(
+        drawing,
+        "line",
+        {"class": "mark", "x1": across, "x2": across, "y1": "0", "y2": f"{UNITS:g}"},
     )
 
 

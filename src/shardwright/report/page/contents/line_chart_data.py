@@ -50,6 +50,8 @@ class LineChart:
     Args:
         steps: True = a value holds until the next position; False = straight lines between points.
         capacity: value of the horizontal line that no series may exceed; None = no such line.
+        marks: values of the horizontal axis with a vertical line.
+        marks_name: what happens there, for the legend; empty = no marks.
     """
 
     x: ChartAxis
@@ -57,6 +59,8 @@ class LineChart:
     series: tuple[ChartSeries, ...]
     steps: bool = False
     capacity: float | None = None
+    marks: tuple[float, ...] = ()
+    marks_name: str = ""
 
 
 def round_ticks(

@@ -34,7 +34,11 @@ FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "whole_percent": lambda value: units.format_percent(value, digits=0),
     "signed_percent": _signed_percent,
     "days": _days,
+    "yes_no": lambda value: "yes" if value else "no",
     "number": lambda value: f"{value:.4g}",
+    "rate": lambda value: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}",
+    "factor": lambda value: f"{value:.4g} times",
+    "gigabytes_per_s": lambda value: f"{value / units.GIGA:.4g} GB/s",
 }
 """Function of each format; a sentence or table names the format of each number."""
 
