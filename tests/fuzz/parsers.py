@@ -12,6 +12,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from shardwright.api.report.comparison_advice_and_serving_report import report_of_other_answer
+from shardwright.api.report.make_report import report_document
 from shardwright.calibrate.kineto_trace import parse_kineto
 from shardwright.calibrate.nccl_tests_output import parse_nccl_tests
 from shardwright.cli.parsing.parse_memory_and_cost import (
@@ -25,8 +27,10 @@ from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.canonical_json import to_text
+from shardwright.files.comparison_advice_and_serving_contents import StoredAdvice
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, question_digest
 from shardwright.files.profile_file import parse_profile, profile_document
+from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import parse_saved, require_breakdown_sum
 from shardwright.files.trace_file import parse_traces
 from shardwright.frameworks.read_launch import launch_of_files
@@ -42,6 +46,7 @@ from shardwright.job.serving_job import ServingJob
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.freeze_parameters_or_add_lora import trained
+from shardwright.report.page.report_page import report_html
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
 from shardwright.runtime.parse_launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
@@ -66,6 +71,7 @@ from shardwright.validation.training.training_table_columns import (
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto_trace import DOCUMENT
 from tests.calibrate.test_nccl_tests_output import NEW
+from tests.files.other_answers import OTHER_KINDS
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.frameworks.readers.all_readers import FRAMEWORKS
@@ -208,6 +214,13 @@ def parsers() -> tuple[Parser, ...]:
             samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1")),
             weight=0.4,
         ),
+        Parser(
+            name="other answer",
+            read=_other_answer,
+            samples=tuple(
+                to_text(OTHER_KINDS[kind]()) for kind in ("strategies", "advice", "serving")
+            ),
+        ),
         Parser(name="profile", read=parse_profile, samples=(to_text(profile_document(profile())),)),
         Parser(name="trace", read=parse_traces, samples=(TRACES,)),
         Parser(name="requests", read=_requests, samples=(AZURE, MOONCAKE, OWN)),
@@ -322,6 +335,17 @@ links:
   - {between: [east, west], bandwidth_gbps: 25, latency_ms: 60, egress_dollars_per_gigabyte: 0.02}
 """,
 )
+
+
+def _other_answer(text: str) -> object:
+    """Read a comparison, an advice or a serving result; make the page of an advice, too.
+
+    The pages of the others search and simulate what their requests ask for.
+    """
+    found = parse_other_answer(text, name="answer")
+    if isinstance(found, StoredAdvice):
+        report_html(report_document(report_of_other_answer(found, Path("answer.json"))))
+    return found
 
 
 def standard_space_of_sample() -> Space:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import (
     SearchMethod,
@@ -17,9 +19,11 @@ from shardwright.report.page.contents.step_time_parts import PlanIfFree
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import limit_of
-from shardwright.search.simulated_strategy import strategy_text
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.text.grid_notation import print_grid
+
+SAME_PLAN: Final = "this plan"
+"""Name of the stored strategy where it is the best in the changed problem, too."""
 
 
 def plan_if_free(
@@ -42,7 +46,7 @@ def plan_if_free(
         return None
     free = with_free_part(step.problem, part)
     same_plan_s = simulate_plan(free, step.plan).step_time_s
-    step_s, strategy, searched = same_plan_s, strategy_text(saved.simulation), False
+    step_s, strategy, searched = same_plan_s, SAME_PLAN, False
     if is_proven_grid_search(saved):
         request = saved.request
         facts = facts_of(step.problem)
@@ -58,7 +62,9 @@ def plan_if_free(
             progress=progress,
         )
         best, *_ = found.outcome.ranked
-        step_s, strategy, searched = best.step_time_s, print_grid(best.grid), True
+        step_s, searched = best.step_time_s, True
+        if best.grid != saved.grid:
+            strategy = print_grid(best.grid)
     return PlanIfFree(
         step_s=step_s,
         gain=1.0 - step_s / saved.prediction.step_time_s,

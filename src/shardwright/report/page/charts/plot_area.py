@@ -17,9 +17,6 @@ from shardwright.report.page.markup.sentences import require_no_digits
 
 UNITS: Final = 1000.0
 """Width and height of the drawing in its own units."""
-_ABOVE: Final = 22
-_BELOW: Final = 36
-"""Pixels above the area for the name of the vertical axis, and below it for the other axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,8 @@ def append_plot_area(parent: Element, *, height: int, description: str) -> PlotA
         "svg",
         {"class": "plot", "role": "img", "aria-label": description, "height": str(height)},
     )
-    inner = {"y": str(_ABOVE), "width": "100%", "height": str(height - _ABOVE - _BELOW)}
+    # The style sheet pads the picture for the labels, and the inner pictures fill what is left.
+    inner = {"width": "100%", "height": "100%"}
     stretched = {"viewBox": f"0 0 {UNITS:g} {UNITS:g}", "preserveAspectRatio": "none"}
     return PlotArea(SubElement(svg, "svg", inner), SubElement(svg, "svg", inner | stretched))
 
@@ -54,7 +52,7 @@ def append_vertical_axis(
     Args:
         places: height of each tick above the lower edge, as a fraction of the area.
     """
-    _append_axis_name(area, document, f"{pointer}/name", {"x": "-56", "y": "-10"})
+    _append_axis_name(area, document, f"{pointer}/name", {"x": "-60", "y": "-10"})
     for number, place in enumerate(places):
         level = f"{100.0 * (1.0 - place):.2f}%"
         SubElement(

@@ -40,3 +40,12 @@ def append_limit_entry(legend: Element, name: str) -> None:
     entry = SubElement(legend, "span", {"class": "legend-entry"})
     SubElement(entry, "span", {"class": "swatch limit-swatch", "aria-hidden": "true"})
     append_words(entry, name)
+
+
+def append_legend_words(parent: Element, entries: Sequence[tuple[int, str]]) -> None:
+    """Append a legend of (colour of the series, words), for names that are not in the JSON."""
+    legend = SubElement(parent, "p", {"class": "legend"})
+    for number, words in entries:
+        entry = SubElement(legend, "span", {"class": "legend-entry"})
+        append_swatch(entry, number=number)
+        append_words(entry, words)

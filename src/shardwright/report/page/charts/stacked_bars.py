@@ -20,8 +20,8 @@ from shardwright.report.page.markup.series_swatch import series_class
 
 HEIGHT: Final = 300
 """Height in pixels, with axes."""
-_NARROWEST_LABEL: Final = 0.12
-"""Least distance of two labels as a fraction of the width, so that they do not touch on a phone."""
+MOST_LABELS: Final = 6
+"""Most bars whose names are written below, so that they do not touch on a phone."""
 _WIDEST: Final = 120.0
 
 
@@ -63,7 +63,7 @@ def append_stacked_bars(
     append_vertical_axis(area, document, axis_pointer, places=places_on_axis(axis, axis["ticks"]))
     slot = UNITS / len(bars)
     width = min(0.7 * slot, _WIDEST)
-    stride = 1 + int(_NARROWEST_LABEL * len(bars))
+    stride = -(-len(bars) // MOST_LABELS)
     for number, bar in enumerate(bars):
         middle = (number + 0.5) * slot
         _append_bar(area.drawing, axis, bar, left=middle - width / 2, width=width, slot=slot)

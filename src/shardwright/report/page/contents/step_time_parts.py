@@ -13,7 +13,7 @@ class PlanIfFree:
         step_s: seconds of the step, all other costs as they are.
         gain: fraction of the step's seconds that is saved.
         same_plan_s: seconds of the report's own strategy in that case.
-        strategy: the best plan in that case; the report's own strategy if none was searched.
+        strategy: the best plan in that case; ``this plan`` for the report's own strategy.
         searched: True = `strategy` is the best of the same space, searched again; False = the
             report's own strategy was simulated alone.
     """

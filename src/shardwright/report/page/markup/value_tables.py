@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
@@ -11,6 +11,9 @@ from shardwright.report.page.markup.json_pointer import value_at
 from shardwright.report.page.markup.number_formats import formatted
 from shardwright.report.page.markup.sentences import append_words, require_no_digits, value_element
 from shardwright.report.page.markup.series_swatch import append_swatch
+
+_WORDS: Final = ("text", "command")
+"""Formats of words, which are aligned to the left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,7 @@ def append_array_table(
 
 def _append_cell(line: Element, value: Any, form: str) -> Element:
     """Append a cell with a value in a format; numbers are aligned to the right."""
-    cell = SubElement(line, "td", {} if form == "text" else {"class": "number"})
+    cell = SubElement(line, "td", {} if form in _WORDS else {"class": "number"})
     cell.text = formatted(value, form)
     return cell
 

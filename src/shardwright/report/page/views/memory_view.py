@@ -18,7 +18,7 @@ _CHANGE_COLUMNS = (
     Column(field="longer", heading="step longer by", form="signed_percent"),
     Column(field="step_s", heading="step", form="seconds"),
     Column(field="strategy", heading="strategy"),
-    Column(field="command", heading="command"),
+    Column(field="command", heading="command", form="command"),
 )
 
 
@@ -69,7 +69,7 @@ def _next_change(memory: Any) -> str:
         if change["searched"]
         else f"the step takes {{{effect}/step_s:seconds}} ({{{effect}/longer:signed_percent}})."
     )
-    command = f" To repeat it: {{{effect}/command}}" if change["command"] else ""
+    command = f" To repeat it: {{{effect}/command:command}}" if change["command"] else ""
     if memory["fits"]:
         return f"{{{effect}/change}} frees {{{effect}/freed_bytes:bytes}}, and {cost}{command}"
     if change["fits"]:

@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element
 from shardwright.report.page.charts.share_bar import append_share_bar
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View
+from shardwright.report.page.views.next_change_sentences import faster_option, second_best
 
 _COLUMNS = (
     Column(field="name", heading="part", swatch=True),
@@ -29,7 +30,7 @@ def step_time_view(document: Any) -> View:
         name="time",
         question="What limits the step?",
         reading=_reading(document["time"]),
-        next_change=_next_change(document["time"]),
+        next_change=second_best(document["time"]) or faster_option(document["time"]),
         chart=_append_chart,
         tables=_append_table,
         tables_open=True,
@@ -71,31 +72,6 @@ def _reading(time: Any) -> str:
         f"{largest} If {name} took no time, {plan} {{{part}/if_free/step_s:seconds}}"
         f" ({{{part}/if_free/gain:percent}} less).{following}"
     )
-
-
-def _next_change(time: Any) -> str:
-    """Template of the sentence that names the searched change that is worth most."""
-    option, size, second = time["option"], time["size"], time["second"]
-    if size is not None and (option is None or size["gain"] > option["gain"]):
-        command = " Search it with {/time/size/command}" if size["command"] else ""
-        return (
-            "{/time/size/sequences:count} sequences a step on {/time/size/devices:count} devices"
-            " leave no device idle and give {/time/size/gain:percent} more tokens/s for each"
-            f" device; a step takes {{/time/size/step_s:seconds}}.{command}"
-        )
-    if option is not None:
-        command = " Search with it: {/time/option/command}" if option["command"] else ""
-        return (
-            "{/time/option/option}, an option that the search did not vary, saves"
-            " {/time/option/gain:percent}: the step takes {/time/option/step_s:seconds}."
-            f"{command}"
-        )
-    if second is not None:
-        return (
-            "none in the searched space is faster. The second best plan, {/time/second/strategy},"
-            " takes {/time/second/step_s:seconds} ({/time/second/longer:percent} longer)."
-        )
-    return ""
 
 
 def _append_chart(parent: Element, document: Any) -> None:
