@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ResourceError, ShardwrightError
 from shardwright.lazily_compiled_dataclass import dataclass
 
 
@@ -53,6 +53,10 @@ class AnswerTexts:
 
     document: str
     page: str = ""
+
+
+class TooManyQuestionsError(ResourceError):
+    """More questions wait for a process than the server keeps."""
 
 
 Event = ProgressEvent | FailedQuestion | AnswerTexts

@@ -98,10 +98,8 @@ def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
 def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
     """Simulate a launch and search its best strategy."""
     request = _request_of(body, body.request)
-    for name, text in body.launch.items():
-        Path(name).write_text(text, encoding="utf-8")
-    launch, request = launch_advice.read_request(
-        list(body.launch),
+    launch, request = launch_advice.read_texts(
+        list(body.launch.items()),
         request,
         cluster=load_cluster(request.cluster),
         framework=body.framework,

@@ -9,11 +9,16 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from fastapi import Response
 
-from shardwright.web.answer_events import AnswerTexts, Event, FailedQuestion, ProgressEvent
-from shardwright.web.search_processes import TooManyQuestionsError
+from shardwright.web.answer_events import (
+    AnswerTexts,
+    Event,
+    FailedQuestion,
+    ProgressEvent,
+    TooManyQuestionsError,
+)
+from shardwright.web.request_guard import Receive, Scope, Send
 
 STATUS: Final[Mapping[int, int]] = {
     1: 500,

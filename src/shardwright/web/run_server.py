@@ -76,16 +76,12 @@ def _listener(host: str, port: int) -> socket.socket:
         UsageError: the address is not of this machine, or is in use.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
+        family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(512)
+        return socket.create_server(address, family=family, backlog=512)
     except (OSError, OverflowError, UnicodeError) as error:
         raise UsageError(
             f"cannot listen on {host[:60]} port {port}: {error}",
             hint="another --port, or --port 0 for any free one",
         ) from error
-    return listener

@@ -12,12 +12,14 @@ from typing import Any, Final
 
 from shardwright.errors import ShardwrightError
 from shardwright.progress_callback import SearchProgress
+from shardwright.registry import load_target
 from shardwright.search.search_time_limit import STOP
 from shardwright.web.answer_events import Event, FailedQuestion, ProgressEvent, failed
-from shardwright.web.answer_question import answer_question
 from shardwright.web.restrict_process import limit_memory, only_open_files_of, out_of_memory
 from shardwright.web.server_limits import ServerLimits
 
+_ANSWER: Final = "shardwright.web.answer_question:answer_question"
+"""Function that answers; the server itself, which imports this module too, does not load it."""
 _LEAST_INTERVAL_S: Final = 0.05
 """Seconds between two progress events that say nothing new about the best plan or its bound."""
 
@@ -64,8 +66,8 @@ def run_search_process(connection: Connection, folder: str, limits: ServerLimits
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir(folder)
-    only_open_files_of(Path(folder).resolve())
     limit_memory(limits.memory_bytes)
+    only_open_files_of(Path(folder).resolve())
     try:
         verb, body = connection.recv()
     except EOFError:
@@ -80,7 +82,8 @@ def run_search_process(connection: Connection, folder: str, limits: ServerLimits
 def _last_event(connection: Connection, verb: str, body: Any, limits: ServerLimits) -> Event:
     """Answer a question; returns its answer or its error."""
     try:
-        return answer_question(verb, body, progress=EventSender(connection))
+        last: Event = load_target(_ANSWER)(verb, body, progress=EventSender(connection))
+        return last
     except MemoryError:
         return failed(out_of_memory(limits.memory_bytes))
     except ShardwrightError as error:

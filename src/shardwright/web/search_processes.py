@@ -14,15 +14,17 @@ from threading import Thread
 from typing import Any, Final
 
 from shardwright.errors import OutOfTimeError, ResourceError
-from shardwright.web.answer_events import AnswerTexts, Event, FailedQuestion, failed
+from shardwright.web.answer_events import (
+    AnswerTexts,
+    Event,
+    FailedQuestion,
+    TooManyQuestionsError,
+    failed,
+)
 from shardwright.web.search_process import run_search_process
 from shardwright.web.server_limits import ServerLimits
 
 _PRELOADED: Final = "shardwright.web.preloaded_search"
-
-
-class TooManyQuestionsError(ResourceError):
-    """More questions wait for a process than the server keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

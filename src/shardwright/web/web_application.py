@@ -12,7 +12,6 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
 
 import shardwright
 from shardwright.errors import DataError, UsageError
@@ -53,6 +52,8 @@ FILES: Final = {
 }
 """File of `web.browser` and media type of each address of the page."""
 STREAM: Final = "text/event-stream"
+_OF_THE_FRAMEWORK: Final = (400, 404, 405)
+"""Statuses of errors that FastAPI raises itself."""
 
 
 class ErrorFields(BaseModel):
@@ -123,7 +124,8 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
     _add_catalog(app)
     _add_report_page(app, answers)
     app.add_exception_handler(RequestValidationError, _wrong_body)
-    app.add_exception_handler(HTTPException, _no_such_address)
+    for status in _OF_THE_FRAMEWORK:
+        app.add_exception_handler(status, _refused_by_framework)
     return RequestGuard(app, access=access, limits=limits)
 
 
@@ -227,12 +229,14 @@ async def _wrong_body(_: Request, error: Exception) -> Response:
     return _error_response(error_document(found), status=400)
 
 
-async def _no_such_address(_: Request, error: Exception) -> Response:
-    """Response to an address or a method that the server does not have."""
-    assert isinstance(error, HTTPException)
-    found = UsageError(str(error.detail)[:200], hint="the addresses are in /openapi.json")
+async def _refused_by_framework(_: Request, error: Exception) -> Response:
+    """Response to an address or a method that the server does not have, or to a body of no form."""
+    status: int = getattr(error, "status_code", 404)
+    found = UsageError(
+        str(getattr(error, "detail", error))[:200], hint="the addresses are in /openapi.json"
+    )
     return _error_response(
-        error_document(found), status=error.status_code, headers=dict(error.headers or {})
+        error_document(found), status=status, headers=dict(getattr(error, "headers", None) or {})
     )
 
 

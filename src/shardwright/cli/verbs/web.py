@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Option
@@ -55,7 +56,7 @@ def web(
         Option(
             "--seconds",
             metavar="SECONDS",
-            min=1.0,
+            min=0.1,
             max=86400.0,
             help="Time after which a search stops with its best plan so far.",
         ),
@@ -63,12 +64,6 @@ def web(
     form: shared_options.AnswerForm,
 ) -> None:
     """Serve the planner as a page for browsers on this machine, until Ctrl-C."""
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"the web server needs {' and '.join(missing)}, which is not installed",
-            hint="pip install 'shardwright[web]'",
-        )
     bytes_of_search = parse_memory_and_cost.read_search_memory(memory)
     limits = import_module(_LIMITS).ServerLimits(
         **({"workers": workers} if workers else {}),
@@ -83,8 +78,23 @@ def web(
         elif form.quiet:
             screen.write(f"{address}\n")
         else:
-            screen.write(f"Open {address} in a browser on this machine. Ctrl-C ends the server.\n")
+            screen.write(f"Open {address} in a browser. Ctrl-C ends the server.\n")
 
+    serve(host=host, port=port, limits=limits, announce=announce)
+
+
+def serve(*, host: str, port: int, limits: Any, announce: Callable[[str], None]) -> None:
+    """Run the server of the extra `web`, which is imported here alone.
+
+    Raises:
+        UsageError: the extra is not installed, or the address cannot be used.
+    """
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the web server needs {' and '.join(missing)}, not installed here",
+            hint="pip install 'shardwright[web]'",
+        )
     import_module(_SERVER).run_server(host=host, port=port, limits=limits, announce=announce)
 
 
