@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const SAID_EVERY_MS = 1500;
+const SHORT = 20;
 
 /** Events {name, data, text, id} of a question's answer; the signal ends the search. */
 export async function* eventsOf(verb, body, signal) {
@@ -141,6 +142,11 @@ export class AnswerPart {
     this.element.querySelector(".links")?.append(link);
   }
 
+  /** Say below the answer why it has no report. */
+  failReport({ error }) {
+    this.element.querySelector(".answer").append(paragraph("error", `No report: ${error.message}`));
+  }
+
   fail({ error }) {
     this.now.className = "now error";
     this.now.replaceChildren(error.message);
@@ -165,7 +171,9 @@ export function table(heads, rows) {
   const element = document.createElement("table");
   const row = (cells, tag) => {
     const line = document.createElement("tr");
-    line.append(...cells.map((text) => Object.assign(document.createElement(tag), { textContent: text })));
+    line.append(...cells.map((text) => Object.assign(document.createElement(tag), {
+      textContent: text, className: text.length <= SHORT ? "short" : "",
+    })));
     return line;
   };
   const head = document.createElement("thead"), body = document.createElement("tbody");

@@ -68,11 +68,12 @@ async function ask(question, part, signal) {
 }
 
 /** Make the report of a plan and show it. */
-async function report(plan, { fields, files }, part, signal) {
-  const body = { plan, files, tokens: Number(fields.tokens ?? 0) };
+async function report(plan, question, part, signal) {
+  const { request: _, strategy: __, ...given } = bodyOf(question)[1];
+  const body = { ...given, plan, tokens: Number(question.fields.tokens ?? 0) };
   for await (const { name, data, id } of eventsOf("report", body, signal)) {
     if (name === "answer") part.showReport(id);
-    else if (name === "error") part.say(`The report could not be made: ${data.error.message}`, true);
+    else if (name === "error") part.failReport(data);
   }
 }
 

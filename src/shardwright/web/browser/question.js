@@ -65,7 +65,7 @@ export function titleOf({ fields, files, launch }) {
   const cluster = files.cluster ? "the given cluster" : fields.cluster;
   const job = Object.keys(launch).length
     ? Object.keys(launch).join(", ")
-    : `${grouped(fields.global_batch)} sequences of ${grouped(fields.seq_len)} tokens`;
+    : `${counted(fields.global_batch, "sequence")} of ${counted(fields.seq_len, "token")}`;
   return `${model} on ${cluster}: ${job}`;
 }
 
@@ -83,8 +83,9 @@ function wholeNumber(name, text) {
   return number;
 }
 
-function grouped(text) {
-  return Number(text).toLocaleString("en");
+function counted(text, noun) {
+  const number = Number(text);
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 /** {axis: [values]} of words such as "tp=8 pp=4,8". */
