@@ -187,6 +187,22 @@ def test_a_token_is_needed_where_there_is_one(headers: dict[str, str], status: i
     assert ask(Connection(body(), **headers), access=access).status == status
 
 
+def test_a_request_that_the_end_of_the_server_cancels_has_an_answer() -> None:
+    async def scenario() -> None:
+        async def wait(scope: Any, receive: Any, send: Any) -> None:
+            await asyncio.Event().wait()
+
+        guard = RequestGuard(wait, access=LOCAL, limits=ServerLimits())
+        connection = Connection(body())
+        task = asyncio.create_task(guard(connection.scope, connection.receive, connection.send))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+        assert (connection.status, connection.message) == (408, "this server ends")
+
+    asyncio.run(scenario())
+
+
 def test_errors_have_the_form_of_the_command_line() -> None:
     found = error_document(ShardwrightError("a\nb", hint="c"))["error"]
     assert found == {"kind": "ShardwrightError", "message": "a b", "hint": "c", "exit_code": 1}

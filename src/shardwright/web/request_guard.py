@@ -95,18 +95,19 @@ class RequestGuard:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        send = _with_headers(send)
+        sending = _Sending(send)
         self._open += 1
         try:
-            if await self._signed_in(scope, headers, send):
+            if await self._signed_in(scope, headers, sending):
                 return
-            try:
-                self._check(scope, headers)
-                body = await self._body(headers, receive)
-            except RefusedRequestError as error:
-                await _send_error(send, error)
-                return
-            await self._app(scope, _receive_of(body, receive), send)
+            self._check(scope, headers)
+            body = await self._body(headers, receive)
+            await self._app(scope, _receive_of(body, receive), sending)
+        except RefusedRequestError as error:
+            await _send_error(sending, error)
+        except asyncio.CancelledError:
+            if not sending.started:
+                await _send_error(sending, RefusedRequestError("this server ends", status=408))
         finally:
             self._open -= 1
 
@@ -242,20 +243,26 @@ def _receive_of(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def _with_headers(send: Send) -> Send:
-    """ASGI function that adds the headers of `HEADERS` where a response has none of that name."""
+class _Sending:
+    """ASGI function that adds the headers of `HEADERS` where a response has none of that name.
 
-    async def send_with_headers(message: Message) -> None:
+    Args:
+        send: of the connection.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.started = send, False
+
+    async def __call__(self, message: Message) -> None:
         """Send a message; the start of a response has the headers."""
         if message["type"] == "http.response.start":
+            self.started = True
             named = {name.lower() for name, _ in message["headers"]}
             message["headers"] = [
                 *message["headers"],
                 *(header for header in HEADERS if header[0] not in named),
             ]
-        await send(message)
-
-    return send_with_headers
+        await self._send(message)
 
 
 async def _send_error(send: Send, error: RefusedRequestError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import quote
@@ -50,7 +51,8 @@ def run_server(
         ws="none",
         http="h11",
     )
-    with listener:
+    # Ctrl-C is how the server ends; uvicorn raises it again when everything is closed.
+    with listener, suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
 
 
