@@ -44,4 +44,5 @@ def test_no_question_makes_the_server_fail(seed: int) -> None:
             assert error["message"], (verb, text[:500])
             assert "\n" not in error["message"] + error["hint"]
             assert error["exit_code"] in range(2, 12)
-    assert len({response.status_code for response in responses}) >= 3
+    # Some are refused by the schema, some by the command line's own checks in a process.
+    assert {400, 422} <= {response.status_code for response in responses}
