@@ -75,7 +75,14 @@ BAD_LABELS = """() => {
 """Labels of pictures that are cut off or stand on each other."""
 
 
-@pytest.fixture(params=SIZES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All sizes of plan in `make browser`, the small one in `make test`."""
+    if "html" in metafunc.fixturenames:
+        every = metafunc.config.getoption("markexpr") == "browser"
+        metafunc.parametrize("html", SIZES if every else ["small"], indirect=True)
+
+
+@pytest.fixture
 def html(request: pytest.FixtureRequest) -> str:
     return report_of(request.param)[1]
 

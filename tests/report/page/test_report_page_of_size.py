@@ -14,7 +14,10 @@ CHART_ELEMENTS = ("svg", "canvas")
 
 
 class Charts(HTMLParser):
-    """Parser that collects the charts and the tables of each section."""
+    """Parser that collects the charts and the tables of each section.
+
+    A bar in a card's list of quantities (`dl`) stands below the number that it shows.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -27,6 +30,7 @@ class Charts(HTMLParser):
         self._section = ""
         self._source: str | None = None
         self._pictures = 0
+        self._cards = 0
         self.feed(html)
         self.close()
 
@@ -37,7 +41,9 @@ class Charts(HTMLParser):
         if tag == "figure":
             self._source = given.get("data-source", "")
             assert ("data-chart" in given) == ("data-source" in given)
-        if tag in CHART_ELEMENTS or (tag == "figure" and self._source):
+        self._cards += tag == "dl"
+        in_card = self._cards and tag in CHART_ELEMENTS
+        if not in_card and (tag in CHART_ELEMENTS or (tag == "figure" and self._source)):
             self.sections.setdefault(self._section, []).append(self._source or "")
         if tag == "svg":
             described = self._pictures or given.get("aria-label")
@@ -53,6 +59,7 @@ class Charts(HTMLParser):
             self._source = None
         if tag == "svg":
             self._pictures -= 1
+        self._cards -= tag == "dl"
 
 
 @pytest.fixture(params=SIZES)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from shardwright.report.page.markup.browser_files import browser_file
 from shardwright.report.page.markup.view import View, append_view_content
 
 
 def fragment_html(document: Any, view: View) -> str:
     """HTML text of a view, without its question.
 
-    Its style takes ink and background from the notebook, so it suits light and dark themes. It has
-    no identifiers, since a notebook may show many fragments.
+    The page's style of a view, nested in a class, takes its colours from the notebook's ink, so it
+    suits light and dark themes. The fragment has no identifiers, since a notebook may show many.
     """
     fragment = Element("div", {"class": "shardwright"})
-    style = files("shardwright.report.page.browser").joinpath("notebook_fragment.css")
-    SubElement(fragment, "style").text = style.read_text(encoding="utf-8")
+    own, shared = browser_file("notebook_fragment.css"), browser_file("view.css")
+    SubElement(fragment, "style").text = f".shardwright {{\n{own}{shared}}}"
     append_view_content(fragment, document, view)
     text: str = tostring(fragment, encoding="unicode", method="html")
     return text

@@ -80,8 +80,8 @@ def _next_change(accuracy: Any) -> str:
             " {/accuracy/narrowing/command:command}"
         )
     return (
-        "Measure it. What widens this interval most is: {/accuracy/narrowing/part}. Without"
-        " it the interval would reach from {/accuracy/narrowing/interval_s/0:seconds} to"
+        "Measure it. What widens this interval most is: {/accuracy/narrowing/part}. Without it"
+        " the interval would reach from {/accuracy/narrowing/interval_s/0:seconds} to"
         " {/accuracy/narrowing/interval_s/1:seconds}. Command:"
         " {/accuracy/narrowing/command:command}"
     )

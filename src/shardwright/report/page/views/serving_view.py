@@ -48,21 +48,25 @@ def _append_card(parent: Element, document: Any) -> None:
     figures = append_card(
         parent,
         document,
-        "{/serving/model} ({/serving/parameters:parameters} parameters) on {/serving/cluster} with"
-        " {/serving/engine}: {/serving/deployment}",
+        "{/serving/model} on {/serving/cluster}",
+        lines=(
+            "{/serving/parameters:parameters} parameters, {/serving/engine}",
+            "{/serving/deployment}",
+        ),
     )
-    user = (
-        ""
-        if serving["tokens_per_s_per_user"] is None
-        else ", {/serving/tokens_per_s_per_user:number} for each user"
-    )
+    shares = [
+        "{/serving/tokens_per_s_per_device:number} on each of {/serving/devices:count} devices"
+    ]
+    if serving["devices"] == 1:
+        shares = []
+    if serving["tokens_per_s_per_user"] is not None:
+        shares.append("{/serving/tokens_per_s_per_user:number} for each user")
     append_figure(
         figures,
         document,
-        "Throughput",
-        "{/serving/tokens_per_s:count} tokens/s",
-        "{/serving/tokens_per_s_per_device:number} tokens/s on each of {/serving/devices:count}"
-        f" devices{user}",
+        "Tokens a second",
+        "{/serving/tokens_per_s:short_count}",
+        ", ".join(shares),
     )
     for number, latency in enumerate(serving["latencies"]):
         if latency["p50_s"] is not None:

@@ -40,7 +40,7 @@ def step_trace_view(document: Any) -> View:
 def _append_card(parent: Element, document: Any) -> None:
     """Append the card of the trace."""
     busiest = f"/trace/rows/{document['trace']['busiest']}"
-    figures = append_card(parent, document, "{/trace/plan}: a {/trace/origin} step")
+    figures = append_card(parent, document, "One {/trace/origin} step", lines=("{/trace/plan}",))
     append_figure(figures, document, "Step", "{/trace/step_s:seconds}")
     append_figure(
         figures,
