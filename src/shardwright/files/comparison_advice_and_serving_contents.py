@@ -163,7 +163,7 @@ class StoredSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMetrics:
-    """Latencies and throughput that users see; see `serving.simulation.Metrics`."""
+    """Latencies and throughput that users see; as `serve-simulate` prints them."""
 
     num_requests: int
     num_refused: int

@@ -25,9 +25,9 @@ from shardwright.report.page.contents.line_chart_data import (
 )
 from shardwright.report.page.contents.serving_latencies import (
     IterationPart,
-    LatencyRow,
     OtherLoad,
     PoolMemory,
+    RequestLatency,
     ServingLatencies,
 )
 from shardwright.serving.simulation.latency_and_throughput_metrics import Latencies
@@ -78,9 +78,9 @@ def serving_latencies(saved: StoredServing) -> ServingLatencies:
     )
 
 
-def _latency(name: str, spread: StoredSpread) -> LatencyRow:
+def _latency(name: str, spread: StoredSpread) -> RequestLatency:
     """A row of the table of latencies."""
-    return LatencyRow(
+    return RequestLatency(
         name=name, mean_s=spread.mean, p50_s=spread.p50, p90_s=spread.p90, p99_s=spread.p99
     )
 

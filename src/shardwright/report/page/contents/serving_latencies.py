@@ -7,7 +7,7 @@ from shardwright.report.page.contents.line_chart_data import LineChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyRow:
+class RequestLatency:
     """Mean and percentiles of a latency in seconds; None where no request has it."""
 
     name: str
@@ -91,7 +91,7 @@ class ServingLatencies:
     kept: float
     slo: str
     joules_per_token: float | None
-    latencies: tuple[LatencyRow, ...]
+    latencies: tuple[RequestLatency, ...]
     chart: LineChart | None
     parts: tuple[IterationPart, ...]
     pools: tuple[PoolMemory, ...]
