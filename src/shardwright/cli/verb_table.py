@@ -15,7 +15,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "why": "what another strategy would gain or lose, or why it cannot be",
     "advise": "what a launch script takes, and what would make it faster",
     "draw": "draw a plan and its simulated step, as text or SVG",
-    "report": "write a plan file's answer as one HTML page",
+    "report": "write an answer's file as one HTML page",
     "web": "answer in a browser on this machine, with the search to watch",
     "tokenise": "turn text into a token file for run",
     "trace": "show how each device spends a step, simulated and measured",

@@ -163,10 +163,7 @@ class StoredSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMetrics:
-    """Latencies and throughput that users see.
-
-    See `serving.simulation.latency_and_throughput_metrics`.
-    """
+    """Latencies and throughput that users see; as `serve-simulate` prints them."""
 
     num_requests: int
     num_refused: int

@@ -191,6 +191,15 @@ def test_output_file_is_what_json_prints(
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_only_a_plan_has_changed_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "answer.json"
+    file.write_text(to_text(OTHER_KINDS["serving"]()))
+    assert run(["report", str(file), "--what-if"]) == UsageError.exit_code
+    assert "--what-if searches the plans of a request" in capsys.readouterr().err
+
+
 def test_costs_of_a_comparison_are_in_its_file(tmp_path: Path) -> None:
     file = tmp_path / "answer.json"
     file.write_text(to_text(OTHER_KINDS["serving"]()))

@@ -60,7 +60,7 @@ def make_report(
         DataError: the file cannot be read. UsageError: tokens or prices for a file that is neither
             a plan nor a simulation.
     """
-    text = read_text(path, what="file of an answer", hint=_HINT)
+    text = read_text(path, what="answer file", hint=_HINT)
     other = parse_other_answer(text, name=str(path))
     if other is not None:
         if tokens or prices:

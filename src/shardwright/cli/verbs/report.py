@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from shardwright.api.report.make_report import add_what_if, make_report, report_document
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
-from shardwright.cli.parsing.option_declarations import Option
+from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.errors import UsageError
 from shardwright.report.page.report_page import report_html
 from shardwright.report.screens.report_summary_screen import render_report, report_line
 from shardwright.search.parallel.engine_by_name import engine_of
 
+WITH_WHAT_IF: Final = ("plan", "simulation")
+"""Kinds of files with a request whose changes can be searched."""
+
 
 def report(
-    path: shared_options.PlanFile,
+    path: Annotated[
+        Path,
+        Argument(
+            metavar="FILE",
+            help=(
+                "File that `plan`, `simulate`, `compare`, `advise` or `serve-simulate` wrote with"
+                " -o."
+            ),
+        ),
+    ],
     *,
     output: Annotated[
         Path | None,
@@ -36,7 +49,7 @@ def report(
     training_cost: shared_options.CostFlags,
     form: shared_options.AnswerForm,
 ) -> int:
-    """Write the answer of PLAN as one HTML page, which needs no network and no JavaScript.
+    """Write the answer in FILE as one HTML page, which needs no network and no JavaScript.
 
     Without -o the contents are listed on the screen; with --json they are printed. Ctrl-C ends the
     searches of --what-if and keeps the plans that were found.
@@ -50,6 +63,11 @@ def report(
             tokens=parse_memory_and_cost.read_tokens(training_cost.tokens),
             prices=prices,
             progress=progress,
+        )
+    if what_if and contents.kind not in WITH_WHAT_IF:
+        raise UsageError(
+            f"--what-if searches the plans of a request, and a {contents.kind} file has none",
+            hint="drop it, or give a file of `shardwright plan -o`",
         )
     if what_if:
         with (
