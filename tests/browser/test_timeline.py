@@ -224,3 +224,30 @@ def test_a_device_without_groups_is_said_to_send_nothing(page_of: Callable[..., 
     timeline_of(page)
     assert page.locator("#communication canvas").count() == 0
     assert "No device sends anything" in page.locator("#communication .reading").inner_text()
+
+
+def test_steps_of_many_ticks_look_the_same(page_of: Callable[..., Page]) -> None:
+    """Gaps of more ticks than an integer of 32 bits has."""
+
+    def scaled(text: str) -> str:
+        return ",".join(str(100 * int(number)) for number in text.split(","))
+
+    document = simulated_document(FILE)
+    timeline = document["timeline"]
+    rows = [
+        row
+        | {
+            "tracks": [
+                track | {"gaps": scaled(track["gaps"]), "lengths": scaled(track["lengths"])}
+                for track in row["tracks"]
+            ]
+        }
+        for row in timeline["rows"]
+    ]
+    long = document | {"timeline": timeline | {"rows": rows, "tick_s": timeline["tick_s"] / 100}}
+    assert any(int(gap) > 2**31 for row in rows for gap in row["tracks"][-1]["gaps"].split(","))
+    drawn = []
+    for one in (document, long):
+        canvas = timeline_of(page_of(report_html(one)))
+        drawn.append(canvas.get_attribute("data-rectangles"))
+    assert drawn[0] == drawn[1]

@@ -5,6 +5,8 @@ import dataclasses
 
 import pytest
 
+from shardwright.cost.part_phase_recompute_keys import PARTS
+from shardwright.cost.relevant_runtime_fields import block_problem, sums_problem
 from shardwright.program.problem_with_free_part import REMOVABLE_PARTS, with_free_part
 from shardwright.program.training_problem import Problem
 from shardwright.search.grid.search_by_mesh import search
@@ -65,3 +67,16 @@ def require_no_seconds(problem: Problem, grid: Grid, part: str) -> None:
 def test_waiting_times_cannot_be_removed() -> None:
     with pytest.raises(ValueError, match="bubble"):
         with_free_part(small_case(0).problem, "bubble")
+
+
+def test_tables_that_do_not_depend_on_the_part_are_shared() -> None:
+    """Searches of changed problems price anew only what the part is in."""
+    problem = small_case(0).problem
+    block = problem.model.blocks[0]
+    for part in REMOVABLE_PARTS:
+        free = with_free_part(problem, part)
+        in_blocks = part in (*PARTS, "recompute", "host")
+        in_sums = part in ("sharding", "scales", "optimizer", "host")
+        assert (block_problem(free, block) is block_problem(problem, block)) == (not in_blocks)
+        assert (sums_problem(free) is sums_problem(problem)) == (not in_sums)
+        assert with_free_part(problem, part) is free

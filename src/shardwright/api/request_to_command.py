@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from decimal import Decimal
@@ -42,6 +43,14 @@ def request_to_command(
     for name, dollars in sorted((prices or {}).items()):
         words += ["--price", f"{name}={dollars!r}" if name else repr(dollars)]
     return (*words, "--tokens", PRICED_TOKENS) if prices else tuple(words)
+
+
+def command_text(request: Request) -> str:
+    """The command that plans a request, as a shell reads it; empty if no option can say a value."""
+    try:
+        return shlex.join(request_to_command(request))
+    except UsageError:
+        return ""
 
 
 def _plain(option: str) -> Callable[[Any], list[str]]:

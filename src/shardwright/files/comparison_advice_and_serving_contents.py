@@ -163,7 +163,10 @@ class StoredSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMetrics:
-    """Latencies and throughput that users see; see `serving.simulation.Metrics`."""
+    """Latencies and throughput that users see.
+
+    See `serving.simulation.latency_and_throughput_metrics`.
+    """
 
     num_requests: int
     num_refused: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.communication_groups_content import communication_groups, device_pattern
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import problem_of
@@ -74,7 +75,9 @@ def groups_of_every_device(groups: CommunicationGroups) -> dict[int, Sent]:
 
 @pytest.mark.parametrize(("model", "cluster", "text"), GRIDS)
 def test_shifted_groups_are_those_of_each_device(model: str, cluster: str, text: str) -> None:
-    folded = groups_of_every_device(communication_groups(simulated_step(model, cluster, text)))
+    one = simulated_step(model, cluster, text)
+    pieces = idle_pieces(one.simulated.program, one.simulated.timeline)
+    folded = groups_of_every_device(communication_groups(one, pieces))
     step = simulated_step(model, cluster, text, unfolded=True)
     names = {
         "tp": "tensor parallelism",
@@ -88,12 +91,18 @@ def test_shifted_groups_are_those_of_each_device(model: str, cluster: str, text:
     for device_class, sent in zip(step.simulated.program.classes, traffic, strict=True):
         expected: Sent = {}
         device = device_class.devices.first
-        for one in sent:
-            level = max(tier for tier, size in enumerate(one.sent) if size)
+        for one_group in sent:
+            level = max(tier for tier, size in enumerate(one_group.sent) if size)
             # Of groups that share states, plan_traffic names the first one of a replica.
-            group = one.group if device in one.group or one.part != "sharding" else None
-            own = tuple(sorted(group)) if group else shifted(device_pattern(one.group), device)
-            expected[names[one.part], own] = one.sent[level]
+            group = (
+                one_group.group
+                if device in one_group.group or one_group.part != "sharding"
+                else None
+            )
+            own = (
+                tuple(sorted(group)) if group else shifted(device_pattern(one_group.group), device)
+            )
+            expected[names[one_group.part], own] = one_group.sent[level]
         found = folded[device]
         assert set(found) == set(expected)
         for key, size in expected.items():

@@ -44,7 +44,7 @@ def positions(random: Random) -> Iterator[tuple[Request, str, float, dict[str, f
         )
         axis, prices = random.choice(list(AXES)), random.choice(_PRICES)
         if not why_without(request, AXES[axis], prices):
-            yield request, axis, random.choice(usual_values(request, AXES[axis])), prices
+            yield request, axis, random.choice(usual_values(request, AXES[axis], prices)), prices
 
 
 @pytest.mark.parametrize("key", seeds(6, 50))

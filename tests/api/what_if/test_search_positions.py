@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -33,7 +34,10 @@ SMALL = Request(
     cluster="h100-sxm:16",
     seq_len=4096,
     global_batch=32,
-    pins=(("recompute", ("none", "full")), ("offload", ("0",)), ("zero", ("1",))),
+    pins=(
+        *(("recompute", ("none", "full")), ("offload", ("0",)), ("zero", ("1",))),
+        *(("cp", ("1",)), ("pp", ("1",)), ("tp_overlap", ("none",))),
+    ),
 )
 
 
@@ -123,6 +127,13 @@ def test_prices_are_given_or_of_the_cluster() -> None:
     assert {position.request.cluster for position in given} == {"h100-sxm:16"}
 
 
+def test_given_prices_of_devices_without_a_list_price() -> None:
+    request = replace(SMALL, cluster="ascend-910b:8", runtime="", precision="")
+    values = usual_values(request, AXES["price"], {"ascend-910b": 2.0})
+    assert len(values) == POSITIONS
+    assert usual_values(request, AXES["price"], {"h100-sxm": 2.0}) == (1.0,)
+
+
 def test_stopped_searches_are_left_out() -> None:
     STOP.set()
     try:
@@ -153,7 +164,7 @@ def test_numbers_of_devices_make_whole_nodes(
         global_batch=32,
         max_devices=limit,
     )
-    assert usual_values(request, AXES["devices"]) == devices
+    assert usual_values(request, AXES["devices"], {}) == devices
 
 
 def test_an_expression_without_a_count_has_one_position() -> None:
@@ -161,7 +172,7 @@ def test_an_expression_without_a_count_has_one_position() -> None:
         model="llama-3.1-8b", cluster="dgx-superpod-h100", seq_len=4096, global_batch=32
     )
     size = load_cluster("dgx-superpod-h100").num_devices
-    assert usual_values(request, AXES["devices"]) == (size,)
+    assert usual_values(request, AXES["devices"], {}) == (size,)
 
 
 def test_axes_that_say_nothing() -> None:

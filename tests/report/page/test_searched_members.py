@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shlex
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import request_to_problem
 from shardwright.api.report import searched_members_content
 from shardwright.api.report.make_report import make_report, report_document
-from shardwright.api.report.plan_command import plan_command
 from shardwright.api.report.searched_members_content import (
     GROUPS,
     MOST_SIMULATED,
@@ -24,9 +21,7 @@ from shardwright.api.report.searched_members_content import (
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.simulate_strategy import simulation
-from shardwright.cli.main import run
 from shardwright.cli.parsing.shared_options import read_choices
-from shardwright.errors import UsageError
 from shardwright.files.canonical_json import to_text
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import stored_answer
@@ -160,30 +155,3 @@ def test_a_certificate_of_another_version_has_counts_alone() -> None:
         assert "plan again" in members.note
         document = {"members": json.loads(to_text(to_json_value(members, names={})))}
         assert [view.name for view in report_views(document)] == ["members"]
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        REQUEST,
-        replace(REQUEST, max_devices=8, use_all=True, dropout=True, train="lora:r16"),
-        replace(REQUEST, reserve_fraction=0.05, headroom=0.1, search_memory=2**31, space="joint"),
-        replace(
-            REQUEST, reserve_bytes=2**32, pins=(("pp", ("2", "4")),), excludes=(("zero", ("3",)),)
-        ),
-        replace(REQUEST, expert_imbalance=1.25, objective="pareto", budget=40.0, top=0),
-    ],
-)
-def test_plan_command_reads_as_its_request(
-    request_: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The words of the command are parsed by the verb to an equal request."""
-    asked: list[Request] = []
-
-    def method_of(request: Request) -> None:
-        asked.append(request)
-        raise UsageError("only the request was wanted")
-
-    monkeypatch.setattr(request_to_problem, "method_of", method_of)
-    assert run(shlex.split(plan_command(request_))[1:]) == UsageError.exit_code
-    assert asked == [request_]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 import pytest
 
+from shardwright.api.report import pipeline_timeline_content
+from shardwright.api.report.bubble_causes import idle_pieces
+from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
+from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.report.page.charts.device_map import pattern_devices
 from shardwright.report.page.report_page import VIEWS, report_html
 from shardwright.report.page.views.simulated_change_sentence import change_sentence
 from tests.report.page.page_numbers import require_numbers_of_document
-from tests.report.page.report_documents import FILES, simulated_document
+from tests.report.page.report_documents import FILES, simulated_document, stored
 
 CAUSES = (
     "warm_up_s",
@@ -185,3 +190,20 @@ def test_a_change_is_simulated_and_its_worth_is_the_difference_of_the_steps() ->
 def test_only_faster_changes_are_recommended(change: Any, words: str) -> None:
     assert words in change_sentence("/timeline/change", change)
     assert change_sentence("/timeline/change", None) == ""
+
+
+def test_classes_with_the_least_idle_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = simulate_stored(stored("pipeline"))
+    pieces = idle_pieces(step.simulated.program, step.simulated.timeline)
+    all_rows = pipeline_timeline(step, pieces).rows
+    monkeypatch.setattr(pipeline_timeline_content, "MOST_ROWS", 2)
+    some = pipeline_timeline(step, pieces)
+    assert some.classes == len(all_rows) == 4
+    longest = sorted(all_rows, key=lambda row: -row.idle_s)[:2]
+    assert {row.device for row in some.rows} == {row.device for row in longest}
+    document = json.loads(json.dumps(simulated_document("pipeline")))
+    document["timeline"]["rows"] = document["timeline"]["rows"][:2]
+    page = require_numbers_of_document(report_html(document), document)
+    assert any("of the classes that wait longest" in words for words in page.words)
+    monkeypatch.setattr(pipeline_timeline_content, "MOST_SPANS", 1)
+    assert len(pipeline_timeline(step, pieces).rows) == 1

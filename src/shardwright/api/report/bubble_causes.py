@@ -92,9 +92,9 @@ def idle_pieces(program: Program, timeline: Timeline) -> IdlePieces:
     """
     predecessor = last_predecessors(program, timeline.finish)
     gaps = _gaps(program, timeline, predecessor)
-    gap, task, sign = _chain_differences(gaps, predecessor)
-    sums = _sums_by_cause(program, timeline, gaps, gap, task, sign)
-    return _as_pieces(gaps, *sums)
+    chains = _chains(program, predecessor)
+    parts = _chain_differences(gaps, chains)
+    return _as_pieces(gaps, *_sums_by_cause(program, timeline, gaps, chains, parts))
 
 
 def _gaps(program: Program, timeline: Timeline, predecessor: IntArray) -> _Gaps:
@@ -117,77 +117,134 @@ def _gaps(program: Program, timeline: Timeline, predecessor: IntArray) -> _Gaps:
     return _Gaps(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _chain_differences(gaps: _Gaps, predecessor: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Tasks that are in the chain behind one end of a stretch only.
+class _Chains(NamedTuple):
+    """Chains of last predecessors, in parts that run along one stream.
 
-    Returns:
-        (number of the stretch, task, 1 for the chain that ends the stretch and -1 for the chain of
-        the device's own previous task), one entry for each.
+    Tasks are numbered by their places: class by class, stream by stream, in the order of the
+    stream. A part is a run of places of which each task waits for the one before it.
+
+    Args:
+        task: (places,) task at each place.
+        place: (tasks,) place of each task.
+        head: (places,) first place of the part; the last entry stands for no task.
+        following: (places + 1,) place of the last predecessor, or of no task.
+        depth: (places + 1,) number of tasks of the chain.
     """
-    none = len(predecessor)
-    following = np.append(np.where(predecessor == NO_TASK, none, predecessor), none)
-    depth = _depths(following)
+
+    task: IntArray
+    place: IntArray
+    head: IntArray
+    following: IntArray
+    depth: IntArray
+
+
+class _ChainParts(NamedTuple):
+    """Runs of places that are in the chain behind one end of a stretch only.
+
+    Args:
+        gap: number of the stretch.
+        first, last: places.
+        sign: 1 for the chain that ends the stretch, -1 for that of the device's previous task.
+    """
+
+    gap: IntArray
+    first: IntArray
+    last: IntArray
+    sign: IntArray
+
+
+def _chains(program: Program, predecessor: IntArray) -> _Chains:
+    """Number the tasks along their streams, and find the parts of the chains."""
+    instances, count = program.instances, len(predecessor)
+    task = np.lexsort((np.arange(count), instances.stream, instances.klass))
+    place = np.empty(count + 1, dtype=np.int64)
+    place[task], place[count] = np.arange(count), count
+    following = np.append(place[predecessor[task]], count)
+    same_stream = (np.diff(instances.klass[task]) == 0) & (np.diff(instances.stream[task]) == 0)
+    continues = np.append(False, (following[1:count] == np.arange(count - 1)) & same_stream)
+    head = np.append(np.maximum.accumulate(np.where(continues, 0, np.arange(count))), count)
+    # The depth of a head is that of its last predecessor, which is as far behind its own head.
+    heads = np.append(np.flatnonzero(~continues), count)
+    number = np.searchsorted(heads, head[following[heads]])
+    distance = following[heads] - head[following[heads]] + 1
+    distance[-1] = 0
+    distance[following[heads] == count] = 0
+    while (number != len(heads) - 1).any():
+        distance, number = distance + distance[number], number[number]
+    depth = distance[np.searchsorted(heads, head)] + np.arange(count + 1) - head + 1
+    depth[count] = 0
+    return _Chains(task, place[:count], head, following, depth)
+
+
+def _chain_differences(gaps: _Gaps, chains: _Chains) -> _ChainParts:
+    """Parts of the two chains of each stretch, back to the last task that both have."""
+    none = len(chains.task)
     number = np.arange(len(gaps.klass))
-    ends = np.where(gaps.after == NO_TASK, none, gaps.after)
-    begins = np.where(gaps.before == NO_TASK, none, gaps.before)
-    records: list[tuple[IntArray, IntArray, IntArray]] = []
+    ends, begins = (np.append(chains.place, none)[tasks] for tasks in (gaps.after, gaps.before))
+    found: list[_ChainParts] = []
     while len(number):
         differ = ends != begins
         number, ends, begins = number[differ], ends[differ], begins[differ]
-        deeper, shallower = depth[ends] >= depth[begins], depth[ends] <= depth[begins]
-        records += [
-            (number[deeper], ends[deeper], np.ones(int(deeper.sum()), dtype=np.int64)),
-            (number[shallower], begins[shallower], -np.ones(int(shallower.sum()), dtype=np.int64)),
-        ]
-        ends = np.where(deeper, following[ends], ends)
-        begins = np.where(shallower, following[begins], begins)
-    empty = np.zeros(0, dtype=np.int64)
-    columns = zip(*records, strict=True) if records else ((empty,),) * 3
-    gap, task, sign = (np.concatenate(column) for column in columns)
-    return gap, task, sign
-
-
-def _depths(following: IntArray) -> IntArray:
-    """Number of tasks in the chain of each task; the last entry of `following` ends all chains."""
-    depth = np.ones(len(following), dtype=np.int64)
-    depth[-1] = 0
-    while (following != len(following) - 1).any():
-        depth, following = depth + depth[following], following[following]
-    return depth
+        # The head that is further from the start cannot be in the other chain, nor is its part.
+        deeper = chains.depth[chains.head[ends]] >= chains.depth[chains.head[begins]]
+        moved, kept = np.where(deeper, ends, begins), np.where(deeper, begins, ends)
+        same_part = chains.head[ends] == chains.head[begins]
+        lower = np.minimum(ends, begins)
+        higher = np.maximum(ends, begins)
+        moved = np.where(same_part, higher, moved)
+        sign = np.where(same_part, np.where(ends > begins, 1, -1), np.where(deeper, 1, -1))
+        first = np.where(same_part, lower + 1, chains.head[moved])
+        found.append(_ChainParts(number, first, moved, sign))
+        moved = np.where(same_part, lower, chains.following[chains.head[moved]])
+        kept = np.where(same_part, lower, kept)
+        ends, begins = np.where(deeper, moved, kept), np.where(deeper, kept, moved)
+    if not found:
+        empty = np.zeros(0, dtype=np.int64)
+        return _ChainParts(empty, empty, empty, empty)
+    return _ChainParts(*map(np.concatenate, zip(*found, strict=True)))
 
 
 def _sums_by_cause(
-    program: Program,
-    timeline: Timeline,
-    gaps: _Gaps,
-    gap: IntArray,
-    task: IntArray,
-    sign: IntArray,
+    program: Program, timeline: Timeline, gaps: _Gaps, chains: _Chains, parts: _ChainParts
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Sum the differences of the chains: (stretch, cause, picoseconds), sorted by both.
-
-    Args:
-        gap, task, sign: see `_chain_differences`.
-    """
-    templates, instances = program.templates, program.instances
-    kind = templates.kind[instances.template[task]]
-    duration = timeline.finish[task] - timeline.start[task]
+    """Sum the differences of the chains: (stretch, cause, picoseconds), sorted by both."""
+    instances = program.instances
+    kind = program.templates.kind[instances.template[chains.task]]
+    duration = (timeline.finish - timeline.start)[chains.task]
+    usual = _usual_durations(program, timeline)[chains.task]
     action = kind <= int(TaskKind.R)
-    cause_of_kind = np.zeros(len(TaskKind), dtype=np.int64)
+    cause_of_kind = np.full(len(TaskKind), -1, dtype=np.int64)
     cause_of_kind[list(map(int, _CAUSE_OF_KIND))] = list(map(int, _CAUSE_OF_KIND.values()))
-    usual = _usual_durations(program, timeline)[task]
     row = np.array([device_class.row for device_class in program.classes], dtype=np.int64)
-    phase = _phases(program, timeline, gaps)
-    cause = np.where(
-        action, int(IdleCause.IMBALANCE) + row[instances.klass[task]], cause_of_kind[kind]
-    )
+    row_of_part = row[instances.klass[chains.task[parts.last]]]
+    amounts = [
+        (usual, _phases(program, timeline, gaps)[parts.gap]),
+        (np.where(action, duration - usual, 0), int(IdleCause.IMBALANCE) + row_of_part),
+        *(
+            (
+                np.where(cause_of_kind[kind] == int(cause), duration, 0),
+                np.full(len(row_of_part), cause),
+            )
+            for cause in sorted(set(_CAUSE_OF_KIND.values()))
+        ),
+    ]
     width = int(IdleCause.IMBALANCE) + int(row.max()) + 1
-    key = np.concatenate([gap * width + cause, (gap * width + phase[gap])[action]])
-    amount = np.concatenate([sign * (duration - usual), (sign * usual)[action]])
-    keys, place = np.unique(key, return_inverse=True)
+    keys, place = np.unique(
+        np.concatenate([parts.gap * width + cause for _, cause in amounts]), return_inverse=True
+    )
     sums = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(sums, place, amount)
+    np.add.at(
+        sums,
+        place.reshape(-1),
+        np.concatenate([_sums_of_parts(amount, parts) for amount, _ in amounts]),
+    )
     return keys // width, keys % width, sums
+
+
+def _sums_of_parts(amount: IntArray, parts: _ChainParts) -> IntArray:
+    """Sum of the amounts at the places of each part, with the part's sign."""
+    before = np.append(0, np.cumsum(amount))
+    return np.asarray(parts.sign * (before[parts.last + 1] - before[parts.first]))
 
 
 def _usual_durations(program: Program, timeline: Timeline) -> IntArray:

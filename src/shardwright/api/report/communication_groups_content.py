@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from shardwright.api.report.bubble_causes import IdleCause, idle_pieces
+from shardwright.api.report.bubble_causes import IdleCause, IdlePieces
 from shardwright.api.report.simulate_changes import best_grid_change
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
@@ -24,7 +24,6 @@ from shardwright.report.page.contents.simulated_change import SimulatedChange
 from shardwright.report.pictures.devices_with_equal_shares import device_text
 from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.device_traffic_by_group_and_tier import Traffic
-from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.step_breakdown import critical_class
 from shardwright.strategy.grid.parallelism_grid import AXES, Grid
 from shardwright.strategy.plan.operator_split_tree import Split
@@ -46,9 +45,13 @@ _AXES_OF_GROUPS: Final = ("tp", "cp", "ep", "order")
 
 
 def communication_groups(
-    step: SimulatedStep, *, change: SimulatedChange | None = None
+    step: SimulatedStep, pieces: IdlePieces, *, change: SimulatedChange | None = None
 ) -> CommunicationGroups:
-    """Groups of each device class, with bytes and network tiers."""
+    """Groups of each device class, with bytes and network tiers.
+
+    Args:
+        pieces: idle stretches of the step.
+    """
     cluster, classes = step.problem.cluster, step.simulated.program.classes
     critical = critical_class(step.simulated)
     order = sorted(range(len(classes)), key=lambda number: (classes[number].row, number))
@@ -57,7 +60,7 @@ def communication_groups(
     kinds = [kind for kind in _KINDS if any(one.part == kind for row in traffic for one in row)]
     exposed = {
         **dict(step.prediction.breakdown_s),
-        "pp": _waits_for_messages(step.simulated, critical),
+        "pp": _waits_for_messages(pieces, critical),
     }
     groups = [
         group
@@ -91,9 +94,8 @@ def communication_groups(
     )
 
 
-def _waits_for_messages(simulated: SimulatedPlan, number: int) -> float:
+def _waits_for_messages(pieces: IdlePieces, number: int) -> float:
     """Seconds in which a device of a class computes nothing because of pipeline messages."""
-    pieces = idle_pieces(simulated.program, simulated.timeline)
     waits = (pieces.klass == number) & (pieces.cause == int(IdleCause.MESSAGE))
     return int(pieces.duration[waits].sum()) / PICOSECONDS_PER_SECOND
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.api.report.plan_command import plan_command
 from shardwright.api.report.ratio_or_zero import ratio
+from shardwright.api.request_to_command import command_text
 from shardwright.api.searches.device_and_batch_sweeps import simulate_best_plan
 from shardwright.errors import InfeasibleError
 from shardwright.files.comparison_advice_and_serving_contents import (
@@ -115,5 +115,5 @@ def _searched(fastest: StoredSimulation) -> SearchedPlan | None:
         strategy=strategy_text(best),
         step_s=step_s,
         gain=ratio(fastest.prediction.step_time_s - step_s, fastest.prediction.step_time_s),
-        command=plan_command(fastest.request),
+        command=command_text(fastest.request),
     )

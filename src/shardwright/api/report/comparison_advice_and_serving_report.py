@@ -24,15 +24,24 @@ def report_of_other_answer(saved: OtherAnswer, path: Path) -> Report:
     Args:
         path: the file that it was read from.
     """
-    heading = {"command": report_command(path), "version": shardwright.__version__}
+    command, version = report_command(path), shardwright.__version__
     if isinstance(saved, StoredComparison):
         compared = compared_strategies(saved)
         title = f"{compared.model}: {len(compared.rows)} strategies compared"
-        return Report(kind="comparison", title=title, comparison=compared, **heading)
+        return Report(
+            kind="comparison", title=title, command=command, version=version, comparison=compared
+        )
     if isinstance(saved, StoredAdvice):
-        return Report(kind="advice", title=_launch(saved), advice=launch_advice(saved), **heading)
+        advice = launch_advice(saved)
+        return Report(
+            kind="advice", title=_launch(saved), command=command, version=version, advice=advice
+        )
     return Report(
-        kind="serving", title=_deployment(saved), serving=serving_latencies(saved), **heading
+        kind="serving",
+        title=_deployment(saved),
+        command=command,
+        version=version,
+        serving=serving_latencies(saved),
     )
 
 

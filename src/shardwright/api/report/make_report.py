@@ -10,6 +10,7 @@ from typing import Any
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
+from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.comparison_advice_and_serving_report import (
     report_of_other_answer,
@@ -24,7 +25,7 @@ from shardwright.api.report.timeline_change import timeline_change
 from shardwright.api.report.what_if_content import what_if_axes
 from shardwright.api.what_if.search_positions import can_repeat_search
 from shardwright.errors import UsageError
-from shardwright.files.canonical_json import read_text
+from shardwright.files.canonical_json import canonical_value, read_text
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
@@ -70,6 +71,7 @@ def make_report(
         return report_of_other_answer(other, path)
     saved = parse_saved(text, name=str(path), folder=path.parent)
     request, step = saved.request, simulate_stored(saved)
+    pieces = idle_pieces(step.simulated.program, step.simulated.timeline)
     given = _given_options(tokens, prices or {})
     command = ["shardwright", "report", path.name, *given, "-o", f"{path.stem}.html"]
     return Report(
@@ -83,8 +85,8 @@ def make_report(
         answer=answer_card(saved, tokens=tokens, prices=prices),
         time=step_time_parts(saved, step, progress=progress),
         memory=memory_by_stage(saved, step, file_name=path.name, progress=progress),
-        timeline=pipeline_timeline(step, change=timeline_change(saved, step, path)),
-        communication=communication_groups(step, change=groups_change(saved, step, path)),
+        timeline=pipeline_timeline(step, pieces, change=timeline_change(saved, step, path)),
+        communication=communication_groups(step, pieces, change=groups_change(saved, step, path)),
         what_if_command=(shlex.join([*command, "--what-if"]) if can_repeat_search(request) else ""),
         accuracy=prediction_accuracy(saved),
         members=searched_members(saved) if isinstance(saved, StoredPlan) else None,
@@ -124,9 +126,12 @@ def _given_options(tokens: float, prices: Mapping[str, float]) -> list[str]:
 
 
 def report_document(report: Report) -> dict[str, Any]:
-    """JSON document of a report: its fields by name, with schema and version."""
-    return {
-        "schema": REPORT_SCHEMA,
-        "schema_version": REPORT_VERSION,
-        **to_json_value(report, names={}),
-    }
+    """JSON document of a report, with its numbers as a file holds them: schema, version, fields."""
+    document: dict[str, Any] = canonical_value(
+        {
+            "schema": REPORT_SCHEMA,
+            "schema_version": REPORT_VERSION,
+            **to_json_value(report, names={}),
+        }
+    )
+    return document

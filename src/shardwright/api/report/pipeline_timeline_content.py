@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.report.bubble_causes import IdleCause, IdlePieces, idle_pieces
+from shardwright.api.report.bubble_causes import IdleCause, IdlePieces
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.program.device_classes_with_equal_actions import DeviceClass
@@ -28,20 +28,20 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 MOST_ROWS: Final = 64
 """Most device classes that the timeline shows."""
-MOST_SPANS: Final = 120_000
+MOST_SPANS: Final = 300_000
 """Most spans of the timeline."""
 _MOST_STAGES: Final = 8
 """Most stages whose imbalance is listed on its own."""
 _TICK_PS: Final = 1000
 """Picoseconds of a tick."""
 _CAUSES: Final = {
-    IdleCause.WARM_UP: "warm-up: the pipeline fills",
-    IdleCause.COOL_DOWN: "cool-down: the pipeline drains",
+    IdleCause.WARM_UP: "warm-up of the pipeline",
+    IdleCause.COOL_DOWN: "cool-down of the pipeline",
     IdleCause.ORDER: "order of the actions",
     IdleCause.MESSAGE: "messages between stages",
     IdleCause.REDUCTION: "gradient reductions",
     IdleCause.GATHER_OR_UPDATE: "parameter gathers and updates",
-    IdleCause.IMBALANCE: "imbalance: stages have unequal work",
+    IdleCause.IMBALANCE: "imbalance between stages",
 }
 _KINDS: Final = {
     TaskKind.F: ("forward", "F"),
@@ -65,11 +65,14 @@ _TRACKS: Final = {
 
 
 def pipeline_timeline(
-    step: SimulatedStep, *, change: SimulatedChange | None = None
+    step: SimulatedStep, pieces: IdlePieces, *, change: SimulatedChange | None = None
 ) -> PipelineTimeline:
-    """The timeline of a simulated step with the causes of its idle time."""
+    """The timeline of a simulated step with the causes of its idle time.
+
+    Args:
+        pieces: idle stretches of the step.
+    """
     program, timeline = step.simulated.program, step.simulated.timeline
-    pieces = idle_pieces(program, timeline)
     stages = _stage_names(program)
     idle = _seconds_by_class(program, pieces, stages=len(stages))
     counts = np.array([len(device_class.devices) for device_class in program.classes], dtype=float)

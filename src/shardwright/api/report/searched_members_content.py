@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.report.plan_command import pins_of_grid, plan_command
+from shardwright.api.report.pins_of_grid import pins_of_grid
+from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import (
     SearchMethod,
     capacity_of,
@@ -55,7 +56,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 MOST_POINTS: Final = 2000
 """Most plotted strategies."""
-MOST_SIMULATED: Final = 12
+MOST_SIMULATED: Final = 8
 """Most strategies of the front that are simulated, the fastest first."""
 NEAR_SHARE: Final = 0.05
 """How much slower than the best a strategy may be to count as nearly as fast."""
@@ -268,13 +269,14 @@ def _rows(
 
 def _neighbour(saved: StoredPlan, space: Space, row: SearchedMember, grid: Grid) -> FrontNeighbour:
     """The front's next strategy, with the command that searches its values alone."""
+    request = saved.request
     return FrontNeighbour(
         strategy=row.strategy,
         step_s=row.step_s,
         reserved_bytes=row.reserved_bytes,
         saved_bytes=row.saved_bytes,
         slower=row.slower,
-        command=plan_command(saved.request, pins=pins_of_grid(space, grid)),
+        command=command_text(replace(request, pins=pins_of_grid(space, grid, pins=request.pins))),
     )
 
 

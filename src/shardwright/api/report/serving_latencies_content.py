@@ -17,6 +17,7 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredServing,
     StoredSpread,
 )
+from shardwright.report.page.contents.latency_percentiles import LatencyRow
 from shardwright.report.page.contents.line_chart_data import (
     ChartAxis,
     ChartSeries,
@@ -25,7 +26,6 @@ from shardwright.report.page.contents.line_chart_data import (
 )
 from shardwright.report.page.contents.serving_latencies import (
     IterationPart,
-    LatencyRow,
     OtherLoad,
     PoolMemory,
     ServingLatencies,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from typing import Final
 
 from shardwright.api.report.plan_if_part_is_free import is_proven_grid_search, plan_if_free
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
-from shardwright.api.request_to_command import request_to_command
+from shardwright.api.request_to_command import command_text
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
-from shardwright.errors import UsageError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.program.problem_with_free_part import REMOVABLE_PARTS
 from shardwright.progress_callback import Progress
@@ -22,7 +20,6 @@ from shardwright.report.page.contents.step_time_parts import (
     StepTimeParts,
 )
 from shardwright.report.screens.step_time_table import part_name
-from shardwright.search.search_request import Request
 from shardwright.strategy.text.grid_notation import print_grid
 
 LEAST_SHARE: Final = 0.01
@@ -91,7 +88,7 @@ def _faster_option(saved: StoredSimulation) -> FasterOption | None:
         return None
     option = f"{best.option}={best.value}"
     pins = (*saved.request.pins, (best.option, (best.value,)))
-    command = _command(replace(saved.request, pins=pins))
+    command = command_text(replace(saved.request, pins=pins))
     return FasterOption(option=option, step_s=best.step_time_s, gain=best.gain, command=command)
 
 
@@ -108,7 +105,7 @@ def _better_size(saved: StoredSimulation) -> BetterSize | None:
         sequences=best.global_batch,
         step_s=best.step_time_s,
         gain=best.gain,
-        command=_command(changed) if same_devices else "",
+        command=command_text(changed) if same_devices else "",
     )
 
 
@@ -122,11 +119,3 @@ def _second_best(saved: StoredSimulation) -> SecondBest | None:
         step_s=others[0].step_time_s,
         longer=others[0].step_time_s / saved.prediction.step_time_s - 1.0,
     )
-
-
-def _command(request: Request) -> str:
-    """Command that plans a request; empty if no option can say a value of it."""
-    try:
-        return shlex.join(request_to_command(request))
-    except UsageError:
-        return ""

@@ -74,8 +74,11 @@ def what_if_axes(
     Raises:
         ShardwrightError: as `api.what_if.search_positions.what_if`.
     """
-    reasons = {name: why_without(request, axis, dict(prices or {})) for name, axis in AXES.items()}
-    values = {name: usual_values(request, axis) for name, axis in AXES.items() if not reasons[name]}
+    given = dict(prices or {})
+    reasons = {name: why_without(request, axis, given) for name, axis in AXES.items()}
+    values = {
+        name: usual_values(request, axis, given) for name, axis in AXES.items() if not reasons[name]
+    }
     found = what_if_of_axes(request, values, prices=prices, engine=engine, progress=progress)
     for one in found:
         if _base_of(one) is None:

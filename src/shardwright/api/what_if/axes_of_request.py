@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from shardwright.api.request_to_problem import load_cluster, problem_of
+from shardwright.api.request_to_problem import has_cost_goal, load_cluster, problem_of
 from shardwright.errors import ClusterError, ShardwrightError, UsageError, nearest
 from shardwright.hardware.catalog.list_prices import cluster_prices
 from shardwright.hardware.cluster import Cluster
@@ -84,13 +84,17 @@ def own_value(request: Request, axis: Axis) -> float:
     return 1.0 if axis.is_continuous else whole_value(request, axis)
 
 
-def request_at(request: Request, axis: Axis, value: float) -> Request:
+def request_at(request: Request, axis: Axis, value: float, prices: Prices) -> Request:
     """The request with an axis at a value.
+
+    Prices that are given for all devices are not part of the request: `prices_at` changes them.
 
     Raises:
         ShardwrightError: no command can say it, or it is no valid request.
     """
-    changed = request if value == own_value(request, axis) else axis.change(request, value)
+    if value == own_value(request, axis) or (axis.name == PRICE and _are_given(request, prices)):
+        return request
+    changed = axis.change(request, value)
     cluster = problem_of(changed).cluster
     if axis.name == DEVICES and cluster.num_devices != value:
         raise ClusterError(
@@ -107,19 +111,27 @@ def prices_at(axis: Axis, value: float, prices: Prices) -> Prices:
     return {name: price * value for name, price in prices.items()}
 
 
-def usual_values(request: Request, axis: Axis) -> tuple[float, ...]:
+def _are_given(request: Request, prices: Prices) -> bool:
+    """True if `prices` has all devices of a request whose search reads no price."""
+    groups = problem_of(request).cluster.groups
+    return not has_cost_goal(request) and all(
+        prices.keys() & {group.kind.name, group.kind.accelerator.name, ""} for group in groups
+    )
+
+
+def usual_values(request: Request, axis: Axis, prices: Prices) -> tuple[float, ...]:
     """Nine values around the request's own that make valid requests, ascending; fewer if need be.
 
     Whole numbers are multiplied by powers of two, the nearest first.
     """
     if axis.is_continuous:
-        return tuple(v for v in axis.factors if _is_valid(request, axis, v))
+        return tuple(v for v in axis.factors if _is_valid(request, axis, v, prices))
     own = whole_value(request, axis)
     found = [float(own)]
     for value in _powers_around(own):
         if len(found) == POSITIONS:
             break
-        if _is_valid(request, axis, value):
+        if _is_valid(request, axis, value, prices):
             found.append(value)
     return tuple(sorted(found))
 
@@ -143,10 +155,10 @@ def effect_of_price(request: Request, axis: Axis) -> str:
     return "one factor multiplies all prices, so the best plan is the same at every position"
 
 
-def _is_valid(request: Request, axis: Axis, value: float) -> bool:
+def _is_valid(request: Request, axis: Axis, value: float, prices: Prices) -> bool:
     """True if the request with the axis at a value can be made and read."""
     try:
-        request_at(request, axis, value)
+        request_at(request, axis, value, prices)
     except ShardwrightError:
         return False
     return True

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import sqrt
 from typing import Final
 
-from shardwright.api.request_to_problem import has_cost_goal, problem_of, with_defaults
+from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.api.searches.find_certified_simulation import (
     find_certified_simulation,
     require_series_of_searches,
@@ -37,6 +37,14 @@ TOLERANCE: Final = 0.01
 """Largest distance of the two values of a break-even, as a share of the lower one."""
 Differs = Callable[[WhatIfPosition, WhatIfPosition], bool]
 """Function that compares the plan at the low end of an interval with the plan at another value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Best:
+    """The best plan of a request, or the reason why nothing fits."""
+
+    found: CertifiedSimulation | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,17 +124,28 @@ def what_if_of_axes(
     request = with_defaults(request)
     _require_one_best_plan(request)
     question, engine = _Question(request=request, prices=dict(prices or {})), engine or Serial()
-    searches = [
-        _Search(axis=axis.name, value=float(value))
+    all_values = {
+        axis: tuple(map(float, values or usual_values(request, axis, question.prices)))
         for axis, values in ((axis_of(name), values) for name, values in axes.items())
-        for value in (values or usual_values(request, axis))
+    }
+    searches = [
+        _Search(axis=axis.name, value=value)
+        for axis, values in all_values.items()
+        for value in values
+        if value != own_value(request, axis)
     ]
     for search in searches:
-        request_at(request, axis_of(search.axis), search.value)
-    found = engine.map(
-        _searched, searches, shared=question, done=_counter(progress, len(searches), "what if")
-    )
-    positions: dict[str, list[WhatIfPosition]] = {name: [] for name in axes}
+        request_at(request, axis_of(search.axis), search.value, question.prices)
+    # The request itself is a position of most axes; its search fills the caches of the workers.
+    with_base = [axis for axis, values in all_values.items() if own_value(request, axis) in values]
+    base = _best_plan(request) if with_base else None
+    done = _counter(progress, len(searches), "what if")
+    found = engine.map(_searched, searches, shared=question, done=done)
+    positions: dict[str, list[WhatIfPosition]] = {axis.name: [] for axis in all_values}
+    if base is not None:
+        for axis in with_base:
+            own = _position_of(question, axis, own_value(request, axis), base)
+            positions[axis.name].append(own)
     for search, position in zip(searches, found, strict=True):
         if position is not None:
             positions[search.axis].append(position)
@@ -165,7 +184,8 @@ def break_even(
         differs: is true of the plans at `low` and at a value beyond the change.
 
     Returns:
-        The two nearest positions; None if the plans at `low` and `high` do not differ.
+        The two nearest positions; None if the plans at `low` and `high` do not differ, or after
+        Ctrl-C.
 
     Raises:
         ShardwrightError: as `what_if`.
@@ -174,7 +194,7 @@ def break_even(
     _require_one_best_plan(request)
     question = _Question(request=request, prices=dict(prices or {}))
     one, other = (_position(question, axis_of(axis), value) for value in (low, high))
-    if not differs(one, other):
+    if one is None or other is None or not differs(one, other):
         return None
     return _bisected(question, axis_of(axis), one, other, differs, tolerance)
 
@@ -206,42 +226,51 @@ def _counter(progress: Progress | None, total: int, phase: str) -> Callable[[int
     return lambda done: report(phase, done, total)
 
 
-def _searched(question: _Question, search: _Search) -> WhatIfPosition | None:
-    """The position of a search; None after Ctrl-C."""
+def _best_plan(request: Request) -> _Best | None:
+    """Search the best plan of a request, or why nothing fits; None after Ctrl-C.
+
+    Raises:
+        ShardwrightError: the request has no plan for another reason.
+    """
     if STOP.is_set():
         return None
-    position = _position(question, axis_of(search.axis), search.value)
-    stopped = position.found is not None and position.found.certificate.stopped_at
-    return None if stopped else position
-
-
-def _position(question: _Question, axis: Axis, value: float) -> WhatIfPosition:
-    """Search the best plan of a question with an axis at a value."""
-    request = request_at(question.request, axis, value)
-    # A search for time reads no price: prices that are given are changed instead of the cluster's.
-    given = question.prices and axis.name == "price" and not has_cost_goal(request)
-    request = question.request if given else request
-    prices = prices_at(axis, value, question.prices)
-    cluster = problem_of(request).cluster
-    is_base = value == own_value(question.request, axis)
-    found: CertifiedSimulation | None = None
-    why = ""
     try:
         found = find_certified_simulation(request, hints=False)
-    except (InfeasibleError, StrategyError, UsageError) as error:
-        if is_base and not isinstance(error, InfeasibleError):
-            raise
-        why = error.message
+    except InfeasibleError as error:
+        return _Best(found=None, why=error.message)
+    return None if found.certificate.stopped_at else _Best(found=found, why="")
+
+
+def _searched(question: _Question, search: _Search) -> WhatIfPosition | None:
+    """The position of a search; None after Ctrl-C."""
+    return _position(question, axis_of(search.axis), search.value)
+
+
+def _position(question: _Question, axis: Axis, value: float) -> WhatIfPosition | None:
+    """Search the best plan of a question with an axis at a value; None after Ctrl-C."""
+    try:
+        best = _best_plan(request_at(question.request, axis, value, question.prices))
+    except (StrategyError, UsageError) as error:
+        # Pins, or the rules of the runtime, may leave no strategy with these numbers.
+        best = _Best(found=None, why=error.message)
+    return None if best is None else _position_of(question, axis, value, best)
+
+
+def _position_of(question: _Question, axis: Axis, value: float, best: _Best) -> WhatIfPosition:
+    """The position of an axis at a value with its best plan."""
+    request = request_at(question.request, axis, value, question.prices)
+    prices = prices_at(axis, value, question.prices)
+    cluster = problem_of(request).cluster
     return WhatIfPosition(
         value=value,
-        is_base=is_base,
+        is_base=value == own_value(question.request, axis),
         amount=axis.amount(cluster, prices) if axis.amount and cluster.is_uniform else None,
         request=request,
         prices=tuple(sorted(prices.items())),
         devices=cluster.num_devices,
-        found=found,
-        why=why,
-        usd_per_million_tokens=_usd_per_million_tokens(found, prices),
+        found=best.found,
+        why=best.why,
+        usd_per_million_tokens=_usd_per_million_tokens(best.found, prices),
     )
 
 
@@ -297,9 +326,9 @@ def _bisected(
     """Halve the interval between two positions whose plans differ; after Ctrl-C as far as it is."""
     first = low
     while (value := _value_between(axis, low.value, high.value, tolerance)) is not None:
-        if STOP.is_set():
-            break
         middle = _position(question, axis, value)
+        if middle is None:
+            break
         low, high = (low, middle) if differs(first, middle) else (middle, high)
     return BreakEven(low=low, high=high)
 

@@ -1,9 +1,26 @@
 // Text of a number in a named format: the same names and texts as in markup/number_formats.py.
 
+// Values halfway between two texts go to the even one, as in Python; toPrecision and toFixed take the larger one.
+const TIE = /^50*$/;
+
+function significant(value, digits) {
+  const [mantissa, power] = Math.abs(value).toExponential(99).split("e");
+  const exact = mantissa.replace(".", "");
+  if (!TIE.test(exact.slice(digits)) || Number(exact[digits - 1]) % 2) return Number(value.toPrecision(digits));
+  return Math.sign(value) * Number(`${exact[0]}.${exact.slice(1, digits)}e${power}`);
+}
+
+function decimals(value, digits) {
+  const [whole, fraction] = value.toFixed(100).split(".");
+  const kept = whole + fraction.slice(0, digits);
+  if (!TIE.test(fraction.slice(digits)) || Number(kept[kept.length - 1]) % 2) return value.toFixed(digits);
+  return digits ? `${whole}.${fraction.slice(0, digits)}` : whole;
+}
+
 function digits4(value) {
   // Python's format with four significant digits (.4g).
   if (value === 0) return "0";
-  const rounded = Number(value.toPrecision(4));
+  const rounded = significant(value, 4);
   const exponent = Number(rounded.toExponential().split("e")[1]);
   if (exponent >= -4 && exponent < 4) return String(rounded);
   const [mantissa, power] = rounded.toExponential().split("e");
@@ -41,10 +58,10 @@ const numberFormats = {
     : scaled(value, TIME_STEPS, " ", (small) => `${digits4(small / 1e-9)} ns`),
   bytes: (value) => scaled(value, BYTE_STEPS, " ", (small) => `${digits4(small)} B`),
   dollars: (value) => `${Math.abs(value) >= 1000 ? grouped(value) : digits4(value)} $`,
-  percent: (value) => `${(100 * value).toFixed(1)} %`,
-  whole_percent: (value) => `${(100 * value).toFixed(0)} %`,
-  signed_percent: (value) => `${value < 0 ? "" : "+"}${(100 * value).toFixed(1)} %`,
-  days: (value) => `${value >= 100 ? grouped(value) : value.toFixed(1)} days`,
+  percent: (value) => `${decimals(100 * value, 1)} %`,
+  whole_percent: (value) => `${decimals(100 * value, 0)} %`,
+  signed_percent: (value) => `${value < 0 ? "" : "+"}${decimals(100 * value, 1)} %`,
+  days: (value) => `${value >= 100 ? grouped(value) : decimals(value, 1)} days`,
   yes_no: (value) => value ? "yes" : "no",
   number: digits4,
   rate: (value) => Math.abs(value) >= 1000 ? grouped(value) : digits4(value),

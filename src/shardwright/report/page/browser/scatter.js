@@ -1,8 +1,8 @@
-// Scatter charts: a canvas with the points of a figure's source (contents/scatter_chart_data.py). The point
+// Scatter charts: a canvas with the points of a figure's chart (contents/scatter_chart_data.py). The point
 // nearest to the pointer, or the one that arrow keys reach, is described below the chart.
 
 charts.scatter = (figure, report) => {
-  const chart = valueAt(report, figure.dataset.source);
+  const chart = valueAt(report, figure.dataset.source)[figure.dataset.name];
   const shared = figure.dataset.shared ? valueAt(report, figure.dataset.shared) : "";
   const picture = figure.querySelector("svg.plot");
   const height = Number(picture.getAttribute("height"));

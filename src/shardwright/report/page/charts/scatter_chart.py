@@ -35,7 +35,8 @@ def append_scatter_chart(
 ) -> None:
     """Append the scatter chart (`contents.scatter_chart_data.ScatterChart`) at a pointer.
 
-    The script ``scatter.js`` replaces the picture with an interactive one of the same data.
+    The script ``scatter.js`` replaces the picture with an interactive one of the same data, and
+    adds a list of all points. The tables of the view have the points that matter.
 
     Args:
         description: words for readers that do not see the chart.
@@ -44,8 +45,9 @@ def append_scatter_chart(
         shared: JSON pointer of words that belong to the label of each point; empty = none.
     """
     chart = value_at(document, pointer)
-    attributes = {"data-chart": "scatter", "data-source": pointer, "data-shared": shared}
-    attributes["data-limit"] = limit
+    view, _, name = pointer.rpartition("/")
+    attributes = {"data-chart": "scatter", "data-source": view, "data-name": name}
+    attributes |= {"data-shared": shared, "data-limit": limit}
     figure = SubElement(parent, "figure", attributes)
     area = append_plot_area(figure, height=HEIGHT, description=description)
     x, y, points = chart["x"], chart["y"], chart["points"]

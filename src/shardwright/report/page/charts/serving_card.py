@@ -47,7 +47,8 @@ def append_serving_card(parent: Element, document: Any) -> None:
         document,
         "KV cache",
         f"{{/serving/pools/{fullest}/cache_used:percent}}",
-        f"in use at most, on a worker of {{/serving/pools/{fullest}/role}}",
+        "in use at most"
+        + (f", by {{/serving/pools/{fullest}/role}}" if len(serving["pools"]) > 1 else ""),
     )
     if serving["joules_per_token"] is not None:
         append_figure(

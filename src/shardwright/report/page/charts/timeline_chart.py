@@ -31,8 +31,12 @@ _WORK_LEGEND: Final = {
     "work-other": "weight gradient and update",
 }
 _ROW_PIXELS: Final = (28, 20, 16)
-_COLUMNS: Final = (1000, 500, 250, 125)
+_COLUMNS: Final = 1024
+_FEWEST_COLUMNS: Final = 64
+"""Columns of a row: a power of two, halved until the picture is small enough."""
 _MOST_CHARACTERS: Final = 50_000
+_Covered = dict[str, float]
+"""Style class -> part of a column that it fills."""
 
 
 def append_timeline(parent: Element, document: Any, pointer: str, *, description: str) -> None:
@@ -75,45 +79,55 @@ def _append_work_legend(legend: Element) -> None:
 
 def _paths(timeline: Any) -> dict[str, str]:
     """SVG path of each style class, at the finest resolution that is not too long."""
-    paths: dict[str, str] = {}
-    for columns in _COLUMNS:
-        paths = _paths_of_columns(timeline, columns)
-        if sum(map(len, paths.values())) <= _MOST_CHARACTERS:
-            break
+    rows = [_covered_columns(timeline, row) for row in timeline["rows"]]
+    paths = _paths_of_columns(rows)
+    while sum(map(len, paths.values())) > _MOST_CHARACTERS and len(rows[0]) > _FEWEST_COLUMNS:
+        rows = [_halved(row) for row in rows]
+        paths = _paths_of_columns(rows)
     return paths
 
 
-def _paths_of_columns(timeline: Any, columns: int) -> dict[str, str]:
-    """SVG path of each style class with a given number of columns."""
-    height = UNITS / len(timeline["rows"])
+def _paths_of_columns(rows: Sequence[Sequence[_Covered]]) -> dict[str, str]:
+    """SVG path of each style class; a column has the class that fills most of it."""
+    height, width = UNITS / len(rows), UNITS / len(rows[0])
     parts: dict[str, list[str]] = {}
-    for number, row in enumerate(timeline["rows"]):
+    for number, row in enumerate(rows):
         top, bottom = (number + 0.08) * height, (number + 0.92) * height
+        names = [max(column, key=lambda name: column[name], default="") for column in row]
         column = 0
-        for name, run in groupby(_column_classes(timeline, row, columns)):
-            width = len(list(run))
+        for name, run in groupby(names):
+            left, column = column, column + len(list(run))
             if name:
-                left, right = (round(UNITS * place / columns) for place in (column, column + width))
-                parts.setdefault(name, []).append(f"M{left} {top:.0f}H{right}V{bottom:.0f}H{left}z")
-            column += width
+                parts.setdefault(name, []).append(
+                    f"M{left * width:.0f} {top:.0f}H{column * width:.0f}V{bottom:.0f}"
+                    f"H{left * width:.0f}z"
+                )
     return {name: "".join(texts) for name, texts in sorted(parts.items())}
 
 
-def _column_classes(timeline: Any, row: Any, columns: int) -> list[str]:
-    """Style class of what fills most of each column of a row; empty where nothing does."""
-    scale = columns * timeline["tick_s"] / timeline["end_s"]
-    covered: list[dict[str, float]] = [{} for _ in range(columns)]
+def _covered_columns(timeline: Any, row: Any) -> list[_Covered]:
+    """For each column of a row, the part of it that each style class fills."""
+    scale = _COLUMNS * timeline["tick_s"] / timeline["end_s"]
+    covered: list[_Covered] = [{} for _ in range(_COLUMNS)]
     for track in row["tracks"]:
         if track["name"] not in ("compute", "idle"):
             continue
         names = _class_of_each_work(timeline, idle=track["name"] == "idle")
         for start, end, work in _spans(track):
-            name, low, high = names[work], start * scale, min(end * scale, float(columns))
-            first, last = min(int(low), columns - 1), min(int(high), columns - 1)
+            name, low, high = names[work], start * scale, min(end * scale, float(_COLUMNS))
+            first, last = min(int(low), _COLUMNS - 1), min(int(high), _COLUMNS - 1)
             for column in range(first, last + 1):
                 part = min(high, column + 1.0) - max(low, float(column))
                 covered[column][name] = covered[column].get(name, 0.0) + part
-    return [max(column, key=lambda name: column[name], default="") for column in covered]
+    return covered
+
+
+def _halved(row: Sequence[_Covered]) -> list[_Covered]:
+    """A row with columns that are twice as wide."""
+    return [
+        {name: one.get(name, 0.0) + other.get(name, 0.0) for name in (one | other)}
+        for one, other in zip(row[::2], row[1::2], strict=True)
+    ]
 
 
 def _class_of_each_work(timeline: Any, *, idle: bool) -> Sequence[str]:

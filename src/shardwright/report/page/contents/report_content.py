@@ -55,9 +55,9 @@ class Report:
     timeline: PipelineTimeline | None = None
     communication: CommunicationGroups | None = None
     what_if: WhatIfAxes | None = None
-    what_if_command: str = ""
     members: SearchedMembers | None = None
     accuracy: PredictionAccuracy | None = None
     comparison: ComparedStrategies | None = None
     advice: LaunchAdvice | None = None
     serving: ServingLatencies | None = None
+    what_if_command: str = ""

@@ -43,3 +43,9 @@ def append_figure(
     if explanation:
         append_sentence(SubElement(group, "dd"), document, explanation)
     return group
+
+
+def append_gauge(figure: Element, share: float) -> None:
+    """Append a thin bar below a quantity, filled up to `share`, a fraction that its text has."""
+    bar = SubElement(SubElement(figure, "dd"), "div", {"class": "gauge", "aria-hidden": "true"})
+    SubElement(bar, "div", {"style": f"width: {100 * share:.1f}%"})

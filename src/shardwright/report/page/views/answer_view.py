@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement
+from xml.etree.ElementTree import Element
 
-from shardwright.report.page.charts.share_bar import append_share_bar
-from shardwright.report.page.markup.figure_card import append_card, append_figure
+from shardwright.report.page.markup.figure_card import append_card, append_figure, append_gauge
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.next_change_sentences import best_improvement
 
@@ -88,11 +87,7 @@ def _append_card(parent: Element, document: Any) -> None:
         "of {/answer/capacity_bytes:bytes} on the fullest device"
         + ("" if answer["fits"] else ": it does not fit"),
     )
-    append_share_bar(
-        SubElement(memory, "dd"),
-        [min(answer["memory_share"], 1.0)],
-        description="Share of the memory that the fullest device holds",
-    )
+    append_gauge(memory, min(answer["memory_share"], 1.0))
 
 
 def _problem_lines(answer: Any) -> tuple[str, ...]:

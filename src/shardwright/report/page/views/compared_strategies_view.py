@@ -84,15 +84,16 @@ def _next_change(comparison: Any) -> str:
     searched = comparison["searched"]
     if searched is None:
         return ""
+    command = " Command: {/comparison/searched/command:command}" if searched["command"] else ""
     if searched["gain"] < _LEAST_GAIN and comparison["rows"][0]["fits"]:
         return (
             "Keep the fastest: a search finds no faster plan for {/comparison/searched/cluster}."
-            " Command: {/comparison/searched/command:command}"
+            f"{command}"
         )
     return (
         "{/comparison/searched/strategy} is the best plan for {/comparison/searched/cluster}:"
         " {/comparison/searched/step_s:seconds} a step, {/comparison/searched/gain:percent} less."
-        " Command: {/comparison/searched/command:command}"
+        f"{command}"
     )
 
 

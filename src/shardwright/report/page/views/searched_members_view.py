@@ -67,11 +67,16 @@ def _next_change(members: Any) -> str:
     """Template of the sentence that names the front's next strategy; empty without one."""
     if members["neighbour"] is None:
         return ""
+    neighbour = members["neighbour"]
+    searched_by = (
+        " This command searches it: {/members/neighbour/command:command}"
+        if neighbour["command"]
+        else ""
+    )
     return (
         "{/members/neighbour/strategy} needs {/members/neighbour/saved_bytes:bytes} less memory and"
         " takes {/members/neighbour/slower:percent} longer"
-        " ({/members/neighbour/step_s:seconds}, simulated). This command searches it:"
-        " {/members/neighbour/command:command}"
+        f" ({{/members/neighbour/step_s:seconds}}, simulated).{searched_by}"
     )
 
 

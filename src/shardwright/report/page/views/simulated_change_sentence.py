@@ -16,15 +16,16 @@ def change_sentence(pointer: str, change: Any) -> str:
         return (
             f"{{{pointer}/change}} saves {{{pointer}/gain:percent}} of the seconds of a sequence: a"
             f" step of {{{pointer}/sequences:count}} sequences takes {{{pointer}/step_s:seconds}}."
-            f" To simulate it: {{{pointer}/command}}"
+            f" To simulate it: {{{pointer}/command:command}}"
         )
     if change["simulated"] == 1:
         return (
             f"{{{pointer}/change}} is not faster: a step takes {{{pointer}/step_s:seconds}}"
-            f" ({{{pointer}/difference:signed_percent}}). To simulate it: {{{pointer}/command}}"
+            f" ({{{pointer}/difference:signed_percent}})."
+            f" To simulate it: {{{pointer}/command:command}}"
         )
     return (
         f"none of {{{pointer}/simulated:count}} simulated changes is faster. The nearest,"
         f" {{{pointer}/change}}, takes {{{pointer}/step_s:seconds}}"
-        f" ({{{pointer}/difference:signed_percent}}). To simulate it: {{{pointer}/command}}"
+        f" ({{{pointer}/difference:signed_percent}}). To simulate it: {{{pointer}/command:command}}"
     )
