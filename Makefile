@@ -15,7 +15,7 @@ DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test proof fuzz lock check format bench accuracy fresh clean
+.PHONY: help env demo test browser proof fuzz lock check format bench docs notebooks accuracy fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,16 @@ $(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
 	@SHARDWRIGHT_BUILD_KERNELS=no $(PIP) --editable '.[dev]'
 	@touch $(VENV)/.runs $@
 
+$(VENV)/.browses: pyproject.toml | $(VENV)/.develops
+	@echo "installing what the tests of pages need (once)"
+	@SHARDWRIGHT_BUILD_KERNELS=no $(PIP) --editable '.[browser,web]'
+	@touch $@
+
+$(VENV)/.documents: pyproject.toml | $(VENV)/.develops
+	@echo "installing what the documentation needs (once)"
+	@SHARDWRIGHT_BUILD_KERNELS=no $(PIP) --editable '.[docs,notebooks]'
+	@touch $@
+
 # Machine code of kernels, with the numba that was just installed; those whose source is the same are not compiled again. Without a C
 # compiler it says so (exit code 1), and they run as numba compiles them; a kernel that cannot be compiled (exit code 2) is an error.
 $(VENV)/.kernels: $(VENV)/.runs $(SOURCES)
@@ -51,6 +61,9 @@ demo: $(VENV)/.runs $(VENV)/.kernels ## plan Llama-3.1 405B on 16,384 H100 and p
 
 test: $(VENV)/.develops $(VENV)/.kernels ## check every claim on some cases (under 8 minutes on 2 cores, 10 in a new environment; TESTS=tests/search for a part)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
+
+browser: $(VENV)/.browses $(VENV)/.kernels ## open pages in headless Chromium: sizes, accessibility, no message and no request (CHROMIUM=/path/to/it)
+	@$(BIN)/python -m pytest -q -m browser $(or $(TESTS),tests/browser)
 
 proof: $(VENV)/.develops $(VENV)/.kernels ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
 	@$(BIN)/python -m pytest -q -n $(JOBS) -m proof $(TESTS)
@@ -74,6 +87,12 @@ format: $(VENV)/.develops ## format the code and mend what lint can mend
 bench: $(VENV)/.develops $(VENV)/.kernels ## time the bars (idle 2-core machine, median of 7)
 	@$(BIN)/asv machine --yes >/dev/null
 	@$(BIN)/asv run --python=same --show-stderr
+
+docs: $(VENV)/.documents ## build the documentation as a static site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet && echo "build/site/index.html"
+
+notebooks: $(VENV)/.documents $(VENV)/.kernels ## execute the notebooks of docs/notebooks
+	@$(BIN)/python tools/execute_notebooks.py
 
 accuracy: $(VENV)/.runs $(VENV)/.kernels ## predict the project's own measured rows and write docs/accuracy.md and docs/serving-accuracy.md
 	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json

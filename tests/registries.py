@@ -23,6 +23,19 @@ def place(path: str, name: str = "") -> str:
     return f"{name} in {path}"
 
 
+def require_files(missing: Iterable[str], file: str, content: str) -> None:
+    """Fail where there are `missing` names, and say which file to add for each, with what in it.
+
+    `file` and `content` have NAME where the name stands, and MODULE where it has no dashes.
+    """
+    told = [
+        text.replace("NAME", name).replace("MODULE", name.replace("-", "_"))
+        for name in sorted(missing)
+        for text in [f"add {file} with {content}"]
+    ]
+    assert not told, "; ".join(told)
+
+
 def require_members(has: Iterable[str], wanted: Iterable[str], where: str) -> None:
     """Fail where names that are `wanted` are missing, and say to add them to `where` (`place`)."""
     missing = sorted(set(wanted) - set(has))

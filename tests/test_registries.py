@@ -17,7 +17,7 @@ from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS
 from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
 from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import MULTIPROCESSORS
 from shardwright.schedules.schedule_registry import SCHEDULES
-from tests.registries import ROOT, place, require_members, require_same_members
+from tests.registries import ROOT, place, require_files, require_members, require_same_members
 
 DOCS = ROOT / "docs"
 
@@ -38,20 +38,28 @@ def test_missing_and_further_names_are_told() -> None:
         require_members("a", "abc", "X in y.py")
     with pytest.raises(AssertionError, match=r"^remove c from X in y\.py: "):
         require_same_members("abc", "ab", "X in y.py")
+    require_files([], "tests/test_MODULE.py", "NAME")
+    with pytest.raises(AssertionError, match=r"^add tests/test_a_b\.py with `a-b`; add tests/test"):
+        require_files(["c", "a-b"], "tests/test_MODULE.py", "`NAME`")
 
 
-def test_every_nvidia_accelerator_has_a_generation_and_multiprocessors() -> None:
-    names = {device.name: device for device in ACCELERATORS if device.vendor == "NVIDIA"}
+NVIDIA = {device.name: device for device in ACCELERATORS if device.vendor == "NVIDIA"}
+
+
+def test_every_nvidia_accelerator_has_a_generation() -> None:
     require_members(
-        (name for name, device in names.items() if generation_of(device)),
-        names,
+        (name for name, device in NVIDIA.items() if generation_of(device)),
+        NVIDIA,
         place(
             "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
         ),
     )
+
+
+def test_every_nvidia_accelerator_has_multiprocessors() -> None:
     require_members(
         MULTIPROCESSORS,
-        names,
+        NVIDIA,
         place("src/shardwright/hardware/catalog/multiprocessors_and_gemm_tiles.py", "_LISTED"),
     )
 
@@ -83,25 +91,26 @@ def test_every_export_target_has_tests() -> None:
         for name in TARGETS
         if re.search(rf'"{re.escape(name)}"', path.read_text(encoding="utf-8"))
     }
-    missing = sorted(set(TARGETS) - tested)
-    assert not missing, (
-        f"add tests/frameworks/PACKAGE/test_write.py with tests of the export target {missing}"
+    require_files(
+        set(TARGETS) - tested,
+        "tests/frameworks/MODULE/test_write.py",
+        'tests of the export target "NAME" (`stored` of tests/frameworks/plans.py exports a plan)',
     )
 
 
 @pytest.mark.parametrize(
-    ("page", "names"),
+    ("page", "heading", "names"),
     [
-        ("docs/schedules.md", SCHEDULES),
-        ("docs/collectives.md", ALGORITHMS),
-        ("docs/exports.md", TARGETS),
-        ("docs/exports.md", LAUNCHERS),
+        ("docs/schedules.md", "What does each schedule cost", SCHEDULES),
+        ("docs/collectives.md", "all_reduce, all_gather, reduce_scatter", ALGORITHMS),
+        ("docs/exports.md", "Which frameworks can I export to", TARGETS),
+        ("docs/exports.md", "How do I start it on my scheduler", LAUNCHERS),
     ],
     ids=["schedules", "collectives", "targets", "launchers"],
 )
-def test_every_member_is_in_its_page(page: str, names: Iterable[str]) -> None:
+def test_every_member_is_in_its_page(page: str, heading: str, names: Iterable[str]) -> None:
     words = set(re.findall(r"[\w.-]+", (ROOT / page).read_text(encoding="utf-8")))
-    require_members(words, names, f"a table in {place(page)}")
+    require_members(words, names, f"the table below {place(page, heading)}")
 
 
 def test_every_reader_is_named_in_its_page() -> None:
@@ -118,5 +127,9 @@ def test_every_page_is_listed() -> None:
 
 def test_every_verb_is_named_in_a_page() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
-    named = (verb for verb in VERBS if re.search(rf"shardwright {re.escape(verb)}\b", text))
-    require_members(named, VERBS, "a page of docs, with an example that begins `shardwright VERB`")
+    named = {verb for verb in VERBS if re.search(rf"shardwright {re.escape(verb)}\b", text)}
+    require_files(
+        set(VERBS) - named,
+        "an example to a page of docs (a new page docs/NAME.md needs a row in docs/README.md)",
+        "a block ```console that begins `shardwright NAME`",
+    )

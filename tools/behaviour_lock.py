@@ -4,7 +4,8 @@
     python tools/behaviour_lock.py --check --only mixed    # "mixed" in the name or the arguments
     python tools/behaviour_lock.py --record                # write the current output to locked.tsv
 
-`--check` exits with code 1 where any output differs from the recorded one.
+`--check` exits with code 1 where any output differs from the recorded one, and prints the command
+that records the new output of these commands (`--record --names NAME...`).
 
 The columns of locked.tsv, one command a line:
 
@@ -374,14 +375,11 @@ def differences(old: Locked, new: Locked, *, texts: bool = True) -> list[str]:
 def difference(name: str, text: str) -> list[str]:
     """A diff of the recorded output of a command and of `text`, its output now.
 
-    One line that says so where build/lock/recorded does not have the recorded output.
+    Empty where build/lock/recorded does not have the recorded output.
     """
     recorded = KEPT / "recorded" / f"{name}.json"
     if not recorded.exists():
-        return [
-            f"(no recorded answer in {recorded.parent.relative_to(ROOT)}: run --record in a"
-            " checkout of the recorded commit)"
-        ]
+        return []
     lines = difflib.unified_diff(
         recorded.read_text(encoding="utf-8").splitlines(),
         text.splitlines(),
@@ -404,6 +402,25 @@ def compared(lines: Sequence[Locked], found: Mapping[str, Ran], *, texts: bool =
             result += [f"{line.name}: {', '.join(columns)}", f"  shardwright {line.words}"]
             result += [f"    {text}" for text in difference(line.name, found[line.name].text)]
     return result
+
+
+def how_to_record(names: Sequence[str]) -> str:
+    """The line to print after differences: the command that records the new output."""
+    return (
+        f"If you want these changes, record them in {LOCKED.relative_to(ROOT)}:"
+        f" python tools/behaviour_lock.py --record --names {' '.join(names)}"
+    )
+
+
+def how_to_see(names: Sequence[str]) -> list[str]:
+    """The line to print where the recorded output of a command is not here; else no line."""
+    recorded = KEPT / "recorded"
+    if all((recorded / f"{name}.json").exists() for name in names):
+        return []
+    return [
+        "To see what changed: run that command in a checkout of the last commit, copy its"
+        f" {recorded.relative_to(ROOT)} here, and check again."
+    ]
 
 
 def keep(found: Mapping[str, Ran], folder: Path) -> None:
@@ -521,14 +538,17 @@ def main(arguments: Sequence[str]) -> int:
         say(f"{len(found)} commands recorded, {len(changed)} of them new or changed; {spent}")
         return 0
     keep(found, KEPT / "checked")
-    wrong = compared(
-        [line for line in lines if line.name in found], found, texts=not given.allow_texts
-    )
-    for text in wrong:
+    texts = not given.allow_texts
+    ended = [line for line in lines if line.name in found]
+    different = [
+        line.name for line in ended if differences(line, found[line.name].line, texts=texts)
+    ]
+    for text in compared(ended, found, texts=texts):
         say(text)
-    number = sum(not line.startswith(" ") for line in wrong)
-    say(f"{len(found) - number} of {len(found)} answers as recorded; {spent}")
-    return 1 if wrong else 0
+    say(f"{len(found) - len(different)} of {len(found)} answers as recorded; {spent}")
+    if different:
+        say("\n".join([how_to_record(different), *how_to_see(different)]))
+    return 1 if different else 0
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ importing the package costs little.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from shardwright.api.compare_plan_with_strategy import why as why
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from shardwright.api.simulate_deployment import serve_simulate as serve_simulate
     from shardwright.api.simulate_strategy import simulate as simulate
     from shardwright.api.simulate_strategy import simulation as simulation
+    from shardwright.api.what_if.search_positions import break_even as break_even
+    from shardwright.api.what_if.search_positions import what_if as what_if
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError
@@ -50,6 +53,8 @@ _HOMES: Final = {
     "serve_simulate": "shardwright.api.simulate_deployment",
     "check": "shardwright.api.searches.grid_search",
     "why": "shardwright.api.compare_plan_with_strategy",
+    "what_if": "shardwright.api.what_if.search_positions",
+    "break_even": "shardwright.api.what_if.search_positions",
     "validate": "shardwright.validation.validate_tables",
     "read_plan_file": "shardwright.files.read_plan_and_simulation_files",
     "Request": "shardwright.search.search_request",
@@ -80,3 +85,15 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Have notebooks show results as HTML cards (``%load_ext shardwright``)."""
+    import_module("shardwright.api.report.register_notebook_formatters").register_formatters(
+        ipython
+    )
+
+
+# In a notebook the import suffices: IPython is loaded then, and its shell exists.
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)

@@ -88,6 +88,17 @@ def format_percent(fraction: float, *, digits: int = 1) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
+def format_time_change(change: float) -> str:
+    """Format a relative change of a time: ``3.2 % more time``, ``20.1 % less time``, ``the same``.
+
+    A tool that says "faster" leaves open whether the time falls or the speed rises by the share.
+    """
+    share = format_percent(abs(change))
+    if share == format_percent(0.0):
+        return "the same"
+    return f"{share} {'more' if change > 0 else 'less'} time"
+
+
 _COUNT_LETTERS: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "p": 10**15}
 
 

@@ -25,6 +25,7 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.search.search_request import Request
 from tests.registries import place, require_members
 
+PRICES = place("src/shardwright/hardware/catalog/list_prices.py")
 PINS = (
     ("tp", ("2",)),
     ("cp", ("1",)),
@@ -90,9 +91,12 @@ def test_prices_are_of_things_that_are_there() -> None:
     assert set(INSTANCE_PRICES) <= set(instance_names())
     assert {name for name, _ in DEVICE_PRICES} <= set(accelerator_names())
     for price in (*INSTANCE_PRICES.values(), *(price for _, price in DEVICE_PRICES)):
-        assert 0.2 < price.usd_per_hour < 20
+        assert 0.1 < price.usd_per_hour < 20, (
+            f"{price.of}: {price.usd_per_hour} dollars for one device-hour, in {PRICES}: expected"
+            " between 0.1 and 20 (`usd_per_hour` is of the machine, with `devices` devices)"
+        )
         assert re.search(r"commit [0-9a-f]{7}|20[0-9]{2}", price.source), (
-            "where it stands, and as of when"
+            f"{price.of}: name the year of the price, or `commit` and its digits, in {PRICES}"
         )
     for name, price in INSTANCE_PRICES.items():
         kind = find_instance(name)
@@ -102,13 +106,12 @@ def test_prices_are_of_things_that_are_there() -> None:
 
 def test_every_accelerator_that_is_rented_in_public_has_a_price() -> None:
     without = {device.name for device in ACCELERATORS if list_price(default_node(device)) is None}
-    file = "src/shardwright/hardware/catalog/list_prices.py"
     require_members(
         NOT_RENTED,
         without,
-        f"{place(file, 'DEVICE_PRICES')} with their list prices, or to {place(file, 'NOT_RENTED')}",
+        f"DEVICE_PRICES in {PRICES} with their list prices, or to NOT_RENTED of the same file",
     )
-    assert without >= NOT_RENTED, f"remove {NOT_RENTED - without} from {place(file, 'NOT_RENTED')}"
+    assert without >= NOT_RENTED, f"remove {NOT_RENTED - without} from NOT_RENTED in {PRICES}"
 
 
 def test_the_nearest_price_counts() -> None:

@@ -3,7 +3,7 @@ is searched or measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -266,17 +266,21 @@ SCENES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _own_screens() -> dict[str, tuple[str, ...]]:
-    """Commands of verbs without a scene here: `SCREEN` of tests/cli/verbs/test_VERB.py."""
+def own_screens(scenes: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Commands of verbs that `scenes` lacks, in the order of `VERBS`: `SCREEN` of
+    tests/cli/verbs/test_VERB.py."""
     found = {}
-    for verb in {*VERBS} - {words[0] for words in SCENES.values()}:
+    shown = {words[0] for words in scenes.values()}
+    for verb in VERBS:
+        if verb in shown:
+            continue
         name = f"tests.cli.verbs.test_{verb.replace('-', '_')}"
         if find_spec(name) is not None:
             found[verb] = (verb, *getattr(import_module(name), "SCREEN", ()))
     return found
 
 
-SCREENS = SCENES | _own_screens()
+SCREENS = SCENES | own_screens(SCENES)
 """A command of each verb, by its name."""
 CATALOGS = {
     f"catalog {kind}": ("catalog", kind)

@@ -20,9 +20,9 @@ from shardwright.cli.terminal.output_and_progress import show as show_on_screen
 from shardwright.cli.verb_table import VERBS
 from shardwright.report.terminal_table import plain_table
 from shardwright.report.titled_sections import section
-from tests.cli.screens import CATALOGS, SCREENS, answering, write_files
+from tests.cli.screens import CATALOGS, SCREENS, answering, own_screens, write_files
 from tests.golden.files import assert_golden
-from tests.registries import place, require_same_members
+from tests.registries import place, require_files, require_same_members
 from tests.tiers import examples
 
 NARROW, WIDE, ENDLESS = 80, 140, 1000
@@ -57,12 +57,20 @@ def show(
 
 
 def test_every_verb_has_a_screen() -> None:
-    require_same_members(
-        {words[0] for words in SCREENS.values()},
-        VERBS,
-        "tests/cli/verbs: test_VERB.py with `SCREEN`, the words of a command, or to"
-        f" {place('tests/cli/screens.py', 'SCENES')}",
+    shown = {words[0] for words in SCREENS.values()}
+    require_files(
+        VERBS.targets.keys() - shown,
+        "tests/cli/verbs/test_MODULE.py",
+        "`SCREEN = (...)`, the words that follow `shardwright NAME` in a command",
     )
+    require_same_members(shown, VERBS, place("tests/cli/screens.py", "SCENES"))
+
+
+def test_own_screens_are_in_the_order_of_the_verbs() -> None:
+    """Every process collects the same tests in the same order, which no set has."""
+    own = [*own_screens({})]
+    assert len(own) >= 5
+    assert own == [verb for verb in VERBS if verb in own]
 
 
 def flags(verb: str, show: Callable[[tuple[str, ...], int], str]) -> str:

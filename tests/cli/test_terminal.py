@@ -201,11 +201,12 @@ def test_next_best_strategies_that_nobody_would_choose_between_are_counted_and_n
 def test_options_that_were_not_searched_are_named() -> None:
     screen = " ".join(plain(render_answer(ANSWER, left=UNSEARCHED)).split())
     assert (
-        "loss=te would gain most: 1.96 s, 2.0 % faster. To search with it: --pin loss=te" in screen
+        "loss=te would gain most: 1.96 s, 2.0 % less time. To search with it: --pin loss=te"
+        in screen
     )
     assert "The runtime's own values: loss=plain grad_check=on" in screen
     none = " ".join(plain(render_answer(ANSWER, left=replace(UNSEARCHED, best=None))).split())
-    assert "No other value of one of them makes this strategy 0.1 % faster" in none
+    assert "No other value of one of them saves 0.1 % of the step time" in none
 
 
 def test_a_gain_stands_beside_what_it_costs() -> None:

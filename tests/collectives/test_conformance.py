@@ -116,7 +116,11 @@ def respects_the_bandwidth_bound(name: str, kind: Collective, volume: float, spa
     if name in SEVERAL_LINKS_AT_ONCE and len(span.bandwidth) > 1:
         fastest = span.bandwidth[0] + np.max(span.bandwidth[1:], axis=0)
     bound = np.where(size > 1, share * volume / fastest, 0.0)
-    assert (priced(name, kind, volume, span) >= bound * (1 - 1e-12)).all()
+    assert (priced(name, kind, volume, span) >= bound * (1 - 1e-12)).all(), (
+        f"{name} takes less time than its fastest link needs for the bytes: correct its seconds, or"
+        " add it to SEVERAL_LINKS_AT_ONCE in tests/collectives/test_conformance.py if it works on"
+        " the island's and the network's links at once"
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -152,8 +156,12 @@ class TestEveryAlgorithm:
             )
 
     def test_carries_its_registry_name(self, name: str, kind: Collective) -> None:
-        assert algorithm_named(name).name == name
-        assert kind in algorithm_named(name).kinds
+        algorithm = algorithm_named(name)
+        assert algorithm.name == name, (
+            f"the algorithm {algorithm.name} is {name} in ALGORITHMS of"
+            " src/shardwright/collectives/algorithm_registry.py: use one name"
+        )
+        assert kind in algorithm.kinds
 
     def test_refuses_other_kinds(self, name: str, kind: Collective) -> None:
         span = Span(

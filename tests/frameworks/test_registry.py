@@ -38,10 +38,11 @@ def test_models_of_any_kind_are_taken_or_refused(model: str) -> None:
 def test_files_say_their_version(target: str) -> None:
     found = export_plan(stored(parse_grid("dp8 zero0")), target=target, allow_lossy=True)
     exporter = TARGETS.load(target)
-    assert exporter.name == target
+    module = TARGETS.targets[target].split(":")[0].replace(".", "/")
+    assert exporter.name == target, f"`name` of the Exporter in src/{module}.py is not {target}"
     assert any(
         exporter.version in file.text and "Made by Shardwright" in file.text for file in found.files
-    )
+    ), f'no file of src/{module}.py has a comment with "Made by Shardwright" and its version'
 
 
 def test_every_framework_has_the_name_under_which_it_is_found() -> None:

@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from shardwright.api.report.comparison_advice_and_serving_report import report_of_other_answer
+from shardwright.api.report.make_report import report_document
 from shardwright.calibrate.kineto_trace import parse_kineto
 from shardwright.calibrate.nccl_tests_output import parse_nccl_tests
 from shardwright.cli.parsing.parse_memory_and_cost import (
@@ -24,21 +27,26 @@ from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.cli.terminal.output_and_progress import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.canonical_json import to_text
+from shardwright.files.comparison_advice_and_serving_contents import StoredAdvice
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, question_digest
 from shardwright.files.profile_file import parse_profile, profile_document
+from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import parse_saved, require_breakdown_sum
 from shardwright.files.trace_file import parse_traces
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.shell.run_script import read_script
 from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.cluster_text_with_scale_factors import scale_cluster, split_scale_factors
 from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
 from shardwright.hardware.files.weighted_cluster_conditions_file import states_from_yaml
 from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
 from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.multiply_expression_counts import multiply_counts
 from shardwright.job.serving_job import ServingJob
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.freeze_parameters_or_add_lora import trained
+from shardwright.report.page.report_page import report_html
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
 from shardwright.runtime.parse_launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
@@ -63,6 +71,7 @@ from shardwright.validation.training.training_table_columns import (
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto_trace import DOCUMENT
 from tests.calibrate.test_nccl_tests_output import NEW
+from tests.files.other_answers import OTHER_KINDS
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.frameworks.readers.all_readers import FRAMEWORKS
@@ -174,6 +183,7 @@ def parsers() -> tuple[Parser, ...]:
             samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head"),
         ),
         Parser(name="cluster", read=parse_cluster, samples=CLUSTERS),
+        Parser(name="cluster with factors", read=_scaled_cluster, samples=SCALED_CLUSTERS),
         Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=0.7),
         Parser(name="inventory", read=_inventory, samples=INVENTORIES),
         Parser(name="scenario file", read=states_from_yaml, samples=(SCENARIOS,), weight=0.5),
@@ -203,6 +213,13 @@ def parsers() -> tuple[Parser, ...]:
             read=_explained,
             samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1")),
             weight=0.4,
+        ),
+        Parser(
+            name="other answer",
+            read=_other_answer,
+            samples=tuple(
+                to_text(OTHER_KINDS[kind]()) for kind in ("strategies", "advice", "serving")
+            ),
         ),
         Parser(name="profile", read=parse_profile, samples=(to_text(profile_document(profile())),)),
         Parser(name="trace", read=parse_traces, samples=(TRACES,)),
@@ -320,6 +337,17 @@ links:
 )
 
 
+def _other_answer(text: str) -> object:
+    """Read a comparison, an advice or a serving result; make the page of an advice, too.
+
+    The pages of the others search and simulate what their requests ask for.
+    """
+    found = parse_other_answer(text, name="answer")
+    if isinstance(found, StoredAdvice):
+        report_html(report_document(report_of_other_answer(found, Path("answer.json"))))
+    return found
+
+
 def standard_space_of_sample() -> Space:
     """The standard space of a small problem."""
     problem = real_problem("llama-3.2-1b", "h100-sxm:16", seq_len=2048, global_batch=32)
@@ -334,6 +362,20 @@ def load_named(name: str) -> object:
     """By the catalog alone, so that no input opens a file of this machine."""
     entry = catalog_entry(name)
     return model_from_config(entry.config, name=entry.names[0])
+
+
+SCALED_CLUSTERS: Final = (
+    "h100-sxm:64,network=0.5x,memory=2x,price=1.5x",
+    "8 x H100,network=2x",
+    "a100-sxm-80gb:8@east+h100-sxm:8@west,east~west=25gbps/60ms,price=0.5x",
+)
+
+
+def _scaled_cluster(text: str) -> object:
+    """A cluster of an expression with scale factors, and its text with other counts."""
+    base, factors = split_scale_factors(text)
+    cluster = scale_cluster(parse_cluster(base), factors)
+    return cluster, multiply_counts(base, factor=Fraction(2))
 
 
 def _inventory(text: str) -> object:

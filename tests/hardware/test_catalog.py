@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -17,12 +18,14 @@ from shardwright.hardware.catalog.accelerators_by_name import (
 )
 from shardwright.hardware.catalog.compute_capability_by_gpu import generation_of
 from shardwright.hardware.catalog.default_node_table import ROWS, NodeRow
-from shardwright.hardware.catalog.default_nodes import default_node
-from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
+from shardwright.hardware.catalog.default_nodes import PCIE_GB_PER_S, default_node
+from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, family_of
+from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.runtime.framework_feature_kinds import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
+from tests.hardware.catalog_rows import NODES, node_of
 from tests.registries import place, require_members
 
 GENERATIONS = place(
@@ -34,11 +37,7 @@ EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 def test_there_are_enough_and_each_has_a_node() -> None:
     assert len(ACCELERATORS) >= 35
     assert len(set(accelerator_names())) == len(ACCELERATORS)
-    require_members(
-        ROWS,
-        accelerator_names(),
-        place("src/shardwright/hardware/catalog/default_node_table.py", "ROWS"),
-    )
+    require_members(ROWS, accelerator_names(), NODES)
 
 
 def test_no_name_or_alias_is_taken_twice() -> None:
@@ -96,13 +95,13 @@ def test_assumed_numbers_have_wide_errors_and_are_listed(device: Accelerator) ->
 
 @EVERY
 def test_node_links_reach_less_than_their_peak(device: Accelerator) -> None:
-    kind = default_node(device)
+    kind = node_of(device)
     for link in (kind.scale_up, kind.nic, kind.host.pcie):
         assert 0 < link.achieved < link.bandwidth
         assert 0 < link.latency_s < 1e-3
         assert link.origin.reference
     assert kind.island % kind.num_devices == 0 or kind.num_devices % kind.island == 0
-    assert kind.host.memory_bytes >= 128 * GIB
+    assert kind.host.memory_bytes >= 128 * GIB, f"host_gib of {device.name}: {NODES}"
 
 
 def gemm_rates(device: Accelerator, *, dtype: Dtype) -> GemmRates:
@@ -151,10 +150,58 @@ def test_typo_names_the_nearest() -> None:
         accelerator("h100-smx")
 
 
+def test_rates_of_a_fitted_family_follow_its_fitted_clock() -> None:
+    """Efficiencies that are fitted for a family come with its clock, which fits change."""
+    of_family = {
+        device.name
+        for device in ACCELERATORS
+        for rates in device.gemm
+        if "as fitted for" in rates.origin.reference or rates.origin.evidence is Evidence.FITTED
+        if rates.sustained > 1.0
+    }
+    require_members(
+        (name for name in of_family if family_of(name)),
+        of_family,
+        place("src/shardwright/hardware/catalog/fitted_training_constants.py", "_FAMILIES"),
+    )
+
+
+def test_a_host_link_is_pcie_or_has_its_own_rate() -> None:
+    for name, row in ROWS.items():
+        assert (row.pcie in PCIE_GB_PER_S) != (row.c2c_gb_per_s > 0), (
+            f"{name}: give `pcie`, or 0 and `c2c_gb_per_s`, in {NODES}"
+        )
+
+
 def test_a_lower_power_limit_lowers_the_clock_by_the_cube_root_of_what_is_left_for_it() -> None:
     full = gemm_rates(accelerator("h100-sxm"), dtype=Dtype.BF16).sustained
     capped = gemm_rates(accelerator("h100-sxm-96gb-500w"), dtype=Dtype.BF16).sustained
     assert capped == pytest.approx(full * ((700 - 119) / (500 - 119)) ** (1 / 3))
+
+
+FITTED_FOR = {
+    device.name: (rates, found[1])
+    for device in ACCELERATORS
+    for rates in device.gemm
+    if rates.dtype is Dtype.FP16 and rates.sustained > 1.0 and power_limit(device) is not None
+    if (found := re.search(r"as fitted for (\S+)", rates.origin.reference)) is not None
+}
+"""Accelerators of a known power limit -> their rates, and the name of the part that has the fit."""
+
+
+@pytest.mark.parametrize("name", FITTED_FOR)
+def test_a_part_with_rates_of_another_has_the_clock_of_its_own_power_and_peak(name: str) -> None:
+    """A clock falls with the cube root of the power for each FLOP/s beside the fixed power."""
+    rates, fitted = FITTED_FOR[name]
+    device, base = accelerator(name), accelerator(fitted)
+    limit, base_limit = power_limit(device), power_limit(base)
+    assert limit is not None
+    assert base_limit is not None
+    fixed = 0.17 * base_limit.watts
+    joules = (limit.watts - fixed) / device.peak(Dtype.FP16)
+    base_joules = (base_limit.watts - fixed) / base.peak(Dtype.FP16)
+    wanted = gemm_rates(base, dtype=Dtype.FP16).sustained * (base_joules / joules) ** (1 / 3)
+    assert rates.sustained == pytest.approx(max(wanted, 1.0))
 
 
 def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
@@ -163,10 +210,16 @@ def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
     for device in ACCELERATORS:
         names = {rates.generation for rates in device.attention}
         ampere = device.vendor == "NVIDIA" and generation_of(device) >= 8
-        assert ("cudnn" in names) == ampere, (
-            f"{device.name}: wrong kernels, or add it to {GENERATIONS}"
+        if device.vendor == "NVIDIA":
+            require_members(
+                [device.name] if generation_of(device) else [], [device.name], GENERATIONS
+            )
+        told = (
+            f"{device.name} has the kernels {sorted(names)}: change `kernels` or `attention` of its"
+            f" entry in src/shardwright/hardware/catalog, or its number in {GENERATIONS}"
         )
-        assert ("flash-2" in names) == (ampere or device.vendor == "AMD"), device.name
+        assert ("cudnn" in names) == ampere, told
+        assert ("flash-2" in names) == (ampere or device.vendor == "AMD"), told
         assert "unfused" in names
         assert len(names) >= 2
     own = load_cluster(
@@ -179,7 +232,7 @@ def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
 def test_rows_name_their_values() -> None:
     values = (8, 8, ROWS["h100-sxm"].scale_up, 400, 5, 2048)
     with pytest.raises(TypeError):
-        NodeRow(*values)  # type: ignore[misc,arg-type]
+        NodeRow(*values)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))

@@ -31,7 +31,7 @@ from shardwright.runtime.runtime_registry import DEFAULT, load_runtime, runtime_
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import Recompute
-from tests.registries import place, require_same_members
+from tests.registries import place, require_members, require_same_members
 from tests.tiers import examples
 
 NAMES = runtime_names()
@@ -78,7 +78,11 @@ def test_every_field_has_one_fact_with_a_link(name: str) -> None:
 def test_values_are_consistent(name: str) -> None:
     loaded = load_runtime(name)
     assert loaded.zero_with_pipeline <= max(loaded.zero_stages)
-    assert set(loaded.schedules) <= GRID_SCHEDULES.keys()
+    require_members(
+        GRID_SCHEDULES,
+        loaded.schedules,
+        place("src/shardwright/strategy/grid/chunk_placement_by_schedule.py", "GRID_SCHEDULES"),
+    )
     assert loaded.schedules
     assert Recompute(loaded.default_recompute)
     assert loaded.workspace_bytes > 0

@@ -100,7 +100,9 @@ def run(
             while place[rank] < row_start[rank + 1]:
                 at = place[rank]
                 count = 2 if pairs[at] else 1
-                letters, start, outputs = [], free[rank], []
+                letters: list[str] = []
+                outputs: list[Key] = []
+                start = free[rank]
                 for one in range(at, at + count):
                     letter, where = letters_of[one], places[one]
                     key: Key = ("I" if letter == "B" else letter, *where)

@@ -21,6 +21,7 @@ from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.schedules.table_picture import draw
 from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.strategy.plan.pipeline_order import actions_of
+from tests.registries import place
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.schedules.longest_path import needs_of, run
 from tests.schedules.rank_chunks import rank_chunks
@@ -30,6 +31,12 @@ NAMES = sorted(SCHEDULES)
 LANES = ("down", "up")
 SIZES = many(60, 200)
 Numbers = tuple[int, int, int, int]
+
+
+def file_of(name: str) -> str:
+    """Source file of a schedule, for messages."""
+    module = SCHEDULES.targets[name].split(":")[0]
+    return place(f"src/{module.replace('.', '/')}.py")
 
 
 def table(name: str, numbers: Numbers) -> ActionTable | None:
@@ -76,15 +83,23 @@ def test_many_sizes_run_and_are_complete(name: str) -> None:
     tables = legal(name, ranks=8, most=20, count=SIZES)
     if len(tables) < wanted:  # a schedule that refuses most sizes
         tables = legal(name, ranks=14, most=42, count=SIZES)
-    assert len(tables) >= wanted, f"{name} has a table for {len(tables)} sizes only"
+    assert len(tables) >= wanted, (
+        f"`legal` or `make` of {name} in {file_of(name)} refuses too much: of up to 14 ranks and 42"
+        f" microbatches, {len(tables)} sizes have a table, and the test needs {wanted}"
+    )
     for (ranks, chunks, microbatches, slices), found in tables:
         assert (found.num_ranks, found.num_chunks, found.num_microbatches) == (
             ranks,
             ranks * chunks,
             microbatches,
         )
-        check_complete(found, placement=rule.placement, chunks=chunks, slices=slices)
-        assert set(np.unique(found.kind)) <= {KINDS.index(letter) for letter in rule.kinds}
+        where = (
+            f"the table that `make` of {name} in {file_of(name)} gives for {ranks} ranks, {chunks}"
+            f" chunks a rank, {microbatches} microbatches and {slices} slices"
+        )
+        check_complete(found, placement=rule.placement, chunks=chunks, slices=slices, where=where)
+        letters = {KINDS[kind] for kind in np.unique(found.kind)}
+        assert letters <= set(rule.kinds), f"{where} has actions that `kinds` lacks: {letters}"
         result = run(found, times={"F": 2, "I": 3, "W": 1}, transfer=1)
         extra = {"slices": slices} if slices > 1 else {}
         peak = rule.peak_in_flight(
@@ -92,26 +107,27 @@ def test_many_sizes_run_and_are_complete(name: str) -> None:
         )
         if peak is not None:
             assert peak.tolist() == result.held, (
-                f"peak_in_flight of {name} is {peak.tolist()} for {ranks} ranks, {chunks} chunks"
-                f" and {microbatches} microbatches; its table keeps {result.held}"
+                f"`peak` says {peak.tolist()}, but {where} keeps {result.held}: change one of them"
             )
 
 
 def check_complete(
-    found: ActionTable, *, placement: ChunkPlacement, chunks: int, slices: int
+    found: ActionTable, *, placement: ChunkPlacement, chunks: int, slices: int, where: str
 ) -> None:
     """Rows hold F and either B or I and W of every place of their rank, and nothing else."""
     owner = chunk_ranks(placement, num_ranks=found.num_ranks, chunks_per_rank=chunks)
     rank = np.repeat(np.arange(found.num_ranks), np.diff(found.row_start))
-    assert (owner[found.lane, found.chunk] == rank).all()
+    assert (owner[found.lane, found.chunk] == rank).all(), (
+        f"{where} has chunks on other ranks than `placement` says"
+    )
     shape = (5, len(owner), found.num_chunks, found.num_microbatches, slices)
     count = np.zeros(shape, int)
     np.add.at(count, (found.kind, found.lane, found.chunk, found.microbatch, found.slice), 1)
     forward, inputs, weights, whole, recompute = count
-    assert (forward == 1).all()
-    assert (inputs + whole == 1).all()
-    assert (inputs == weights).all()
-    assert not recompute.any()
+    assert (forward == 1).all(), f"{where} needs each F once"
+    assert (inputs + whole == 1).all(), f"{where} needs each B, or each I, once"
+    assert (inputs == weights).all(), f"{where} needs a W for each I"
+    assert not recompute.any(), f"{where} has an R, which plans add by themselves"
 
 
 @given(

@@ -148,6 +148,28 @@ def test_hinted_devices_fit_and_half_of_them_do_not(name: str) -> None:
             refusal(Case(problem=larger, facts=facts, space=space))
 
 
+@pytest.mark.parametrize("headroom", [0.0, 0.05, 0.5])
+def test_a_hinted_device_keeps_the_headroom_free(headroom: float) -> None:
+    """The hint names the memory of a device, of which a search fills the share beside headroom."""
+    case = CASES["one device without offload"]
+    memory = smallest_memory_bytes(case.problem.cluster)
+    with pytest.raises(InfeasibleError) as caught:
+        find(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=int(memory * (1 - headroom)),
+            top=1,
+            hints=False,
+        )
+    needed = re.search(r"needs ([\d.]+) GiB on stage", caught.value.message)
+    hinted_device = re.search(r"([\d.]+) GiB a device$", caught.value.hint)
+    assert needed is not None
+    assert hinted_device is not None
+    wanted = float(needed[1]) / (1 - headroom)
+    assert float(hinted_device[1]) == pytest.approx(wanted, rel=1e-3)
+
+
 @in_both
 def test_hinted_memory_is_just_enough() -> None:
     """The smallest member's exact need, by brute force: with it the search answers, with a byte

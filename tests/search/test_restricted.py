@@ -130,6 +130,10 @@ def test_fewer_devices() -> None:
         ({"zero": ("4",)}, "zero=4 is not a whole number from 0 to 3"),
         ({"offload": ("101",)}, "offload=101"),
         ({"schedule": ("1f1d",)}, "schedule=1f1d is no schedule"),
+        (
+            {"schedule": ("zb-h1",)},
+            "a pin names one of the schedules gpipe, 1f1b, interleaved-1f1b, not zb-h1",
+        ),
         ({"recompute": ("some",)}, "recompute=some is no recompute"),
         ({"order": ("tp-dp",)}, "order=tp-dp is not a permutation"),
         ({"first": ("3", "4")}, "first takes one value"),

@@ -75,6 +75,20 @@ def test_grid_text_round_trips(grid: Grid) -> None:
     assert parse_grid(" ".join(reversed(text.split()))) == grid
 
 
+@examples(40, 500)
+@given(grid=grids())
+def test_grid_text_without_defaults_round_trips(grid: Grid) -> None:
+    text = print_grid(grid, defaults=False)
+    assert parse_grid(text) == grid
+    assert set(text.split()) <= set(print_grid(grid).split())
+
+
+def test_grid_text_without_defaults() -> None:
+    text = "tp2 sp pp2 vpp2 dp2 recompute=full"
+    assert print_grid(parse_grid(text), defaults=False) == text
+    assert print_grid(Grid(), defaults=False) == "dp1"
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

@@ -27,15 +27,18 @@ from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.print_plan import print_plan
 from shardwright.strategy.verify.check_structural_plan_rules import verify
-from tests.registries import place, require_same_members
+from tests.registries import place, require_members, require_same_members
 from tests.strategy.zoo_models import dense
 
 MODEL = dense(layers=16)
 NAMES = tuple(ALL)
+TAKES_ALL_SIZES = ("breadth-first", "looped-bfs")
+TABLE = place("src/shardwright/strategy/grid/chunk_placement_by_schedule.py", "GRID_SCHEDULES")
 
 
 def grid_with(name: str, **fields: int) -> Grid:
     """A grid of four ranks that the schedule has a table for."""
+    require_members(GRID_SCHEDULES, [name], TABLE)
     vpp = 2 if name in ("interleaved-1f1b", "looped-bfs") else GRID_SCHEDULES[name].chunks
     return Grid(**{"tp": 2, "sp": True, "pp": 4, "vpp": vpp, "schedule": name, **fields})  # type: ignore[arg-type]
 
@@ -52,11 +55,7 @@ def broken(grid: Grid, *, batch: int) -> set[str]:
 
 
 def test_what_a_grid_knows_of_schedules_is_what_they_say() -> None:
-    require_same_members(
-        GRID_SCHEDULES,
-        ALL,
-        place("src/shardwright/strategy/grid/chunk_placement_by_schedule.py", "GRID_SCHEDULES"),
-    )
+    require_same_members(GRID_SCHEDULES, ALL, TABLE)
     for name, known in GRID_SCHEDULES.items():
         placement = schedule(name).placement
         assert (known.placement, known.lanes) == (placement.value, placement.lanes)
@@ -116,6 +115,7 @@ def test_chunks_of_a_wave_are_listed_and_come_back() -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in SCHEDULES])
 def test_a_grid_is_refused_exactly_where_its_schedule_is(name: str) -> None:
+    require_members(GRID_SCHEDULES, [name], TABLE)
     found = schedule(name)
     refused = made = 0
     for pp, vpp, microbatches in product((1, 2, 3, 4), (1, 2, 3), (1, 2, 3, 4, 6, 8, 12)):
@@ -141,7 +141,12 @@ def test_a_grid_is_refused_exactly_where_its_schedule_is(name: str) -> None:
         else:
             assert rules == wanted, (grid, microbatches)
         refused, made = refused + bool(wanted), made + (not wanted)
-    assert refused or name in ("breadth-first", "looped-bfs")
+    takes_all = name in TAKES_ALL_SIZES
+    assert bool(refused) != takes_all, (
+        f"{'remove' if takes_all else 'add'} {name} {'from' if takes_all else 'to'}"
+        f" {place('tests/strategy/test_grid_schedules.py', 'TAKES_ALL_SIZES')}:"
+        f" {refused} of {refused + made} sizes are refused"
+    )
     assert made
 
 

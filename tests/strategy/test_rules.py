@@ -19,6 +19,7 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.verify.check_structural_plan_rules import require_valid, verify
+from tests.registries import place, require_same_members
 from tests.strategy.broken_plans import BROKEN, SOUND, Broken, Sound
 from tests.strategy.rule_ids import PLAN_RULES
 
@@ -177,8 +178,10 @@ def _rules_in(*files: Path, pattern: str) -> set[str]:
 
 def test_every_grid_rule_has_a_grid_that_breaks_it() -> None:
     folder = Path(grid_rules.__file__).parent
-    assert {rule for rule, _ in GRIDS + UNSAID} == _rules_in(
-        *folder.glob("*.py"), pattern=r'rule="(grid\.[a-z]+)"'
+    require_same_members(
+        {rule for rule, _ in GRIDS + UNSAID},
+        _rules_in(*folder.glob("*.py"), pattern=r'rule="(grid\.[a-z]+)"'),
+        f"{place('tests/strategy/test_rules.py', 'GRIDS')}, with a grid that breaks it",
     )
 
 
@@ -221,4 +224,8 @@ def test_every_rule_of_a_schedule_has_a_size_that_breaks_it() -> None:
     raised = _rules_in(*files, pattern=r'rule="(order\.[a-z]+)"')
     # rules of tables of actions as text, and of tables that no schedule makes, are tested beside
     # these
-    assert {rule for rule, *_ in SCHEDULES} == (refused | raised) - {"order.csv", "order.deadlock"}
+    require_same_members(
+        {rule for rule, *_ in SCHEDULES},
+        (refused | raised) - {"order.csv", "order.deadlock"},
+        f"{place('tests/strategy/test_rules.py', 'SCHEDULES')}, with a size that breaks it",
+    )

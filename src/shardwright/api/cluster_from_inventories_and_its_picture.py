@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from shardwright.api.request_to_problem import load_cluster
 from shardwright.calibrate.nccl_tests_output import parse_nccl_tests, points_by_group
 from shardwright.errors import ClusterError, UsageError
 from shardwright.hardware.cluster_expression import parse_links
-from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.hardware.inventories.cluster_from_inventories import (
     ClusterRead,
     cluster_from_inventories,

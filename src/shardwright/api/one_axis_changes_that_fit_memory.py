@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwright.api.check_legality import check_grid
 from shardwright.errors import ShardwrightError
@@ -13,7 +13,8 @@ from shardwright.strategy.text.grid_notation import changed_grid
 
 MAX_CHANGES = 3
 """Largest number of changes in the result."""
-_FACTORS = (2, 4, 8)
+FACTORS = (2, 4, 8)
+"""Factors by which degrees grow and the microbatch shrinks."""
 
 
 def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
@@ -24,7 +25,7 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     ``mbs1``.
     """
     best: dict[str, tuple[float, str]] = {}
-    for axis, text in _memory_saving_words(grid):
+    for axis, text in memory_saving_words(grid):
         try:
             changed = changed_grid(grid, text)
             check_grid(problem, changed)
@@ -36,8 +37,14 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     return tuple(text for _, text in sorted(best.values())[:MAX_CHANGES])
 
 
-def _memory_saving_words(grid: Grid) -> Iterator[tuple[str, str]]:
-    """Yield (axis, grid word) of changes that save memory: recompute, ZeRO, offload, degrees."""
+def memory_saving_words(
+    grid: Grid, *, factors: Sequence[int] = FACTORS
+) -> Iterator[tuple[str, str]]:
+    """Yield (axis, grid word) of changes that save memory: recompute, ZeRO, offload, degrees.
+
+    Args:
+        factors: by which degrees grow and the microbatch shrinks.
+    """
     levels = tuple(Recompute)
     for recompute in levels[levels.index(grid.recompute) + 1 :]:
         yield "recompute", f"recompute={recompute}"
@@ -46,7 +53,7 @@ def _memory_saving_words(grid: Grid) -> Iterator[tuple[str, str]]:
     for offload in (0, 50, 100):
         if offload != grid.offload:
             yield "offload", f"offload={offload}"
-    for factor in _FACTORS:
+    for factor in factors:
         if grid.microbatch % factor == 0:
             yield "mbs", f"mbs{grid.microbatch // factor}"
         if grid.dp % factor:

@@ -13,6 +13,11 @@ from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.list_prices import with_prices
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.cluster_text_with_scale_factors import (
+    is_cluster_file,
+    scale_cluster,
+    split_scale_factors,
+)
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import (
     limit_devices,
@@ -191,27 +196,25 @@ def _cluster_with_profile(text: str, path: Path) -> Cluster:
     from shardwright.files.profile_file import read_profile  # pydantic only where a file is read
 
     profile = read_profile(path)
-    return (
-        apply_profile(load_cluster(text), profile)
-        if _is_file(text)
-        else profiled_cluster(text, profile)
+    base, factors = split_scale_factors(text)
+    measured = (
+        apply_profile(load_cluster(base), profile)
+        if is_cluster_file(base)
+        else profiled_cluster(base, profile)
     )
-
-
-def _is_file(text: str) -> bool:
-    """True if a cluster's text is a YAML file's path or content, not an expression."""
-    return text.endswith((".yaml", ".yml")) or "\n" in text
+    return scale_cluster(measured, factors)
 
 
 def load_cluster(text: str) -> Cluster:
-    """Load a cluster: NAME:COUNT expression, path of a YAML file, or YAML text."""
-    if _is_file(text):
-        from shardwright.hardware.files.read_cluster_file import (
-            load_cluster as from_file,
-        )  # pydantic and yaml only where a file is read
+    """Load a cluster: expression, path of a file, or YAML text, with scale factors behind it."""
+    base, factors = split_scale_factors(text)
+    if not is_cluster_file(base):
+        return scale_cluster(parse_cluster(base), factors)
+    from shardwright.hardware.files.read_cluster_file import (
+        load_cluster as from_file,
+    )  # pydantic and yaml only where a file is read
 
-        return from_file(text)
-    return parse_cluster(text)
+    return scale_cluster(from_file(base), factors)
 
 
 def has_cost_goal(request: Request) -> bool:

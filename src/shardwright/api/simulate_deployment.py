@@ -24,7 +24,10 @@ from shardwright.serving.deployments.engine_settings_on_worker import problem_on
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Deployment, Worker, WorkerPool, WorkerRole
 from shardwright.serving.simulation.closed_form_mean_estimate import MeanEstimate
-from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
+from shardwright.serving.simulation.latency_and_throughput_metrics import (
+    metrics,
+    request_latencies,
+)
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
 from shardwright.serving.simulation.simulate_deployment import estimate_mean, simulate_job
 from shardwright.serving.step_times.worker_memory import (
@@ -86,6 +89,7 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         ),
         metrics=user_metrics,
         served=served,
+        latencies=request_latencies(requests, served, request_s=problem.constants.request_s),
         joules_per_token=_joules_per_token(
             problem.cluster, deployment, user_metrics.tokens_per_second
         ),

@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from shardwright.cost.part_phase_recompute_keys import PARTS
 from shardwright.dtype import Dtype
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import limit_devices
 from shardwright.model.ir.block import Block
@@ -100,6 +101,8 @@ BESIDE_SUMS: Final[Fields] = MappingProxyType(
 )
 """Fields that change neither the gradient reduction (all-reduce or reduce-scatter) nor the
 parameter all-gather over replicas."""
+_PARTS_OF_BLOCKS: Final = frozenset((*PARTS, "recompute"))
+_PARTS_OF_SUMS: Final = frozenset(("sharding", "scales", "optimizer"))
 _OF_LOSS: Final[Fields] = MappingProxyType({"fused_loss": False, "loss_bytes": 0})
 _OF_ATTENTION: Final[Fields] = MappingProxyType(
     {"attention_kernel": AttentionKernel.UNFUSED, "attention_eight_bit": False}
@@ -126,7 +129,11 @@ def block_problem(problem: Problem, block: Block) -> Problem:
 @lru_cache(maxsize=4096)
 def _block_problem(problem: Same[Problem], block: Same[Block]) -> Problem:
     """The problem reduced to the runtime fields that a block's cost depends on (cached)."""
-    return _with_fixed_fields(problem, _irrelevant_fields(block), narrow=_is_narrow(problem.value))
+    return _with_fixed_fields(
+        Same(with_free_parts_of_blocks(problem.value)),
+        _irrelevant_fields(block),
+        narrow=_is_narrow(problem.value),
+    )
 
 
 def sums_problem(problem: Problem) -> Problem:
@@ -134,7 +141,35 @@ def sums_problem(problem: Problem) -> Problem:
 
     Parameter all-gather too.
     """
-    return _with_fixed_fields(Same(problem), tuple(BESIDE_SUMS.items()), narrow=_is_narrow(problem))
+    return _with_fixed_fields(
+        Same(with_free_parts_of_sums(problem)),
+        tuple(BESIDE_SUMS.items()),
+        narrow=_is_narrow(problem),
+    )
+
+
+def with_free_parts_of_blocks(problem: Problem) -> Problem:
+    """The problem with only those of its free parts that a block's cost depends on."""
+    return _with_free_parts_among(Same(problem), _PARTS_OF_BLOCKS)
+
+
+def with_free_parts_of_sums(problem: Problem) -> Problem:
+    """The problem with only those of its free parts that costs beside the blocks depend on.
+
+    Gradient reduction, parameter all-gather, the update and the reduction of scales.
+    """
+    return _with_free_parts_among(Same(problem), _PARTS_OF_SUMS)
+
+
+@lru_cache(maxsize=256)
+def _with_free_parts_among(problem: Same[Problem], parts: frozenset[str]) -> Problem:
+    """The problem with only those of its free parts that are in `parts`, one object for equals."""
+    kept = problem.value.free_parts & parts
+    return (
+        problem.value
+        if kept == problem.value.free_parts
+        else one_of_equals(replace(problem.value, free_parts=kept))
+    )
 
 
 def _is_narrow(problem: Problem) -> bool:

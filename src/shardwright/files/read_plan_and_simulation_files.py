@@ -51,7 +51,7 @@ _FATES: Final = (
     "bounded_b1",
     "simulated",
 )
-_LIMITS: Final[Limits] = {
+LIMITS: Final[Limits] = {
     Prediction: {"capacity_bytes": FromOne},
     Request: {"seq_len": FromOne, "global_batch": FromOne},
     Certificate: dict.fromkeys(_FATES, Members),
@@ -59,8 +59,8 @@ _LIMITS: Final[Limits] = {
     Floor: {"replicas": Signed},
     PoolAlone: {"stopped_at": Annotated[int, Field(ge=GIVEN_UP)]},
 }
-PLAN: Final = DocumentModel(kind=StoredPlan, names=NAMES, limits=_LIMITS)
-SIMULATION: Final = DocumentModel(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
+PLAN: Final = DocumentModel(kind=StoredPlan, names=NAMES, limits=LIMITS)
+SIMULATION: Final = DocumentModel(kind=StoredSimulation, names=NAMES, limits=LIMITS)
 
 
 def read_saved(path: Path) -> StoredSimulation:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from shardwright.hardware.cluster_text_with_scale_factors import factors_text, split_scale_factors
 from shardwright.model.catalog.load_model_by_name import is_catalog_name
 from shardwright.search.search_request import Request
 
@@ -68,8 +69,17 @@ def _with_changed_paths(request: Request, change: Callable[[str], str]) -> Reque
         for name, text in written.items()
         if text and not (name in _NAMED and is_catalog_name(text))
     }
-    changed: dict[str, Any] = {name: change(text) for name, text in paths.items()}
+    changed: dict[str, Any] = {
+        name: _with_changed_cluster(text, change) if name == "cluster" else change(text)
+        for name, text in paths.items()
+    }
     return replace(request, **changed) if changed != paths else request
+
+
+def _with_changed_cluster(text: str, change: Callable[[str], str]) -> str:
+    """The text of a cluster with `change` applied to the part before its scale factors."""
+    base, factors = split_scale_factors(text)
+    return change(base) + factors_text(factors)
 
 
 def _exists(path: Path) -> bool:

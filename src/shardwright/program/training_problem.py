@@ -21,6 +21,9 @@ class Problem:
 
     Args:
         constants: fitted constants of the predictions; the shipped ones except in fits.
+        free_parts: parts of the step, by their names in a prediction's breakdown, that take no
+            time; empty except for the question what a part would be worth
+            (`program.problem_with_free_part`).
     """
 
     model: Model
@@ -28,6 +31,7 @@ class Problem:
     job: TrainingJob
     runtime: Runtime
     constants: Constants = SHIPPED
+    free_parts: frozenset[str] = frozenset()
 
     @property
     def optimizer(self) -> Optimizer:

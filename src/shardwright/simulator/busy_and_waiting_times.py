@@ -11,13 +11,13 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.lowered_program import Program
 from shardwright.program.task_arrays import Stream
+from shardwright.simulator.last_predecessor_of_each_task import NO_TASK, last_predecessors
 from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.prediction import KindTimes
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 LINKS: Final = "links"
 """Cause of waits while no device computes: messages, gathers and gradient reductions."""
-_NO_TASK: Final = -1
 
 
 def kind_names(cluster: Cluster) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def _busy_and_waiting(
     """(classes,) busy seconds, and (classes, kinds + 1) waits for each device kind and links."""
     klass = program.templates.klass[program.instances.template]
     is_action = program.instances.stream == int(Stream.COMPUTE)
-    last_before = _last_predecessors(program, klass, finish)
+    last_before = last_predecessors(program, finish)
     cause = np.where(is_action, device_kind_of_class[klass], num_device_kinds)
     waits = np.zeros((len(device_kind_of_class), num_device_kinds + 1))
     busy = np.zeros(len(device_kind_of_class))
@@ -129,7 +129,7 @@ def _waits_by_cause(
     """
     picoseconds = np.zeros(num_kinds + 1)
     while len(task):
-        has_cause = task != _NO_TASK
+        has_cause = task != NO_TASK
         picoseconds[num_kinds] += float((high - low)[~has_cause].sum())
         task, low, high = task[has_cause], low[has_cause], high[has_cause]
         ended = np.clip(finish[task], low, high)
@@ -143,26 +143,3 @@ def _waits_by_cause(
             begun[reaches_further],
         )
     return picoseconds
-
-
-def _last_predecessors(program: Program, klass: IntArray, finish: IntArray) -> IntArray:
-    """(tasks,) the task that each waits for longest, its stream's previous task too; -1 = none.
-
-    The task before it on its stream is a predecessor too.
-    """
-    instances = program.instances
-    count = len(instances)
-    source = np.repeat(np.arange(count), np.diff(instances.successor_start))
-    target = instances.successor.astype(np.int64)
-    order = np.lexsort((np.arange(count), instances.stream, klass))
-    same_stream = (klass[order][1:] == klass[order][:-1]) & (
-        instances.stream[order][1:] == instances.stream[order][:-1]
-    )
-    source, target = (
-        np.concatenate([source, order[:-1][same_stream]]),
-        np.concatenate([target, order[1:][same_stream]]),
-    )
-    by_finish = np.lexsort((finish[source], target))
-    last_predecessor = np.full(count, _NO_TASK, dtype=np.int64)
-    last_predecessor[target[by_finish]] = source[by_finish]
-    return last_predecessor

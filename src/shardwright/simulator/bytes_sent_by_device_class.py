@@ -356,15 +356,15 @@ def _add_messages(sums: TrafficCounter, messages: Messages, scale: float) -> Non
     Args:
         scale: bytes of an element, times the number of messages in a step.
     """
-    for source, target, elements in messages.sends.tolist():
-        if source + messages.base == sums.device:
-            ends = np.array([source, target]) + messages.base
-            tier = int(level_between(ends[:1], ends[1:], sums.units)[0])
-            passed = np.array(
-                [t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.units))],
-                dtype=np.float64,
-            )
-            sums.add(PIPELINE, DeviceList.of(np.sort(ends)), passed * elements * scale)
+    own = messages.sends[messages.sends[:, 0] == sums.device - messages.base]
+    for source, target, elements in own.tolist():
+        ends = np.array([source, target]) + messages.base
+        tier = int(level_between(ends[:1], ends[1:], sums.units)[0])
+        passed = np.array(
+            [t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.units))],
+            dtype=np.float64,
+        )
+        sums.add(PIPELINE, DeviceList.of(np.sort(ends)), passed * elements * scale)
     for kind, group, elements in messages.collectives:
         members = DeviceList.of([d + messages.base for d in group])
         if sums.device in members:

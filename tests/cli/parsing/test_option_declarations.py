@@ -184,6 +184,29 @@ def test_the_options_of_a_group_reach_the_verb_together() -> None:
     assert light_typer.values_by_flag(arguments["job"])["seq-len"] == "4096"
 
 
+def test_a_paragraph_of_help_breaks_at_the_width_of_the_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+
+    def verb(*, form: shared_options.AnswerForm) -> None:
+        """First sentence.
+
+        A second paragraph whose source is broken
+        behind a short line.
+        """
+
+    assert typer_command.run(verb, "verb", ["--help"]) == 0
+    words = " ".join(capsys.readouterr().out.split("Options")[0].split())
+    lines = typer_command.one_line_paragraphs(verb.__doc__ or "").splitlines()
+    assert lines == [
+        "First sentence.",
+        "",
+        "A second paragraph whose source is broken behind a short line.",
+    ]
+    assert lines[-1] in words
+
+
 def test_help_shows_each_option_under_the_title_of_its_group(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.frameworks.documents.dotted_settings import settings_of_document
 from shardwright.frameworks.export.nested_settings import nested_sections
-from shardwright.frameworks.registry import READERS
+from shardwright.frameworks.registry import READERS, TARGETS
 from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
@@ -22,7 +23,17 @@ from shardwright.frameworks.settings.setting_table import (
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.frameworks.settings.value_conversion import PERCENT, TEXT, WHOLE
 
-TABLES = {name: table for name in READERS if (table := READERS.load(name).settings) is not None}
+
+def tables() -> dict[str, SettingTable]:
+    """Tables by framework: of the readers, and of export targets without a reader."""
+    known = {name: table for name in READERS if (table := READERS.load(name).settings) is not None}
+    for name in [name for name in TARGETS if name not in READERS]:
+        module = TARGETS.targets[name].split(":")[0].rpartition(".")[0]
+        known[name] = import_module(f"{module}.settings").SETTINGS
+    return known
+
+
+TABLES = tables()
 NUMBERS = st.integers(1, 10**6)
 OWN_FORMS: dict[str, st.SearchStrategy[Any]] = {
     "device_samples": st.integers(1, 4096).map(lambda number: number / 16),

@@ -24,7 +24,10 @@ class PageNumbers(HTMLParser):
     leaves: list[tuple[str, str, str]] = field(default_factory=list)
     """(pointer, format, text) of each value outside tables."""
     cells: list[tuple[str, int, str, str, str]] = field(default_factory=list)
-    """(pointer of the list, row, field, format, text) of each cell of a table."""
+    """(pointer of the list, row, field, format, text) of each cell of a table.
+
+    Where each column is a list of its own, the first is empty and the field is the list's pointer.
+    """
     words: list[str] = field(default_factory=list)
     document_text: str = ""
 
@@ -40,8 +43,9 @@ class PageNumbers(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag == "table":
             self._rows, self._columns, self._row = given.get("data-rows", ""), [], -2
-        if tag == "th" and "data-field" in given:
-            self._columns.append((given["data-field"], given["data-form"]))
+        if tag == "th" and "data-form" in given:
+            name = given.get("data-field") or given["data-values"]
+            self._columns.append((name, given["data-form"]))
         if tag == "tr":
             self._row, self._column = self._row + 1, -1
         if tag == "td":
@@ -87,18 +91,26 @@ def embedded_document(page: PageNumbers) -> Any:
 
 
 def require_numbers_of_document(html: str, document: Any) -> PageNumbers:
-    """Assert that all numbers of a page are values of the JSON document, in the stated format.
-
-    Words outside of values have no digit, each value's text is its format's, and the page holds the
-    same document.
-    """
+    """Assert that all numbers of a page are values of the JSON document that the page holds."""
     page = read_page(html)
     assert embedded_document(page) == document
+    require_page_numbers(page, document)
+    return page
+
+
+def require_page_numbers(page: PageNumbers, document: Any) -> None:
+    """Assert that all numbers of a page are values of a JSON document, in the stated format.
+
+    Words outside of values have no digit, and each value's text is its format's.
+    """
     with_digits = [words for words in page.words if any(letter.isdigit() for letter in words)]
     assert not with_digits
     for pointer, form, text in page.leaves:
         assert text == formatted(value_at(document, pointer), form), pointer
     for rows, row, name, form, text in page.cells:
-        value = cell_value(value_at(document, rows)[row], name)
+        value = (
+            cell_value(value_at(document, rows)[row], name)
+            if rows
+            else value_at(document, name)[row]
+        )
         assert text == formatted(value, form), (rows, row, name)
-    return page

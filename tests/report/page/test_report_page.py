@@ -33,7 +33,7 @@ def test_numbers_are_values_of_the_json(document: Any) -> None:
 
 
 def test_every_part_of_the_json_has_a_view(document: Any) -> None:
-    heading = {"schema", "schema_version", "kind", "title", "command", "version"}
+    heading = {"schema", "schema_version", "kind", "title", "command", "version", "what_if_command"}
     assert set(VIEWS) == set(document) - heading
     shown = [view.name for view in report_views(document)]
     assert shown == [name for name in VIEWS if document[name] is not None]

@@ -26,6 +26,7 @@ from shardwright.runtime.serving_engines.serving_engine import (
     Eviction,
     ExpertExchange,
 )
+from tests.registries import place, require_same_members
 from tests.tiers import examples
 
 ENGINES = all_engines()
@@ -66,9 +67,11 @@ def test_every_option_changes_fields_that_are_there(made: Engine) -> None:
 
 
 def test_every_option_of_the_vocabulary_is_somebodys() -> None:
-    assert {option.name for option in OPTIONS} == {
-        setting.option for made in ENGINES for setting in made.settings
-    }
+    require_same_members(
+        (option.name for option in OPTIONS),
+        {setting.option for made in ENGINES for setting in made.settings},
+        place("src/shardwright/runtime/serving_engines/engine_options.py", "OPTIONS"),
+    )
 
 
 def test_values_are_read() -> None:

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from shardwright.api.general_search_methods import SEARCHES
-from shardwright.api.request_to_problem import (
-    SearchMethod,
-    capacity_of,
-    facts_of,
-    method_of,
-    problem_of,
-    space_of,
-    with_defaults,
-)
+from shardwright.api.request_to_problem import problem_of, with_defaults
+from shardwright.api.searches.find_certified_simulation import find_certified_simulation
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.job.critical_batch_size import (
     SOURCE,
@@ -23,7 +15,6 @@ from shardwright.job.critical_batch_size import (
     useful_share,
 )
 from shardwright.progress_callback import Progress
-from shardwright.search.grid.find_best_grid import find
 from shardwright.search.scaling_and_batch_results import Batches, ScalingTable, Trial
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
@@ -187,34 +178,4 @@ def simulate_best_plan(request: Request, *, progress: Progress | None = None) ->
         UsageError: the request's space has general plans.
         ShardwrightError: as `problem_of`.
     """
-    request = with_defaults(request)
-    method = method_of(request)
-    if method is SearchMethod.MIXED:
-        answer = SEARCHES[method].answer(replace(request, top=0), progress=progress)
-        simulation = answer.simulation
-        assert simulation is not None
-        return simulation
-    if method is not SearchMethod.GRID:
-        raise UsageError(
-            f"several {method.value} searches in one call",
-            hint="drop --space and --scenarios, or plan one by one",
-        )
-    problem = problem_of(request)
-    facts = facts_of(problem)
-    space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
-    grid_answer = find(
-        problem,
-        space,
-        facts,
-        capacity=capacity,
-        top=1,
-        memory=request.search_memory,
-        progress=progress,
-    )
-    return Simulation(
-        request=request,
-        name="",
-        grid=grid_answer.grid,
-        plan=None,
-        prediction=grid_answer.prediction,
-    )
+    return find_certified_simulation(request, progress=progress).simulation

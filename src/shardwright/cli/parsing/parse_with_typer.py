@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import Signature
+from inspect import Signature, cleandoc
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import typer
@@ -52,10 +52,16 @@ def with_typer_declarations(function: Verb) -> Verb:
         for parameter in declared_parameters(function)
     ]
     annotated: Any = call_with_values
-    annotated.__doc__ = function.__doc__
+    annotated.__doc__ = one_line_paragraphs(function.__doc__ or "")
     annotated.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     annotated.__signature__ = Signature(parameters)
     return call_with_values
+
+
+def one_line_paragraphs(docstring: str) -> str:
+    """Text with each paragraph on one line, which a terminal then breaks at its own width."""
+    paragraphs = cleandoc(docstring).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _typer_hint(hint: Any) -> Any:

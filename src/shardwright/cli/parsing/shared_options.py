@@ -233,8 +233,8 @@ class AnswerForm:
         Option(
             "--quiet",
             help=(
-                "Print one line, such as the seconds of a step, a tab and the strategy, and no"
-                " progress."
+                "Print the main result as one line, and no progress. For a strategy: seconds per"
+                " step, a tab and the strategy."
             ),
         ),
     ] = False

@@ -12,6 +12,7 @@ from shardwright.cli.parsing.parse_token_counts import read_batch, read_count
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
+from shardwright.files.canonical_json import to_text
 from shardwright.frameworks.registry import READERS
 from shardwright.report.screens.launch_advice_screen import (
     advice_document,
@@ -53,12 +54,14 @@ def advise(
     global_batch: shared_options.GlobalBatch = "",
     precision: shared_options.Precision = "",
     platform: shared_options.PlatformFlags,
+    output: shared_options.Output = None,
     form: shared_options.AnswerForm,
 ) -> None:
     """Predict the time and memory of a launch, and list the changes that would gain most.
 
     The launch trains MODEL on CLUSTER. The answer also names the limits of the step.
     """
+    screen.check_writable(output)
     if len(files) < 3:
         raise UsageError(
             "files of a launch, then MODEL and CLUSTER",
@@ -84,6 +87,8 @@ def advise(
     )
     with screen.progress(form) as report:
         advice = launch_advice.advise(launch, request, progress=report)
+    if output is not None:
+        screen.save(output, to_text(advice_document(launch, advice)))
     screen.print_answer(
         form,
         document=lambda: advice_document(launch, advice),

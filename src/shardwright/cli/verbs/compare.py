@@ -10,6 +10,7 @@ from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
+from shardwright.files.canonical_json import to_text
 from shardwright.report.screens.strategy_comparison_screen import (
     by_step_time,
     comparison_document,
@@ -38,12 +39,14 @@ def compare(
     platform: shared_options.PlatformFlags,
     pins: shared_options.PinFlags,
     training_cost: shared_options.CostFlags,
+    output: shared_options.Output = None,
     form: shared_options.AnswerForm,
 ) -> int:
     """Predict strategies of MODEL, or the best plan of each CLUSTER, side by side with costs.
 
     The exit code is 6 if none fits.
     """
+    screen.check_writable(output)
     texts = [screen.text_or_stdin(text) for text in strategy or ()]
     request = shared_options.read_request(model, clusters[0], job=job, platform=platform, pins=pins)
     with screen.progress(form, doing=screen.SIMULATING) as report:
@@ -55,6 +58,8 @@ def compare(
             prices=parse_memory_and_cost.read_prices(training_cost.price),
             progress=report,
         )
+    if output is not None:
+        screen.save(output, to_text(comparison_document(rows)))
     screen.print_answer(
         form,
         document=lambda: comparison_document(rows),

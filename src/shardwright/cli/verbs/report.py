@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.make_report import add_what_if, make_report, report_document
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Option
 from shardwright.cli.parsing.verb_from_function import verb
+from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.report.page.report_page import report_html
 from shardwright.report.screens.report_summary_screen import render_report, report_line
+from shardwright.search.parallel.engine_by_name import engine_of
 
 
 def report(
@@ -21,21 +23,41 @@ def report(
         Path | None,
         Option("--output", "-o", metavar="FILE", help="Page to write: .html."),
     ] = None,
+    what_if: Annotated[
+        bool,
+        Option(
+            "--what-if",
+            help=(
+                "Also search the best plans with other batches, lengths, numbers of devices,"
+                " bandwidths, memory sizes and prices: about fifty searches."
+            ),
+        ),
+    ] = False,
     training_cost: shared_options.CostFlags,
     form: shared_options.AnswerForm,
-) -> None:
+) -> int:
     """Write the answer of PLAN as one HTML page, which needs no network and no JavaScript.
 
-    Without -o the contents are listed on the screen; with --json they are printed.
+    Without -o the contents are listed on the screen; with --json they are printed. Ctrl-C ends the
+    searches of --what-if and keeps the plans that were found.
     """
     screen.check_writable(output)
     screen.output_ending(output, forms=(".html",), what="a report")
-    with screen.progress(form, doing=screen.SIMULATING):
+    prices = parse_memory_and_cost.read_prices(training_cost.price)
+    with screen.progress(form, doing=screen.SIMULATING) as progress:
         contents = make_report(
             path,
             tokens=parse_memory_and_cost.read_tokens(training_cost.tokens),
-            prices=parse_memory_and_cost.read_prices(training_cost.price),
+            prices=prices,
+            progress=progress,
         )
+    if what_if:
+        with (
+            keyboard_interrupt.stop_search_on_interrupt(),
+            screen.progress(form) as progress,
+            engine_of() as engine,
+        ):
+            contents = add_what_if(contents, path, prices=prices, engine=engine, progress=progress)
     document = report_document(contents)
     if output is not None:
         screen.save(output, report_html(document))
@@ -45,6 +67,7 @@ def report(
         line=lambda: report_line(document),
         picture=lambda: render_report(document) if output is None else None,
     )
+    return keyboard_interrupt.exit_code_of_answer()
 
 
 main = verb(report, name="report")

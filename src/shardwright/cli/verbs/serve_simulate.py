@@ -216,12 +216,14 @@ def serve_simulate(
     workers: DeploymentFlags,
     traffic: TrafficFlags,
     method: MethodFlags,
+    output: shared_options.Output = None,
     form: shared_options.AnswerForm,
 ) -> None:
     """Predict latencies, throughput and memory of serving MODEL on CLUSTER.
 
     Latencies are the time to first token and the time per token.
     """
+    screen.check_writable(output)
     request = ServingRequest(
         model=model,
         cluster=cluster,
@@ -242,6 +244,8 @@ def serve_simulate(
     )
     if method.estimate:
         mean_estimate = simulate_deployment.serve_estimate(request)
+        if output is not None:
+            screen.save(output, to_text(estimate_document(mean_estimate)))
         if form.as_json:
             screen.write(to_text(estimate_document(mean_estimate)))
         else:
@@ -250,13 +254,16 @@ def serve_simulate(
     with screen.progress(form, doing=screen.SIMULATING) as report:
         answer = simulate_deployment.serve_simulate(request)
         proof = prove_deployment(request, progress=report) if method.execute else None
+    document = {
+        **serving_document(answer),
+        **({"sources": sources_document(answer)} if method.explain else {}),
+        **({"execution": served_document(proof)} if proof else {}),
+    }
+    if output is not None:
+        screen.save(output, to_text(document))
     screen.print_answer(
         form,
-        document=lambda: {
-            **serving_document(answer),
-            **({"sources": sources_document(answer)} if method.explain else {}),
-            **({"execution": served_document(proof)} if proof else {}),
-        },
+        document=lambda: document,
         line=lambda: _quiet_line(answer),
         picture=lambda: Group(
             render_serving(answer),

@@ -34,6 +34,8 @@ def jitter_factor_of_devices(problem: Problem, devices: Sequence[int]) -> float:
 def jitter_factor_of_nodes(problem: Problem, nodes: float) -> float:
     """Factor >= 1 on the step from stragglers and noise, for a number of nodes.
 
-    The number may be a fraction.
+    The number may be a fraction. 1 if jitter is free.
     """
+    if "jitter" in problem.free_parts:
+        return 1.0
     return 1.0 + problem.constants.jitter * log2(max(nodes, 1.0))

@@ -135,7 +135,7 @@ def forward_seconds(
             seconds[3] += np.where(engine_kernel, spent, 0.0)
             seconds[4] += np.where(engine_kernel, 0.0, spent)
             moves += 1
-            if not is_head(block):
+            if not block.has_head:
                 seconds[2] -= np.where(fused, gap_s, 0.0)
     route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
     if route is not None and ranks > 1:
@@ -289,14 +289,6 @@ def _volume(move: Move, local: Degrees) -> FloatArray:
 def _token_width(block: Block) -> int:
     """Number of elements of a token between blocks."""
     return int(np.prod([e.size for e in block.operators[-1].writes]))
-
-
-def is_head(block: Block) -> bool:
-    """True if the block computes logits.
-
-    Logits are computed only for the tokens that are sampled from.
-    """
-    return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
 def stage_tokens(rows: DegreeRows) -> IntArray:

@@ -62,6 +62,7 @@ class Machine:
         half_bits: width above which nothing is quantised.
         scaling: of 8-bit operands.
         saves_quantised: inputs are kept for the weight gradient as they were quantised.
+        free_parts: parts that take no time (`Problem.free_parts`).
     """
 
     accelerator: Accelerator
@@ -78,6 +79,7 @@ class Machine:
     half_bits: int = 16
     scaling: Scaling = Scaling.CURRENT
     saves_quantised: bool = True
+    free_parts: frozenset[str] = frozenset()
 
 
 def machine_of(
@@ -90,6 +92,7 @@ def machine_of(
     eight_bit: bool = False,
     scaling: Scaling = Scaling.CURRENT,
     saves_quantised: bool = True,
+    free_parts: frozenset[str] = frozenset(),
 ) -> Machine:
     """Rates of GEMMs, attention and memory that apply to a job on an accelerator.
 
@@ -123,6 +126,7 @@ def machine_of(
         host_launch_s=constants.host_launch,
         scaling=scaling,
         saves_quantised=saves_quantised,
+        free_parts=free_parts,
     )
 
 

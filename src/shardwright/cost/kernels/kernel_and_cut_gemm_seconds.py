@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from shardwright.cost.kernels.gemm_element_attention_seconds import (
 )
 from shardwright.cost.kernels.quantization_passes import seconds_with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
+from shardwright.cost.part_phase_recompute_keys import ATTENTION, ELEMENT, GEMM, PARTS
 from shardwright.program.block.block_program import (
     BlockProgram,
     BlockWork,
@@ -28,6 +30,11 @@ from shardwright.program.block.block_program import (
 from shardwright.program.block.quantised_operators import stays_wide
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 
+_PART_OF_KERNEL: Final = {
+    KernelKind.ELEMENT: ELEMENT,
+    KernelKind.ATTENTION: ATTENTION,
+    KernelKind.SCAN: ATTENTION,
+}
 EXPERT_STREAMS = 4
 """Streams that experts' GEMMs are launched on, one launch an expert.
 
@@ -40,10 +47,25 @@ def unquantised_operators(program: BlockProgram) -> frozenset[str]:
     return frozenset(o.name for o in program.operators if stays_wide(o))
 
 
+def part_of_kernel(kernel: KernelKind) -> int:
+    """Number of the part of the step's seconds to which a kernel belongs."""
+    return _PART_OF_KERNEL.get(kernel, GEMM)
+
+
 def work_seconds(
     work: BlockWork, degrees: Degrees, machine: Machine
 ) -> tuple[FloatArray, FloatArray]:
-    """(n,) seconds and FLOPs of one kernel of a block on one device."""
+    """(n,) seconds and FLOPs of one kernel of a block on one device; 0 s of a part that is free."""
+    seconds, flops = _priced_kernel(work, degrees, machine)
+    if PARTS[part_of_kernel(work.kernel)] in machine.free_parts:
+        return np.zeros_like(seconds), flops
+    return seconds, flops
+
+
+def _priced_kernel(
+    work: BlockWork, degrees: Degrees, machine: Machine
+) -> tuple[FloatArray, FloatArray]:
+    """(n,) seconds and FLOPs of one kernel at the rates of the machine."""
     n_rows = np.shape(degrees["mbs"])[0]
     if work.kernel is KernelKind.ELEMENT:
         traffic = np.zeros(n_rows)
@@ -178,6 +200,8 @@ def cut_seconds(
     Quantised once for all pieces: the others cost a 16-bit GEMM's launch.
     """
     (m, n, k), groups, experts = gemm_shape(work, degrees)
+    if PARTS[GEMM] in machine.free_parts:
+        return np.zeros(np.shape(m))
     widths = _contiguous_sides(work, m, n, k)
     uncut_s = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts, widths=widths)
     piece_s = gemm_seconds(
@@ -194,5 +218,7 @@ def piece_sum_seconds(
 ) -> FloatArray:
     """Seconds of the kernel that sums a reduce-scatter's `pieces` side by side; 0 for one."""
     volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
+    if PARTS[ELEMENT] in machine.free_parts:
+        return np.zeros_like(volume)
     spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / pieces), one_pass=True)
     return np.where(pieces > 1, spent, 0.0)

@@ -27,4 +27,5 @@ def _machine(keyed_problem: Same[Problem]) -> Machine:
         eight_bit=problem.runtime.attention_eight_bit,
         scaling=problem.runtime.scaling,
         saves_quantised=problem.runtime.saves_quantized,
+        free_parts=problem.free_parts,
     )

@@ -51,6 +51,7 @@ def scale_seconds(
         group is ScaleGroup.NONE
         or problem.job.compute.bits != 8
         or problem.runtime.scaling is not Scaling.DELAYED
+        or "scales" in problem.free_parts
     ):
         return np.zeros(1)
     spans_of_group = spans(group)

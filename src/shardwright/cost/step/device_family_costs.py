@@ -25,7 +25,6 @@ from shardwright.cost.tables.apply_recompute_and_offload_policy import is_on_hos
 from shardwright.cost.tables.grid_rows_and_memory_settings import MemoryChoices, TableRows
 from shardwright.cost.tables.pipeline_chunk_layout import (
     ChunkLayout,
-    has_head,
     has_trained,
     is_unit,
 )
@@ -126,7 +125,7 @@ def _compose(
         counts=counts,
         layer=np.array([p.segment.block.is_layer for p in held_segments], dtype=np.bool_),
         unit=np.array([is_unit(p.segment.block) for p in held_segments], dtype=np.bool_),
-        head=np.array([has_head(p.segment.block) for p in held_segments], dtype=np.bool_),
+        head=np.array([p.segment.block.has_head for p in held_segments], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
         turned=np.array(
             [

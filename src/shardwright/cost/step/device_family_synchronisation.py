@@ -22,6 +22,7 @@ from shardwright.cost.network.networks_of_plan_devices import (
     kind_problem,
     network_of_devices,
 )
+from shardwright.cost.tables.free_synchronisation_seconds import without_free_parts
 from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
 from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
@@ -208,7 +209,7 @@ def synchronisation_of_device(summed: SynchronisedDevice) -> tuple[int, MeshTabl
         ],
         dtype=np.int64,
     )
-    return zero, MeshTable(
+    table = MeshTable(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape.devices),
         communicator_bytes=communicator_bytes(
@@ -228,6 +229,7 @@ def synchronisation_of_device(summed: SynchronisedDevice) -> tuple[int, MeshTabl
         gradient_bytes=gradient_pass_bytes(problem_of_kind, np.array([len(group)])),
         table_bytes=tables[:, None] * runtime.embedding_gradient_bytes,
     )
+    return zero, without_free_parts(problem, table)
 
 
 def _table_elements(segment: Segment, local: int, length: int) -> int:

@@ -18,6 +18,7 @@ from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
     cut_seconds,
     gemm_cut_for,
     linear_gemms,
+    part_of_kernel,
     piece_sum_seconds,
     unquantised_operators,
     work_seconds,
@@ -25,7 +26,6 @@ from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.part_phase_recompute_keys import (
-    ATTENTION,
     ELEMENT,
     GEMM,
     MODES,
@@ -50,12 +50,6 @@ from shardwright.runtime.framework_feature_kinds import FullRecompute, TpOverlap
 Variant: TypeAlias = tuple[tuple[SavedTensor, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""
 Kernels: TypeAlias = dict[tuple[str, Phase], FloatArray]
-
-PART_OF_KERNEL: Final = {
-    KernelKind.ELEMENT: ELEMENT,
-    KernelKind.ATTENTION: ATTENTION,
-    KernelKind.SCAN: ATTENTION,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +161,7 @@ def block_sums(
         )
         clock.kernel(work, spent)
         pair.kernel(work.operator, work.phase, spent)
-        part = PART_OF_KERNEL.get(work.kernel, GEMM)
+        part = part_of_kernel(work.kernel)
         seconds[PHASES.index(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count

@@ -38,6 +38,7 @@ from shardwright.cost.part_phase_recompute_keys import (
     GEMM,
     LAUNCH,
     PART_OF_AXIS,
+    PARTS,
     PHASES,
 )
 from shardwright.cost.tables.block_kernel_sums import BlockSums, Variant, block_sums
@@ -127,10 +128,12 @@ def block_tables(
     )
     moves_again, recomputes = repeats_move(program, runtime), program.has_backward
     for move in program.moves:
-        wait, size = wait_s if on_own_kernels(move, runtime) else 0.0, spans(move)[0].size
+        phase, part = move.phase, PART_OF_AXIS[move.axes[0]]
+        free, size = PARTS[part] in machine.free_parts, spans(move)[0].size
+        wait = wait_s if on_own_kernels(move, runtime) and not free else 0.0
         exposed, hidden = move_cost(
             move,
-            moved(move),
+            np.zeros(n) if free else moved(move),
             size,
             wait_s=wait,
             by_operator=sums.by_operator,
@@ -138,7 +141,6 @@ def block_tables(
             core=sums.core,
         )
         overlappable += hidden
-        phase, part = move.phase, PART_OF_AXIS[move.axes[0]]
         seconds[PHASES.index(phase), part] += exposed
         if part == EP:
             pair.move(phase, exposed, behind=move.behind)
@@ -150,14 +152,22 @@ def block_tables(
             run_again[part, [move.operator in names for names in sums.names]] += exposed
             if recomputes and moves_again(move):
                 seconds[3, part] += exposed
-    overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
+    overlappable += _wait_for_host(
+        seconds,
+        clock,
+        pair if runtime.expert_overlap else None,
+        launches_free=PARTS[LAUNCH] in machine.free_parts,
+    )
     seconds[3, ELEMENT] += waited_for_host(
         host_bytes(program, local), rate=host_rate, seconds=seconds
     )
     parked = checkpoint_seconds(program, local, rate=host_rate)
     island = network.domain
+    seconds = _with_modules(seconds, run_again, sums.stops, parked, recomputes=recomputes)
+    if "recompute" in machine.free_parts:
+        seconds[[PHASES.index("R_selective"), PHASES.index("R_full")]] = 0.0
     return BlockVariantTable(
-        seconds=_with_modules(seconds, run_again, sums.stops, parked, recomputes=recomputes),
+        seconds=seconds,
         saved_bytes=sums.saved_bytes,
         host_bytes=sums.host_bytes,
         flops=sums.flops,
@@ -210,9 +220,12 @@ def local_degrees(rows: DegreeRows, *, sequence: int) -> dict[str, IntArray]:
     return local
 
 
-def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | None) -> FloatArray:
+def _wait_for_host(
+    seconds: FloatArray, clock: HostClock, pair: PairedLayer | None, *, launches_free: bool
+) -> FloatArray:
     """Add launch waits to `seconds` in place, hide a pair's traffic; return hidden seconds."""
-    seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
+    if not launches_free:
+        seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
     if pair is None:
         return np.zeros(seconds.shape[2])
     moved = seconds[:3, EP].sum(axis=0)

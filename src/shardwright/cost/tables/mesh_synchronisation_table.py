@@ -28,6 +28,7 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
     tokens_copied,
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.tables.free_synchronisation_seconds import without_free_parts
 from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
 from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
@@ -120,7 +121,7 @@ def mesh_table(
         ("tied_all_reduce", "tied_reduce") if lying else (*SYNCS, "tied_all_reduce", "tied_reduce")
     )
     sync = replace(sync, **{name: getattr(sync, name) * alike for name in unknown})
-    return MeshTable(
+    table = MeshTable(
         sync=sync,
         norm_s=norm,
         communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
@@ -139,6 +140,7 @@ def mesh_table(
         gradient_bytes=gradient_pass_bytes(problem, rows["dp"] * rows["cp"]),
         table_bytes=_table_elements(problem, rows) * problem.runtime.embedding_gradient_bytes,
     )
+    return without_free_parts(problem, table)
 
 
 def _table_elements(problem: Problem, rows: DegreeRows) -> IntArray:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Final
+
 import numpy as np
 
 from shardwright.arrays import IntArray
@@ -10,13 +13,18 @@ from shardwright.cost.kernels.quantization_passes import quantised_bytes, quanti
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
 
+_OPTIMIZER: Final = "optimizer"
+"""The update's name in `Problem.free_parts`."""
+
 
 def update_bytes(problem: Problem) -> float:
     """Memory traffic of one element's optimizer update in bytes.
 
     States read and written, gradient read twice (norm, update), parameter written, gradient zeroed
-    (with the whole buffer where the runtime's `gradient_passes` count it).
+    (with the whole buffer where the runtime's `gradient_passes` count it). 0 if the update is free.
     """
+    if _OPTIMIZER in problem.free_parts:
+        return 0.0
     job, runtime = problem.job, problem.runtime
     gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
     return 2.0 * problem.optimizer.state_bytes + gradient + job.parameter.bits // 8
@@ -26,8 +34,10 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
     """(n,) memory traffic an element of passes over all local gradients at the step's end.
 
     The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
-    parameter.
+    parameter. 0 if the update is free.
     """
+    if _OPTIMIZER in problem.free_parts:
+        return np.zeros_like(holders)
     runtime = problem.runtime
     scaled = (holders > 1) & runtime.scales_gradients
     passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
@@ -101,8 +111,10 @@ def host_update_rate(problem: Problem, *, zero: int) -> float:
     Gradient down, update in host memory, parameter up, in series.
 
     Gradients that left as they were reduced are in host memory already
-    (`sharding_copies_and_overlap_slowdown.host_gradient_seconds`).
+    (`sharding_copies_and_overlap_slowdown.host_gradient_seconds`). Infinite if the update is free.
     """
+    if _OPTIMIZER in problem.free_parts:
+        return inf
     node, job, runtime = problem.cluster.node, problem.job, problem.runtime
     already_on_host = gradients_leave(runtime, zero=zero) and runtime.reduce_every_microbatch
     gradient = 0 if already_on_host else runtime.gradient_dtype.bits // 8

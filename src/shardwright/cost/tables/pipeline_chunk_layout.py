@@ -16,16 +16,9 @@ from shardwright.errors import StrategyError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.stages.blocks_of_pipeline_chunks import Content, chunk_contents
-
-
-@lru_cache(maxsize=1024)
-def has_head(block: Block) -> bool:
-    """True if the block computes logits."""
-    return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
 @lru_cache(maxsize=1024)
@@ -105,7 +98,7 @@ def _block_facts(model: Same[Model]) -> BlockFacts:
     return BlockFacts(
         layer=np.array([b.is_layer for b in blocks]),
         unit=np.array([is_unit(b) for b in blocks]),
-        head=np.array([has_head(b) for b in blocks]),
+        head=np.array([b.has_head for b in blocks]),
         back=[has_backward(b) for b in blocks],
         trained=[has_trained(b) for b in blocks],
         stream=_streams(blocks),

@@ -49,10 +49,12 @@ class NodeRow:
         devices: of the node.
         island: devices of a scale-up domain, of one node or of several.
         device_gbit_per_s: line rate of all cards of the node over its devices, 10^9 bits/s.
-        pcie: generation of the x16 slots to the host; 0 = NVLink-C2C.
+        pcie: generation of the x16 slots to the host; 0 where `c2c_gb_per_s` is given.
         host_gib: memory of the host; 0 = not known.
         cards: network cards of the node; 0 = one per device.
         is_tcp_only: the cards have no RDMA.
+        c2c_gb_per_s: one device's share of NVLink-C2C to the host, 10^9 bytes/s one way; 0 = the
+            host is reached over PCIe.
     """
 
     devices: int
@@ -63,6 +65,7 @@ class NodeRow:
     host_gib: int
     cards: int = 0
     is_tcp_only: bool = False
+    c2c_gb_per_s: float = 0.0
 
 
 def _measured_scale_up(
@@ -266,19 +269,37 @@ ROWS: Final[dict[str, NodeRow]] = {
         devices=8, island=8, scale_up=_H20, device_gbit_per_s=400, pcie=5, host_gib=2048
     ),
     "gh200-96gb": NodeRow(
-        devices=4, island=4, scale_up=_GH200_96GB, device_gbit_per_s=200, pcie=0, host_gib=480
+        devices=4,
+        island=4,
+        scale_up=_GH200_96GB,
+        device_gbit_per_s=200,
+        pcie=0,
+        c2c_gb_per_s=450.0,
+        host_gib=480,
     ),
     "b200-sxm": NodeRow(
         devices=8, island=8, scale_up=_B200, device_gbit_per_s=400, pcie=5, host_gib=2048
     ),
     "gb200-nvl72": NodeRow(
-        devices=4, island=72, scale_up=_NVL72, device_gbit_per_s=400, pcie=0, host_gib=960
+        devices=4,
+        island=72,
+        scale_up=_NVL72,
+        device_gbit_per_s=400,
+        pcie=0,
+        c2c_gb_per_s=225.0,
+        host_gib=960,
     ),
     "b300-sxm": NodeRow(
         devices=8, island=8, scale_up=_B300, device_gbit_per_s=800, pcie=6, host_gib=2048
     ),
     "gb300-nvl72": NodeRow(
-        devices=4, island=72, scale_up=_NVL72, device_gbit_per_s=800, pcie=0, host_gib=960
+        devices=4,
+        island=72,
+        scale_up=_NVL72,
+        device_gbit_per_s=800,
+        pcie=0,
+        c2c_gb_per_s=225.0,
+        host_gib=960,
     ),
     "v100-sxm-32gb": NodeRow(
         devices=8, island=8, scale_up=_NVLINK_2, device_gbit_per_s=100, pcie=3, host_gib=768

@@ -29,7 +29,7 @@ TCP_EFFICIENCY: Final = 0.5
 NIC_LATENCY_S: Final = 10e-6
 PCIE_EFFICIENCY: Final = 0.8
 PCIE_LATENCY_S: Final = 10e-6
-# One direction of a x16 slot by generation, GB/s; C2C is one device's share of NVLink-C2C.
+# One direction of a x16 slot by generation, GB/s.
 PCIE_GB_PER_S: Final = {3: 16.0, 4: 32.0, 5: 64.0, 6: 128.0}
 
 NIC_ORIGIN: Final = Origin(
@@ -50,9 +50,6 @@ _HOST: Final = Origin(
     evidence=Evidence.ASSUMED,
     reference="assumed: common servers of this accelerator; memory and NVMe vary by vendor",
 )
-
-
-_C2C_GB_PER_S: Final = {"gh200-96gb": 450.0, "gb200-nvl72": 225.0, "gb300-nvl72": 225.0}
 
 
 def network_card(
@@ -83,7 +80,7 @@ def is_over_pcie(kind: NodeKind) -> bool:
 
 def is_beside_host(kind: NodeKind) -> bool:
     """True if devices reach the host over NVLink-C2C instead of a PCIe slot."""
-    return kind.accelerator.name in _C2C_GB_PER_S
+    return ROWS.get(kind.accelerator.name, DEFAULT_ROW).c2c_gb_per_s > 0
 
 
 def _link_of_row(up: ScaleUp) -> Link:
@@ -96,10 +93,10 @@ def _link_of_row(up: ScaleUp) -> Link:
     )
 
 
-def _host_of_row(name: str, row: NodeRow) -> Host:
+def _host_of_row(row: NodeRow) -> Host:
     """Host of a row: memory, PCIe or NVLink-C2C link, and assumed NVMe."""
-    gb_per_s = PCIE_GB_PER_S.get(row.pcie) or _C2C_GB_PER_S[name]
-    kind = f"PCIe {row.pcie} x16" if row.pcie else "NVLink-C2C, one device's share"
+    gb_per_s = row.c2c_gb_per_s or PCIE_GB_PER_S[row.pcie]
+    kind = "NVLink-C2C, one device's share" if row.c2c_gb_per_s else f"PCIe {row.pcie} x16"
     origin = Origin(
         evidence=Evidence.ASSUMED, reference=f"{kind}; assumed 0.8 of the peak and 10 us"
     )
@@ -136,7 +133,7 @@ def default_node(accelerator: Accelerator) -> NodeKind:
             origin=TCP_ORIGIN if row.is_tcp_only else NIC_ORIGIN,
             efficiency=TCP_EFFICIENCY if row.is_tcp_only else NIC_EFFICIENCY,
         ),
-        host=_host_of_row(accelerator.name, row),
+        host=_host_of_row(row),
         in_network_reduction=up.reduces,
     )
 

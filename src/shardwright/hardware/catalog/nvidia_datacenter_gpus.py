@@ -1,4 +1,4 @@
-"""Table of NVIDIA data-centre accelerators. Peaks are dense; memory is the allocatable part.
+"""Table of NVIDIA GPUs with HBM, from Ampere on. Peaks are dense; memory is the allocatable part.
 
 A program may allocate nvidia-smi's total less 0.6 GiB (81,559 MiB and 79.11 GiB on an H100).
 """
@@ -188,7 +188,9 @@ AMPERE: Final = (
         memory_gb_per_s=933,
         peaks=dense_tflops(bf16=165, fp16=165, tf32=82, fp32=10.3),
         reference=f"{_TABLES} a30",
-        gemm=_rates_at_power_and_peak(A100_GEMM, name="a100-sxm-80gb"),
+        gemm=_rates_at_power_and_peak(
+            A100_GEMM, name="a100-sxm-80gb", power=165 / 400, peak=165 / 312
+        ),
     ),
 )
 

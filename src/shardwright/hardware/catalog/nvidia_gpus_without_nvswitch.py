@@ -1,4 +1,6 @@
-"""Table of NVIDIA accelerators without NVSwitch: Volta, Turing, inference and consumer cards.
+"""Table of NVIDIA GPUs of Volta and Turing, and of cards with GDDR memory (inference, RTX).
+
+Memory is the allocatable part: what PyTorch reports, or nvidia-smi's total less 0.3 to 0.6 GiB.
 
 Consumer cards halve the rate of fp16 and fp8 units when they accumulate in fp32, which training
 needs: the peaks here are those.

@@ -24,7 +24,6 @@ Nodes may be in zones and have prices (`hardware.zone_links_and_price_limits`)::
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from shardwright.hardware.cluster import (
     sorted_by_zone,
 )
 from shardwright.hardware.cluster_expression import MAX_DEVICES, parse_cluster
+from shardwright.hardware.cluster_text_with_scale_factors import is_cluster_file, is_cluster_yaml
 from shardwright.hardware.files.accelerator_of_record import accelerator_of_record
 from shardwright.hardware.files.bounded_yaml import CLUSTER_FILE, read_text_file, read_yaml
 from shardwright.hardware.files.cluster_schema import (
@@ -66,9 +66,6 @@ from shardwright.hardware.link import Link
 from shardwright.hardware.zone_links_and_price_limits import ZoneLink, checked_links
 from shardwright.units import BITS_PER_BYTE, scale_decimal
 
-_SUFFIXES = (".yaml", ".yml", ".json")
-_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric|links|reliability)\s*:")
-
 
 def load_cluster(text_or_path: str | Path) -> Cluster:
     """Load a cluster from an expression, from YAML text, or from a file.
@@ -80,9 +77,9 @@ def load_cluster(text_or_path: str | Path) -> Cluster:
     if isinstance(text_or_path, Path):
         return cluster_from_yaml(read_text_file(text_or_path))
     text = text_or_path.strip()
-    if "\n" in text or _YAML_START.match(text):
+    if is_cluster_yaml(text_or_path):
         return cluster_from_yaml(text_or_path)
-    if text.lower().endswith(_SUFFIXES):
+    if is_cluster_file(text):
         return cluster_from_yaml(read_text_file(Path(text)))
     return parse_cluster(text)
 

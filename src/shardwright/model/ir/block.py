@@ -67,6 +67,11 @@ class Block:
         return not _WORDS.isdisjoint([o.klass for o in self.operators])
 
     @property
+    def has_head(self) -> bool:
+        """True if the block computes logits."""
+        return any(o.klass is OperatorClass.HEAD for o in self.operators)
+
+    @property
     def is_layer(self) -> bool:
         """True if pipelines distribute the block: not an embedding, head, teacher or side branch.
 

@@ -10,7 +10,7 @@ from shardwright.search.optimality_certificate import Certificate, claim
 from shardwright.search.search_answer import (
     Unsearched,
 )
-from shardwright.units import format_percent, format_seconds
+from shardwright.units import format_percent, format_seconds, format_time_change
 
 
 def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True) -> Text:
@@ -42,12 +42,12 @@ def _unsearched_text(left: Unsearched) -> str:
     """Text of the options that were not searched, and the best gain of another value."""
     held = f"The runtime's own values: {' '.join(f'{name}={value}' for name, value in left.fixed)}"
     if left.best is None:
-        return f"No other value of one of them makes this strategy 0.1 % faster.\n{held}"
+        return f"No other value of one of them saves 0.1 % of the step time.\n{held}"
     best = f"{left.best.option}={left.best.value}"
     seconds = format_seconds(left.best.step_time_s, digits=4)
     return (
-        f"{best} would gain most: {seconds}, {format_percent(left.best.gain)} faster. To search"
-        f" with it: --pin {best}\n{held}"
+        f"{best} would gain most: {seconds}, {format_time_change(-left.best.gain)}. To search with"
+        f" it: --pin {best}\n{held}"
     )
 
 

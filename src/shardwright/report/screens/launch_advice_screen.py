@@ -10,7 +10,6 @@ from rich.text import Text
 from shardwright.files.plan_and_simulation_file_contents import plan_document, prediction_document
 from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
-from shardwright.report.screens.plan_against_strategy_screen import step_change_text
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.report.terminal_table import plain_table
@@ -19,7 +18,7 @@ from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.answer_summary_text import Line
 from shardwright.search.optimality_certificate import claim
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.units import format_seconds
+from shardwright.units import format_seconds, format_time_change
 
 LIMITS: Final = 3
 """Number of parts of the step that the screen names as its limits."""
@@ -220,7 +219,7 @@ def _change_text(change: Change, step: float) -> RenderableType:
     gain = (
         f"{ratio:.1f} times as fast"
         if ratio >= 2
-        else step_change_text(change.step_time_s / step - 1)
+        else format_time_change(change.step_time_s / step - 1)
         if step
         else ""
     )

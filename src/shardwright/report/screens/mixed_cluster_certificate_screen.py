@@ -140,14 +140,14 @@ def _alone_table(certificate: Certificate, part: MixedPart) -> RenderableType:
     for pool in part.alone:
         step = f"{pool.step_time_s:.4g} s" if pool.step_time_s is not None else "does not fit"
         speedup = (
-            f"{pool.step_time_s / certificate.best_s:.2f} x"
+            f"{pool.step_time_s / certificate.best_s:.2f} times"
             if pool.step_time_s is not None
             else "-"
         )
         seconds = format_seconds(pool.worth_s, digits=3) if pool.worth_s is not None else "-"
         rows.append((f"{pool.devices:,} x {pool.name}", step, speedup, seconds, pool.strategy))
     return plain_table(
-        ("devices", "best step alone", "this plan is faster", "a device is worth", "alone"), rows
+        ("devices", "best step alone", "speed of this plan", "a device is worth", "alone"), rows
     )
 
 

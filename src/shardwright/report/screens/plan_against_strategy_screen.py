@@ -16,7 +16,13 @@ from shardwright.search.grid.fate_of_grid import Fate, LocatedGrid
 from shardwright.search.plan_against_strategy import Beside, Why, missing_bytes
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.strategy.rule_violations import Violation
-from shardwright.units import GIB, format_bytes, format_percent, format_seconds, zero_below_clock
+from shardwright.units import (
+    GIB,
+    format_bytes,
+    format_seconds,
+    format_time_change,
+    zero_below_clock,
+)
 
 LABEL: Final = 10
 _FATES: Final = {
@@ -89,7 +95,7 @@ def render_why(why: Why) -> RenderableType:
             section("Illegal: the rules that it breaks", _broken_rules_table(why.broken)),
         )
     plan, other = why.plan.prediction, why.other.prediction
-    change = step_change_text(other.step_time_s / plan.step_time_s - 1)
+    change = format_time_change(other.step_time_s / plan.step_time_s - 1)
     step = (
         f"{format_seconds(other.step_time_s)} instead of {format_seconds(plan.step_time_s)}:"
         f" {change}"
@@ -126,17 +132,7 @@ def why_line(why: Why) -> str:
     return answer_line(
         why.strategy,
         step_time_s=step,
-        misfit=f"{misfit or step_change_text(step / plan - 1)}\t{placed}",
-    )
-
-
-def step_change_text(change: float) -> str:
-    """Text of a relative change of the step time: ``3.2 % slower``, ``the same``."""
-    share = format_percent(abs(change))
-    return (
-        "the same"
-        if share == format_percent(0.0)
-        else f"{share} {'slower' if change > 0 else 'faster'}"
+        misfit=f"{misfit or format_time_change(step / plan - 1)}\t{placed}",
     )
 
 

@@ -42,18 +42,38 @@ class Simulated:
         return self.result.step_time_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedMember:
+    """A member that a search simulated and that fits: its step seconds, and bytes of a device."""
+
+    grid: Grid
+    step_time_s: float
+    reserved_bytes: int
+
+
+def member_of(simulated: Simulated) -> SimulatedMember:
+    """The seconds and bytes of a simulated member, without its simulation."""
+    return SimulatedMember(
+        grid=simulated.grid,
+        step_time_s=simulated.step_time_s,
+        reserved_bytes=simulated.result.need,
+    )
+
+
 @dataclass(slots=True)
 class SearchOutcome:
     """Ranked members, counts and proven lower bound that a best-first search has reached.
 
     Args:
         ranked: simulated members, fastest first, certified in this order.
+        fitting: all members that were simulated and fit, ranked or not.
         simulated, paths: numbers of members that were simulated (S) and that have a B1.
         too_large: members whose exact peak exceeds the capacity, on a device or in host memory.
         lower_bound_s: seconds that no unranked member can beat.
     """
 
     ranked: list[Simulated] = field(default_factory=list)
+    fitting: list[SimulatedMember] = field(default_factory=list)
     simulated: int = 0
     paths: int = 0
     too_large: int = 0
@@ -77,6 +97,7 @@ def merged(first: SearchOutcome, second: SearchOutcome, *, top: int) -> SearchOu
     ranked = sorted([*first.ranked, *second.ranked], key=lambda s: s.step_time_s)[:top]
     return SearchOutcome(
         ranked=ranked,
+        fitting=[*first.fitting, *second.fitting],
         simulated=first.simulated + second.simulated,
         paths=first.paths + second.paths,
         too_large=first.too_large + second.too_large,
@@ -222,5 +243,6 @@ def _rank_or_simulate(
         outcome.too_large += 1
         return float("inf")
     outcome.simulated += 1
+    outcome.fitting.append(member_of(simulated))
     heapq.heappush(heap, (simulated.step_time_s, _S, place, simulated))
     return simulated.step_time_s

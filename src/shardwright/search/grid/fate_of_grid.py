@@ -59,7 +59,7 @@ def placed_in(
         known_s: step seconds of the last ranked strategy; a grid with a larger bound is bounded
             away.
     """
-    axis_part, missing = _part_with_axis_values(space, grid, facts)
+    axis_part, missing = _part_withaxis_values(space, grid, facts)
     option_part = _part_with_options(problem, axis_part, grid) if axis_part is not None else None
     if option_part is None:
         return LocatedGrid(
@@ -110,12 +110,12 @@ def _fate_after_longest_path(
     return LocatedGrid(fate=fate, reason="the longest path through its order", bound_s=path)
 
 
-def _part_with_axis_values(
+def _part_withaxis_values(
     space: Space, grid: Grid, facts: GridFacts
 ) -> tuple[Space | None, tuple[str, ...]]:
     """The part of `space` with only the axis values of `grid`, or None and the lacking values."""
     wanted = canonical(grid, facts=facts)
-    wanted_values, given_values = _axis_values(wanted), _axis_values(grid)
+    wanted_values, given_values = axis_values(wanted), axis_values(grid)
     values: dict[str, Value] = {}
     missing: list[str] = []
     for axis in AXES:
@@ -180,7 +180,7 @@ def _part_with_options(problem: Problem, space: Space, grid: Grid) -> Space | No
     return None
 
 
-def _axis_values(grid: Grid) -> dict[str, Value]:
+def axis_values(grid: Grid) -> dict[str, Value]:
     """The value of each searched axis in `grid`."""
     return {
         "tp": grid.tp,

@@ -105,7 +105,9 @@ def nothing_fits(
             f" {stage.rank} ({format_bytes(largest_bytes)} of it {name}), {missing} more than the"
             f" {format_bytes(capacity)} of a device that plans may fill"
         )
-        needed = f"{need} a device"
+        # A larger device keeps the same share of its memory free.
+        memory = smallest_memory_bytes(problem.cluster)
+        needed = f"{format_bytes(stage.reserved * memory / max(capacity, 1))} a device"
     roomy = (
         ["--headroom 0"]
         if capacity < stage.reserved <= smallest_memory_bytes(problem.cluster)

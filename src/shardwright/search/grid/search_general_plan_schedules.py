@@ -19,7 +19,12 @@ from shardwright.cost.tables.pipeline_chunk_layout import layout_of
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.check_grid_schedule_exists import order_violations
-from shardwright.search.grid.best_first_search import SearchOutcome, Simulated
+from shardwright.search.grid.best_first_search import (
+    SearchOutcome,
+    Simulated,
+    SimulatedMember,
+    member_of,
+)
 from shardwright.search.grid.bounds.member_price_tables import Prepared, prepare
 from shardwright.search.grid.bounds.overlapped_schedule_bounds import (
     kernel_seconds_per_rank,
@@ -46,10 +51,11 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 class PairedSearch:
     """Ranked members, counts by fate and lower bound of a search of overlapped schedules.
 
-    `lower_bound_s` bounds every member that is not ranked.
+    `lower_bound_s` bounds every member that is not ranked; `fitting` are all simulated members.
     """
 
     ranked: list[Simulated] = field(default_factory=list)
+    fitting: list[SimulatedMember] = field(default_factory=list)
     enumerated: int = 0
     illegal: int = 0
     infeasible: int = 0
@@ -169,6 +175,7 @@ def _simulate_and_rank(
         result.infeasible += 1
         return
     result.simulated += 1
+    result.fitting.append(member_of(simulated))
     result.ranked = sorted([*result.ranked, simulated], key=lambda s: s.step_time_s)[:top]
 
 

@@ -131,7 +131,11 @@ class PartSearch:
             self.found.paired.append(paired)
             self.found.outcome = merged(
                 outcome,
-                SearchOutcome(ranked=paired.ranked, lower_bound_s=paired.lower_bound_s),
+                SearchOutcome(
+                    ranked=paired.ranked,
+                    fitting=paired.fitting,
+                    lower_bound_s=paired.lower_bound_s,
+                ),
                 top=self.top,
             )
 

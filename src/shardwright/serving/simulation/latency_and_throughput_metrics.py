@@ -59,6 +59,46 @@ class Metrics:
     queue: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Latencies:
+    """Latencies in seconds, one for each request that was served.
+
+    Args:
+        ttft_s: from arrival to the first token.
+        tpot_s: mean of each further token; requests of one token have none.
+        e2e_s: from arrival to the last token.
+    """
+
+    ttft_s: FloatArray
+    tpot_s: FloatArray
+    e2e_s: FloatArray
+
+
+def request_latencies(
+    requests: Requests, served: ServedRequests, *, warm_up: int = 0, request_s: float = 0.0
+) -> Latencies:
+    """Latencies of the served requests after the first `warm_up`; see `metrics` for the others."""
+    answered = _is_answered(requests, served, warm_up=warm_up)
+    arrival_s, first_s, last_s = (
+        served.arrival_s[answered],
+        served.first_s[answered],
+        served.last_s[answered],
+    )
+    outputs = requests.outputs[answered]
+    several_tokens = outputs > 1
+    return Latencies(
+        ttft_s=first_s - arrival_s + request_s,
+        tpot_s=(last_s - first_s)[several_tokens] / (outputs[several_tokens] - 1),
+        e2e_s=last_s - arrival_s + request_s,
+    )
+
+
+def _is_answered(requests: Requests, served: ServedRequests, *, warm_up: int) -> BoolArray:
+    """(n,) True for requests after the warm-up that were not refused."""
+    answered: BoolArray = (np.arange(len(requests.inputs)) >= warm_up) & ~np.isnan(served.last_s)
+    return answered
+
+
 def metric_spread(values: FloatArray) -> MetricSpread:
     """Mean and nearest-rank percentiles (50, 90, 99 %) of values; nan of an empty array."""
     if not len(values):
@@ -94,16 +134,15 @@ def metrics(
             users wait for too.
     """
     counts = np.arange(len(requests.inputs)) >= warm_up
-    answered = counts & ~np.isnan(served.last_s)
+    answered = _is_answered(requests, served, warm_up=warm_up)
     arrival_s, first_s, last_s = (
         served.arrival_s[answered],
         served.first_s[answered],
         served.last_s[answered],
     )
     outputs = requests.outputs[answered]
-    ttft, e2e = first_s - arrival_s + request_s, last_s - arrival_s + request_s
-    several_tokens = outputs > 1
-    tpot = (last_s - first_s)[several_tokens] / (outputs[several_tokens] - 1)
+    found = request_latencies(requests, served, warm_up=warm_up, request_s=request_s)
+    ttft, tpot, e2e = found.ttft_s, found.tpot_s, found.e2e_s
     seconds = float(last_s.max() - arrival_s.min()) + request_s if len(last_s) else 0.0
     on_time = _meets_targets(promise, ttft, last_s - first_s, outputs, e2e)
     share = float(on_time.sum() / counts.sum()) if counts.any() else 1.0

@@ -6,7 +6,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.serving_engines.serving_engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Deployment, WorkerPool
-from shardwright.serving.simulation.latency_and_throughput_metrics import Metrics
+from shardwright.serving.simulation.latency_and_throughput_metrics import Latencies, Metrics
 from shardwright.serving.step_times.worker_memory import WorkerMemory
 from shardwright.serving.traffic.requests_and_outcomes import ServedRequests
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
@@ -30,6 +30,7 @@ class ServingAnswer:
         settled: the engine's settings on the first pool's workers.
         metrics: latencies and throughput that users see.
         served: outcome of each request.
+        latencies: of each request that was served.
         joules_per_token: joules at the devices' power limits during the run; None = not known.
         notes: assumptions.
     """
@@ -42,5 +43,6 @@ class ServingAnswer:
     pools: tuple[PoolAnswer, ...]
     metrics: Metrics
     served: ServedRequests
+    latencies: Latencies
     joules_per_token: float | None
     notes: tuple[str, ...] = ()

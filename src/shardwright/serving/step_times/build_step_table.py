@@ -12,7 +12,6 @@ from shardwright.cost.inference.block_forward_without_context_attention import (
     PARTS,
     ForwardSeconds,
     forward_seconds,
-    is_head,
 )
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.inference.engine_collectives import engine_networks
@@ -79,7 +78,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     )
     windows: dict[int, FloatArray] = {}
     for block, count in block_uses(model, draft_tokens=worker.draft_tokens):
-        token_counts = sequences * (worker.draft_tokens + 1) if is_head(block) else tokens
+        token_counts = sequences * (worker.draft_tokens + 1) if block.has_head else tokens
         kernel_seconds = forward_seconds(
             block,
             worker_rows(worker, token_counts),
@@ -89,7 +88,7 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             gap_s=constants.replayed_launch_s,
         )
         seconds = count * _launch_seconds(kernel_seconds, block, problem)
-        if is_head(block):
+        if block.has_head:
             head += seconds
             continue
         base += seconds

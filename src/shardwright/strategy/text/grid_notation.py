@@ -80,19 +80,23 @@ def is_word(word: str) -> bool:
     return name in _READERS and bool(value or "=" in word)
 
 
-def print_grid(grid: Grid) -> str:
+def print_grid(grid: Grid, *, defaults: bool = True) -> str:
     """Print a grid's words in a fixed order; most words at their defaults are left out.
 
     Degrees of 1, flags that are off and keys at their default are left out, except those that are
     always printed: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
     pipeline; the order of the axes when two or more exceed 1.
+
+    Args:
+        defaults: False to leave out these words too where they are at their defaults, but ``dp``.
     """
     words: list[str] = []
     for word, (field, default) in _DEGREES.items():
         value = getattr(grid, field)
         if (
             value != default
-            or word in ("dp", "mbs", "zero")
+            or word == "dp"
+            or (defaults and word in ("mbs", "zero"))
             or (word == "vpp" and value != grid_schedule(grid.schedule).chunks)
         ):
             words.append(f"{word}{value}")
@@ -106,16 +110,19 @@ def print_grid(grid: Grid) -> str:
             ]
             words += [f"layers={','.join(map(str, grid.layers))}"] if grid.layers else []
     layers = f":{grid.recompute_layers}" if grid.recompute_layers else ""
-    words.append(f"recompute={grid.recompute.value}{layers}")
+    if defaults or grid.recompute is not Recompute.NONE:
+        words.append(f"recompute={grid.recompute.value}{layers}")
     if grid.host:
         words.append(f"host={grid.host}")
     if grid.offload:
         words.append(f"offload={grid.offload}")
-    if grid.pp > 1 or grid.vpp > 1 or grid.schedule != "1f1b":
+    default_schedule = _INTERLEAVED if grid.vpp > 1 else "1f1b"
+    if grid.schedule != default_schedule or (defaults and (grid.pp > 1 or grid.vpp > 1)):
         words.append(f"schedule={grid.schedule}")
     if grid.slices > 1:
         words.append(f"slices={grid.slices}")
-    if sum(getattr(grid, axis) > 1 for axis in AXES) > 1 or grid.order != AXES:
+    several = defaults and sum(getattr(grid, axis) > 1 for axis in AXES) > 1
+    if several or grid.order != AXES:
         words.append(f"order={'-'.join(grid.order)}")
     words += [f"{name}={value}" for name, value in grid.options]
     return " ".join(words)

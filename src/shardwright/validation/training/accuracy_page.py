@@ -183,7 +183,7 @@ def _check_results(
         worst = max(found_sweeps, key=lambda sweep: sweep.regret)
         yield (
             "sweeps",
-            f"plan predicted best is {percent(mean)} slower than the best on average over"
+            f"plan predicted best takes {percent(mean)} more time than the best on average over"
             f" {len(found_sweeps)} sweeps; worst {percent(worst.regret)} ({worst.name})",
         )
     for order in facts.orders:

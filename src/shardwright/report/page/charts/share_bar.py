@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement
 
+from shardwright.report.page.markup.series_swatch import series_class
+
 _WIDTH: Final = 1000
 _HEIGHT: Final = 36
 
@@ -36,6 +38,6 @@ def append_share_bar(parent: Element, shares: Sequence[float], *, description: s
     for number, share in enumerate(shares):
         width = max(share, 0.0) * _WIDTH
         attributes = {"x": f"{left:.1f}", "y": "0", "width": f"{width:.1f}"}
-        style = {"height": str(_HEIGHT), "class": f"series-{min(number, 8)}"}
+        style = {"height": str(_HEIGHT), "class": series_class(number)}
         SubElement(svg, "rect", attributes | style)
         left += width

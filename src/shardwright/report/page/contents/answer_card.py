@@ -51,7 +51,8 @@ class AnswerCard:
         model: name of the model.
         parameters: all stored parameters.
         cluster: expression or path, as requested.
-        runtime: framework and version.
+        runtime: framework and version; it, strategy, sequences and sequence_tokens are None where
+            only the prediction is known.
         strategy: grid notation, or the name and sizes of a general plan.
         devices: devices that the strategy uses.
         sequences: global batch size in sequences.
@@ -71,11 +72,11 @@ class AnswerCard:
     model: str
     parameters: int
     cluster: str
-    runtime: str
-    strategy: str
+    runtime: str | None
+    strategy: str | None
     devices: int
-    sequences: int
-    sequence_tokens: int
+    sequences: int | None
+    sequence_tokens: int | None
     step_s: float
     interval_s: tuple[float, float]
     interval_share: float

@@ -23,6 +23,7 @@ def _days(days: float) -> str:
 
 FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "text": str,
+    "command": str,
     "count": lambda value: f"{value:,.0f}",
     "short_count": lambda value: units.format_count(value),
     "parameters": lambda value: units.format_parameters(value),
@@ -33,7 +34,11 @@ FORMATS: Final[dict[str, Callable[[Any], str]]] = {
     "whole_percent": lambda value: units.format_percent(value, digits=0),
     "signed_percent": _signed_percent,
     "days": _days,
+    "yes_no": lambda value: "yes" if value else "no",
     "number": lambda value: f"{value:.4g}",
+    "rate": lambda value: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}",
+    "factor": lambda value: f"{value:.4g} times",
+    "gigabytes_per_s": lambda value: f"{value / units.GIGA:.4g} GB/s",
 }
 """Function of each format; a sentence or table names the format of each number."""
 

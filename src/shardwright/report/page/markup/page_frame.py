@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from shardwright.files.canonical_json import to_text
+from shardwright.report.page.markup.browser_files import browser_file
 from shardwright.report.page.markup.sentences import append_sentence, value_element
 from shardwright.report.page.markup.view import View, append_view
 
@@ -22,6 +22,8 @@ POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 )
 """Content security policy: inline styles and scripts alone, no request."""
+STYLES: Final = ("uPlot.min.css", "view.css", "report.css")
+"""Style sheets of `report.page.browser` that the page embeds, in order."""
 
 
 def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -> str:
@@ -38,7 +40,7 @@ def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -
     SubElement(head, "meta", {"http-equiv": "Content-Security-Policy", "content": POLICY})
     SubElement(head, "meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"})
     SubElement(head, "title").text = document["title"]
-    SubElement(head, "style").text = _browser_file("report.css")
+    SubElement(head, "style").text = "\n".join(browser_file(name) for name in STYLES)
     body = SubElement(html, "body")
     header = SubElement(body, "header")
     value_element(SubElement(header, "h1"), document, "/title")
@@ -50,7 +52,7 @@ def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -
         body, "script", {"type": "application/json+deflate", "id": "document"}
     ).text = _compressed(document)
     if scripts:
-        code = "\n".join(_browser_file(name) for name in scripts)
+        code = "\n".join(browser_file(name) for name in scripts)
         SubElement(body, "script").text = f"(() => {{\n{code}\n}})();"
     text: str = tostring(html, encoding="unicode", method="html")
     return f"<!doctype html>\n{text}\n"
@@ -63,6 +65,10 @@ def _append_footer(body: Element, document: Any) -> None:
         SubElement(footer, "p"), document, "Made by shardwright {/version} with the command"
     )
     value_element(SubElement(SubElement(footer, "pre"), "code"), document, "/command")
+    if document.get("what_if_command"):
+        words = "This command adds the best plans of changed requests, with sliders:"
+        append_sentence(SubElement(footer, "p"), document, words)
+        value_element(SubElement(SubElement(footer, "pre"), "code"), document, "/what_if_command")
 
 
 def _compressed(document: Any) -> str:
@@ -70,8 +76,3 @@ def _compressed(document: Any) -> str:
     compressor = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
     data = compressor.compress(to_text(document).encode()) + compressor.flush()
     return base64.b64encode(data).decode()
-
-
-def _browser_file(name: str) -> str:
-    """Text of a file of `report.page.browser`."""
-    return files("shardwright.report.page.browser").joinpath(name).read_text(encoding="utf-8")

@@ -38,6 +38,11 @@ def append_view(parent: Element, document: Any, view: View) -> None:
     heading = f"{view.name}-question"
     section = SubElement(parent, "section", {"id": view.name, "aria-labelledby": heading})
     SubElement(section, "h2", {"id": heading}).text = require_no_digits(view.question)
+    append_view_content(section, document, view)
+
+
+def append_view_content(section: Element, document: Any, view: View) -> None:
+    """Append chart, reading, next change and tables of a view, without its question."""
     if view.chart is not None:
         view.chart(section, document)
     append_sentence(SubElement(section, "p", {"class": "reading"}), document, view.reading)
@@ -48,4 +53,5 @@ def append_view(parent: Element, document: Any, view: View) -> None:
     if view.tables is not None:
         details = SubElement(section, "details", {"open": ""} if view.tables_open else {})
         SubElement(details, "summary").text = "The numbers as a table"
-        view.tables(SubElement(details, "div", {"class": "scroll"}), document)
+        scroll = {"class": "scroll", "tabindex": "0"}  # a keyboard can scroll it
+        view.tables(SubElement(details, "div", scroll), document)

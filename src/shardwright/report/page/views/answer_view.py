@@ -3,48 +3,49 @@
 from __future__ import annotations
 
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement
+from xml.etree.ElementTree import Element
 
-from shardwright.report.page.markup.sentences import append_sentence, require_no_digits
+from shardwright.report.page.markup.figure_card import append_card, append_figure, append_gauge
 from shardwright.report.page.markup.view import View
+from shardwright.report.page.views.next_change_sentences import best_improvement
 
 
 def answer_view(document: Any) -> View:
     """The view of the strategy, its predicted step and its proof."""
+    time = document.get("time")
     return View(
         name="answer",
         question="What is the answer?",
         reading=_reading(document["answer"]),
+        next_change="" if time is None else best_improvement(time),
         chart=_append_card,
     )
 
 
 def _reading(answer: Any) -> str:
-    """Template of the sentence that says what was found, and how sure it is."""
-    fits = (
-        "The fullest device holds {/answer/reserved_bytes:bytes} of"
-        " {/answer/capacity_bytes:bytes} ({/answer/memory_share:whole_percent})."
+    """Template of the sentence that says how long a step takes, whether it fits, and the claim."""
+    step = (
+        "A step takes {/answer/step_s:seconds}, and the fullest device holds"
+        " {/answer/reserved_bytes:bytes} of {/answer/capacity_bytes:bytes}."
         if answer["fits"]
         else "It does not fit: the fullest device needs {/answer/reserved_bytes:bytes}, and a"
         " program can allocate {/answer/capacity_bytes:bytes}."
     )
     proof = "" if answer["proof"] is None else " {/answer/proof/claim}"
-    return f"{fits}{proof}"
+    return f"{step}{proof}"
 
 
 def _append_card(parent: Element, document: Any) -> None:
     """Append the card: a figure in large type with a line of explanation, for each quantity."""
     answer = document["answer"]
-    card = SubElement(parent, "div", {"class": "card"})
-    heading = SubElement(card, "p", {"class": "strategy"})
-    append_sentence(
-        heading,
+    figures = append_card(
+        parent,
         document,
-        "{/answer/model} ({/answer/parameters:parameters} parameters) on {/answer/cluster}:"
-        " {/answer/strategy}",
+        "{/answer/model} on {/answer/cluster}",
+        lines=_problem_lines(answer),
+        foot=_proof_line(answer["proof"]),
     )
-    figures = SubElement(card, "dl", {"class": "figures"})
-    _figure(
+    append_figure(
         figures,
         document,
         "Step",
@@ -52,25 +53,25 @@ def _append_card(parent: Element, document: Any) -> None:
         "{/answer/interval_share:whole_percent} of comparable runs take"
         " {/answer/interval_s/0:seconds} to {/answer/interval_s/1:seconds}",
     )
-    _figure(
+    append_figure(
         figures,
         document,
-        "Throughput",
-        "{/answer/tokens_per_s:count} tokens/s",
-        "{/answer/tokens_per_s_per_device:number} tokens/s on each of {/answer/devices:count}"
-        " devices, MFU {/answer/mfu:percent}",
+        "Tokens a second",
+        "{/answer/tokens_per_s:short_count}",
+        "{/answer/tokens_per_s_per_device:number} on each of {/answer/devices:count} devices, MFU"
+        " {/answer/mfu:percent}",
     )
     if answer["usd_per_million_tokens"] is not None:
-        _figure(
+        append_figure(
             figures,
             document,
             "Cost",
             "{/answer/usd_per_million_tokens:dollars}",
-            "for a million tokens, at the prices of the cluster's nodes",
+            "a million tokens, at the prices of the cluster's nodes",
         )
     if answer["run"] is not None:
         cost = "" if answer["run"]["usd"] is None else "and {/answer/run/usd:dollars} "
-        _figure(
+        append_figure(
             figures,
             document,
             "Training run",
@@ -78,28 +79,43 @@ def _append_card(parent: Element, document: Any) -> None:
             f"{cost}for {{/answer/run/tokens:short_count}} tokens, without failures and"
             " checkpoints",
         )
-    _figure(
+    memory = append_figure(
         figures,
         document,
         "Memory",
         "{/answer/memory_share:whole_percent}",
-        "of {/answer/capacity_bytes:bytes} on the fullest device",
+        "of {/answer/capacity_bytes:bytes} on the fullest device"
+        + ("" if answer["fits"] else ": it does not fit"),
     )
-    if answer["proof"] is not None:
-        _figure(
-            figures,
-            document,
-            "Proof",
-            "optimal" if answer["proof"]["optimal"] else "gap {/answer/proof/gap:percent}",
-            "{/answer/proof/strategies:count} strategies: {/answer/proof/infeasible:count} do not"
-            " fit, {/answer/proof/bounded:count} are ruled out by a lower bound of their time,"
-            " {/answer/proof/simulated:count} were simulated",
-        )
+    append_gauge(memory, min(answer["memory_share"], 1.0))
 
 
-def _figure(parent: Element, document: Any, name: str, figure: str, explanation: str) -> None:
-    """Append one quantity of the card: its name, its value and a line of explanation."""
-    group = SubElement(parent, "div")
-    SubElement(group, "dt").text = require_no_digits(name)
-    append_sentence(SubElement(group, "dd", {"class": "figure"}), document, figure)
-    append_sentence(SubElement(group, "dd"), document, explanation)
+def _problem_lines(answer: Any) -> tuple[str, ...]:
+    """Templates of the lines with the size of the model and the batch, and with the strategy."""
+    parameters = "{/answer/parameters:parameters} parameters"
+    batch = (
+        ""
+        if answer["sequences"] is None
+        else ", {/answer/sequences:count} sequences of {/answer/sequence_tokens:count} tokens a"
+        " step"
+    )
+    runtime = "" if answer["runtime"] is None else ", {/answer/runtime}"
+    strategy = () if answer["strategy"] is None else ("{/answer/strategy}",)
+    return (f"{parameters}{batch}{runtime}", *strategy)
+
+
+def _proof_line(proof: Any) -> str:
+    """Template of the line that says of which strategies the answer is the best; empty without."""
+    if proof is None:
+        return ""
+    claim = (
+        "Proven best of {/answer/proof/strategies:count} strategies"
+        if proof["optimal"]
+        else "Best found of {/answer/proof/strategies:count} strategies, at most"
+        " {/answer/proof/gap:percent} above the fastest possible"
+    )
+    return (
+        f"{claim}: {{/answer/proof/infeasible:count}} do not fit,"
+        " {/answer/proof/bounded:count} are ruled out by a lower bound of their time,"
+        " {/answer/proof/simulated:count} were simulated."
+    )

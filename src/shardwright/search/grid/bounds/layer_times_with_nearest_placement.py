@@ -15,6 +15,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.cost.part_phase_recompute_keys import CP, EP, TP
+from shardwright.cost.relevant_runtime_fields import with_free_parts_of_blocks
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
@@ -88,7 +89,11 @@ def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) 
 def _cached_near_table(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
     """The table of nearest layers, computed once for each problem and set of rows."""
     return cached_table(
-        _near_table, problem, DegreeRows(columns=rows), sets=len(modules), modules=modules
+        _near_table,
+        with_free_parts_of_blocks(problem),
+        DegreeRows(columns=rows),
+        sets=len(modules),
+        modules=modules,
     )
 
 

@@ -10,6 +10,10 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.relevant_runtime_fields import (
+    with_free_parts_of_blocks,
+    with_free_parts_of_sums,
+)
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table, tensor_groups_inside
 from shardwright.cost.tables.grid_rows_and_memory_settings import TableRows
 from shardwright.cost.tables.mesh_synchronisation_table import mesh_table
@@ -118,12 +122,12 @@ def prepare(problem: Problem, members: Members) -> Prepared:
         members=members,
         layers=cached_table(
             layer_table,
-            problem,
+            with_free_parts_of_blocks(problem),
             layer_rows,
             sets=len(members.space.modules),
             modules=members.space.modules,
         ),
-        meshes=cached_table(mesh_table, problem, mesh_rows, shard=shard),
+        meshes=cached_table(mesh_table, with_free_parts_of_sums(problem), mesh_rows, shard=shard),
         layer_row=layer_row,
         mesh_row=row_of_mesh(problem, members) * len(members.space.of("shard")),
         layouts=layouts_of(problem, members),

@@ -27,6 +27,7 @@ import numpy as np
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.relevant_runtime_fields import with_free_parts_of_blocks
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.pipeline_chunk_layout import ChunkLayout, layout_of
 from shardwright.cost.tables.table_cache import cached_table
@@ -235,7 +236,9 @@ def _priced_seconds(
     kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
     ones = np.ones_like(kind)
     placed = DegreeRows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones))
-    table = cached_table(layer_table, problem, placed, modules=space.modules[:1])
+    table = cached_table(
+        layer_table, with_free_parts_of_blocks(problem), placed, modules=space.modules[:1]
+    )
     least_seconds = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
     for block, seconds in zip(least_seconds, _forward_backward_seconds(table), strict=True):
         np.minimum.at(block, (kind, place), seconds)

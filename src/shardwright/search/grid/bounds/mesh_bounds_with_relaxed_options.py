@@ -15,6 +15,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.compiled_bound_array_records import Costs, ProblemNumbers
 from shardwright.cost.network.grid_groups_and_collective_seconds import axes_of
+from shardwright.cost.relevant_runtime_fields import with_free_parts_of_sums
 from shardwright.cost.tables.mesh_synchronisation_table import scale_waits, untimed_table
 from shardwright.cost.tables.table_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable
@@ -154,7 +155,9 @@ def _relaxed_member_bounds(
     """
     meshes, outer = members.meshes, members.outers.columns
     rows = rows_of_meshes(problem, meshes)
-    tables = cached_table(untimed_table, problem, rows, shard=rows["cp"] * rows["dp"])
+    tables = cached_table(
+        untimed_table, with_free_parts_of_sums(problem), rows, shard=rows["cp"] * rows["dp"]
+    )
     prepared = Prepared(
         members=members,
         layers=layers,

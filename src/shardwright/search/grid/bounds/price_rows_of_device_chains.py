@@ -24,6 +24,7 @@ from shardwright.cost.network.pipeline_device_chains_by_group_placement import (
     distinct_lines,
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
+from shardwright.cost.relevant_runtime_fields import with_free_parts_of_blocks
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table, tensor_groups_inside
 from shardwright.cost.tables.mesh_synchronisation_table import lies_in_units, mesh_table
 from shardwright.cost.tables.table_cache import cached_table
@@ -201,7 +202,7 @@ def _layers(
     return (
         cached_table(
             layer_table,
-            problem,
+            with_free_parts_of_blocks(problem),
             DegreeRows(columns=distinct_rows | strides),
             sets=len(modules),
             modules=modules,

@@ -10,6 +10,7 @@ from shardwright.errors import RuntimeModelError, UsageError, nearest
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Runtime
 from shardwright.runtime.option_vocabulary import BY_NAME, in_vocabulary_order
+from shardwright.schedules.schedule_registry import SCHEDULES as EVERY_SCHEDULE
 from shardwright.search.grid.members.default_runtime_and_recompute_options import (
     LADDER,
     has_one_layer_kind,
@@ -218,6 +219,11 @@ def _axis_value(axis: str, word: str) -> Value:
     """Parse a word as a value of `axis`; raise UsageError if it is not legal."""
     names = {"schedule": tuple(SCHEDULES), "recompute": tuple(r.value for r in Recompute)}
     if axis in names:
+        if axis == "schedule" and word in EVERY_SCHEDULE and word not in names[axis]:
+            raise UsageError(
+                f"a pin names one of the schedules {', '.join(names[axis])}, not {word}",
+                hint=f'`shardwright simulate --strategy "pp4 schedule={word}"` predicts it',
+            )
         if word not in names[axis]:
             raise UsageError(
                 f"{axis}={word[:40]} is no {axis}", hint=nearest(word[:40], names[axis])

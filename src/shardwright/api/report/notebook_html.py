@@ -1,0 +1,77 @@
+"""HTML of a result in a notebook: the card of the report's first view, without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from shardwright.api.report.answer_card_content import answer_card, prediction_card
+from shardwright.api.report.plan_card_content import plan_card
+from shardwright.api.report.serving_card_content import serving_card
+from shardwright.api.report.step_trace_card_content import step_trace_card
+from shardwright.files.dataclass_to_json import to_json_value
+from shardwright.files.plan_and_simulation_file_contents import (
+    StoredSimulation,
+    stored_answer,
+    stored_plan,
+    stored_simulation,
+)
+from shardwright.program.step_trace import StepTrace
+from shardwright.report.page.markup.notebook_fragment import fragment_html
+from shardwright.report.page.markup.view import View
+from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.plan_view import plan_view
+from shardwright.report.page.views.serving_view import serving_view
+from shardwright.report.page.views.step_trace_view import step_trace_view
+from shardwright.search.search_answer import Answer, GeneralAnswer
+from shardwright.search.simulated_strategy import Simulation
+from shardwright.serving.simulation.serving_answer import ServingAnswer
+from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.plan.plan import Plan
+
+_VIEWS: Final[dict[str, Callable[[Any], View]]] = {
+    "answer": answer_view,
+    "plan": plan_view,
+    "serving": serving_view,
+    "trace": step_trace_view,
+}
+
+
+def notebook_document(result: object) -> dict[str, Any] | None:
+    """JSON document of a result's card: one part, by its view's name; None if it has no card."""
+    name, card = _named_card(result)
+    return None if card is None else {name: to_json_value(card, names={})}
+
+
+def notebook_html(result: object) -> str | None:
+    """HTML fragment of a result for a notebook; None if it has no card."""
+    document = notebook_document(result)
+    if document is None:
+        return None
+    [name] = document
+    return fragment_html(document, _VIEWS[name](document))
+
+
+def _named_card(result: object) -> tuple[str, object | None]:
+    """Name of the view of a result, and the contents of its card."""
+    if isinstance(result, Plan):
+        return "plan", plan_card(result)
+    if isinstance(result, StepTrace):
+        return "trace", step_trace_card(result) if result.devices else None
+    if isinstance(result, ServingAnswer):
+        return "serving", serving_card(result)
+    if isinstance(result, Prediction):
+        return "answer", prediction_card(result)
+    stored = _stored(result)
+    return "answer", None if stored is None else answer_card(stored)
+
+
+def _stored(result: object) -> StoredSimulation | None:
+    """Contents of the file of an answer or simulation; None where its request is not known."""
+    if isinstance(result, Simulation):
+        return stored_simulation(result)
+    if isinstance(result, Answer) and result.request is not None:
+        return stored_answer(result)
+    if isinstance(result, GeneralAnswer) and result.simulation is not None:
+        return stored_plan(result.simulation, result.certificate)
+    return None

@@ -1,0 +1,47 @@
+"""The simulated change that shortens the idle time of a stored plan's pipeline most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shardwright.api.report.simulate_changes import best_grid_change, doubled_batch, proven_best
+from shardwright.api.report.simulate_stored_plan import SimulatedStep
+from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
+from shardwright.report.page.contents.simulated_change import SimulatedChange
+from shardwright.strategy.grid.parallelism_grid import Grid
+
+
+def timeline_change(
+    saved: StoredSimulation, step: SimulatedStep, path: Path
+) -> SimulatedChange | None:
+    """The best change of the pipeline; None if none is legal, fits and is simulated quickly.
+
+    More sequences a step are simulated where a search has proven the pipeline best, or where no
+    change of the pipeline is faster.
+    """
+    changed = (
+        None
+        if saved.grid is None or proven_best(saved)
+        else best_grid_change(
+            saved, step, path, pipeline_words(saved.grid, step.problem.runtime.schedules)
+        )
+    )
+    if changed is not None and changed.gain > 0.0:
+        return changed
+    return doubled_batch(saved, step, path) or changed
+
+
+def pipeline_words(grid: Grid, schedules: Sequence[str]) -> Iterator[str]:
+    """Yield changes of the pipeline: virtual stages, microbatches, stages and schedules.
+
+    Args:
+        schedules: those that the framework can run.
+    """
+    if grid.pp > 1:
+        yield from (f"vpp{vpp}" for vpp in (2 * grid.vpp, grid.vpp // 2) if vpp)
+        yield from (f"schedule={name}" for name in schedules if name != grid.schedule)
+        yield f"pp{grid.pp // 2}"
+    if grid.microbatch > 1:
+        yield f"mbs{grid.microbatch // 2}"
+    yield f"mbs{2 * grid.microbatch}"

@@ -1,0 +1,80 @@
+"""Find the best strategy of a request with its certificate alone, for series of searches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.general_search_methods import SEARCHES
+from shardwright.api.request_to_problem import (
+    SearchMethod,
+    capacity_of,
+    facts_of,
+    method_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
+from shardwright.errors import UsageError
+from shardwright.progress_callback import Progress
+from shardwright.search.certified_simulation import CertifiedSimulation
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
+
+
+def require_series_of_searches(request: Request) -> None:
+    """Raise UsageError for a space whose search takes too long for a series of searches.
+
+    Raises:
+        UsageError: the request's space has general plans, or it has scenarios.
+        ClusterError: the cluster cannot be read.
+    """
+    method = method_of(request)
+    if method not in (SearchMethod.GRID, SearchMethod.MIXED):
+        raise UsageError(
+            f"several {method.value} searches in one call",
+            hint="drop --space and --scenarios, or plan one by one",
+        )
+
+
+def find_certified_simulation(
+    request: Request, *, hints: bool = True, progress: Progress | None = None
+) -> CertifiedSimulation:
+    """Search the best plan of a request, without alternatives, sensitivity and goodput.
+
+    Args:
+        hints: see `search.grid.infeasible_hints.nothing_fits`.
+
+    Raises:
+        InfeasibleError: nothing fits.
+        UsageError: see `require_series_of_searches`.
+        ShardwrightError: as `problem_of`.
+    """
+    request = with_defaults(request)
+    require_series_of_searches(request)
+    if method_of(request) is SearchMethod.MIXED:
+        mixed = SEARCHES[SearchMethod.MIXED].answer(replace(request, top=0), progress=progress)
+        assert mixed.simulation is not None
+        return CertifiedSimulation(simulation=mixed.simulation, certificate=mixed.certificate)
+    problem = problem_of(request)
+    facts = facts_of(problem)
+    answer = find(
+        problem,
+        space_of(request, problem, facts),
+        facts,
+        capacity=capacity_of(request, problem),
+        top=1,
+        memory=request.search_memory,
+        hints=hints,
+        progress=progress,
+    )
+    return CertifiedSimulation(
+        simulation=Simulation(
+            request=request,
+            name="",
+            grid=answer.grid,
+            plan=None,
+            prediction=answer.prediction,
+        ),
+        certificate=answer.certificate,
+    )

@@ -1,0 +1,34 @@
+"""Horizontal bars with a label and a value each, as static SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement
+
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.page.charts.share_bar import append_share_bar
+from shardwright.report.page.markup.sentences import append_sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarRow:
+    """A bar.
+
+    Args:
+        label: template of the words and numbers above the bar.
+        lengths: lengths of its segments, as fractions of the width.
+        description: words for readers that do not see the bar.
+    """
+
+    label: str
+    lengths: Sequence[float]
+    description: str
+
+
+def append_bar_rows(parent: Element, document: Any, rows: Sequence[BarRow]) -> None:
+    """Append bars one below the other; segment `k` of each has the colour ``--series-k``."""
+    for row in rows:
+        group = SubElement(parent, "div", {"class": "bar-row"})
+        append_sentence(SubElement(group, "p"), document, row.label)
+        append_share_bar(group, row.lengths, description=row.description)

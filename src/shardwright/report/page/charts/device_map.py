@@ -1,0 +1,123 @@
+"""Map of the cluster's nodes as static SVG, in which the groups of one device have colours."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, Final
+from xml.etree.ElementTree import Element, SubElement
+
+from shardwright.report.page.charts.series_legend import append_legend
+from shardwright.report.page.markup.json_pointer import value_at
+from shardwright.report.page.markup.sentences import append_sentence
+from shardwright.report.page.markup.series_swatch import series_class
+
+_MOST_DEVICE_CELLS: Final = 1024
+"""Most devices that have a cell each; of a larger cluster each node has a cell."""
+_MOST_NODES: Final = 16_384
+"""Most nodes that the picture shows."""
+_COLUMNS: Final = ((64, 16), (512, 32), (4096, 64))
+"""(most cells, cells of a line)."""
+_OTHERS: Final = "map-other"
+_SELF: Final = "map-self"
+
+
+def append_device_map(parent: Element, document: Any, pointer: str, *, description: str) -> None:
+    """Append the map whose data (`contents.communication_groups`) is at a pointer.
+
+    A cell is a device, or a node of a large cluster. It has the colour of the first kind of
+    communication by which the shown device sends to it. The script ``device_map.js`` replaces the
+    picture with one in which any device can be chosen.
+
+    Args:
+        description: words for readers that do not see the chart.
+    """
+    groups = value_at(document, pointer)
+    figure = SubElement(parent, "figure", {"data-chart": "devices", "data-source": pointer})
+    cells = _cell_classes(groups)
+    columns = next((columns for most, columns in _COLUMNS if len(cells) <= most), 128)
+    lines = -(-len(cells) // columns)
+    svg = SubElement(
+        figure,
+        "svg",
+        {
+            "class": "device-map",
+            "viewBox": f"0 0 {10 * columns} {10 * lines}",
+            "role": "img",
+            "aria-label": description,
+        },
+    )
+    for name, path in _paths(cells, columns).items():
+        SubElement(svg, "path", {"class": name, "d": path})
+    gaps = "".join(f"M{10 * column - 0.5:g} 0v{10 * lines}" for column in range(1, columns))
+    SubElement(svg, "path", {"class": "map-gap", "d": gaps})
+    kinds = range(len(groups["kinds"]))
+    append_legend(figure, document, [f"{pointer}/kinds/{kind}" for kind in kinds])
+    note = SubElement(figure[-1], "span", {"class": "legend-entry map-note"})
+    shown = f"{pointer}/classes/{groups['shown']}"
+    what = "a device" if _has_device_cells(groups) else "a node"
+    append_sentence(
+        note,
+        document,
+        f"Each square is {what}, in the order of device numbers. Colours: the groups of device"
+        f" {{{shown}/devices/first}}, {{{shown}/stage}}.",
+    )
+
+
+def _has_device_cells(groups: Any) -> bool:
+    """True if each device has a cell."""
+    return bool(groups["devices"] <= _MOST_DEVICE_CELLS)
+
+
+def _cell_classes(groups: Any) -> list[str]:
+    """Style class of each cell."""
+    cell_of, count = _cells(groups)
+    classes = [_OTHERS] * min(count, _MOST_NODES)
+    own = [group for group in groups["groups"] if group["device_class"] == groups["shown"]]
+    for group in sorted(own, key=lambda group: (-group["kind"], -group["size"])):
+        for device in pattern_devices(group["group"]):
+            cell = cell_of(device)
+            if cell < len(classes):
+                classes[cell] = series_class(group["kind"])
+    first = cell_of(groups["classes"][groups["shown"]]["devices"]["first"])
+    if first < len(classes):
+        classes[first] = _SELF
+    return classes
+
+
+def _cells(groups: Any) -> tuple[Any, int]:
+    """Function from a device to the number of its cell, and the number of cells."""
+    if _has_device_cells(groups):
+        return (lambda device: device), groups["devices"]
+    runs = groups["nodes"]
+    starts = [sum(run["count"] for run in runs[:place]) for place in range(len(runs))]
+
+    def node_of(device: int) -> int:
+        """Number of the node of a device."""
+        place = max(number for number, run in enumerate(runs) if run["first"] <= device)
+        return int(starts[place] + (device - runs[place]["first"]) // runs[place]["devices"])
+
+    return node_of, sum(run["count"] for run in runs)
+
+
+def pattern_devices(pattern: Any) -> list[int]:
+    """Devices of a `DevicePattern` of the JSON."""
+    if pattern["offsets"]:
+        return [pattern["first"] + int(offset) for offset in pattern["offsets"].split(",")]
+    devices = [pattern["first"]]
+    for count, step in pattern["levels"]:
+        devices = [device + place * step for device in devices for place in range(count)]
+    return devices
+
+
+def _paths(cells: list[str], columns: int) -> dict[str, str]:
+    """SVG path of each style class; neighbouring equal cells are one bar."""
+    parts: dict[str, list[str]] = {}
+    place = 0
+    for line in range(0, len(cells), columns):
+        top = 10 * line // columns
+        for name, run in groupby(cells[line : line + columns]):
+            width = len(list(run))
+            left = 10 * (place % columns)
+            parts.setdefault(name, []).append(f"M{left} {top}h{10 * width - 1}v9H{left}z")
+            place += width
+    return {name: "".join(texts) for name, texts in sorted(parts.items())}

@@ -1,0 +1,123 @@
+"""View of the searched space: strategies by step time and memory, the front, and their fates."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from xml.etree.ElementTree import Element, SubElement
+
+from shardwright.report.page.charts.scatter_chart import append_scatter_chart
+from shardwright.report.page.markup.sentences import append_sentence
+from shardwright.report.page.markup.value_tables import Column, append_table
+from shardwright.report.page.markup.view import View
+
+_COUNT_COLUMNS: Final = (
+    Column(field="fate", heading="outcome"),
+    Column(field="members", heading="strategies", form="count"),
+    Column(field="share", heading="share of the distinct legal ones", form="percent"),
+)
+_SIMULATED_COLUMNS: Final = (
+    Column(field="strategy", heading="simulated strategy"),
+    Column(field="step_s", heading="step", form="seconds"),
+    Column(field="reserved_bytes", heading="memory", form="bytes"),
+    Column(field="slower", heading="slower than the best", form="percent"),
+    Column(field="on_front", heading="on the front", form="yes_no"),
+    Column(field="found_by", heading="simulated by the"),
+)
+
+
+def searched_members_view(document: Any) -> View:
+    """The view of the strategies of the searched space."""
+    members = document["members"]
+    return View(
+        name="members",
+        question="What else was there?",
+        reading=_reading(members),
+        next_change=_next_change(members),
+        chart=_append_chart if members["chart"] else None,
+        tables=_append_tables,
+    )
+
+
+def _reading(members: Any) -> str:
+    """Template of the sentence that says how many strategies are nearly as fast as the best."""
+    if not members["chart"]:
+        return "The search accounted for {/members/strategies:count} strategies. {/members/note}"
+    unlisted = (
+        ""
+        if not members["near"]["unlisted"]
+        else ", and perhaps some of {/members/near/unlisted:count} more that only share a bound"
+    )
+    near = (
+        "By their lower bounds, at most {/members/near/members:count} of"
+        f" {{/members/strategies:count}} strategies{unlisted} can be within"
+        " {/members/near/share:whole_percent} of the best step."
+    )
+    least = members["near"]["least"]
+    if least is None or least["saved_bytes"] <= 0:
+        return f"{near} None of those that were simulated needs less memory than the best."
+    return (
+        f"{near} Of those simulated, the one with the least memory needs"
+        " {/members/near/least/reserved_bytes:bytes}"
+        " ({/members/near/least/saved_bytes:bytes} less) and takes"
+        " {/members/near/least/slower:percent} longer: {/members/near/least/strategy}."
+    )
+
+
+def _next_change(members: Any) -> str:
+    """Template of the sentence that names the front's next strategy; empty without one."""
+    if members["neighbour"] is None:
+        return ""
+    neighbour = members["neighbour"]
+    searched_by = (
+        " This command searches it: {/members/neighbour/command:command}"
+        if neighbour["command"]
+        else ""
+    )
+    return (
+        "{/members/neighbour/strategy} needs {/members/neighbour/saved_bytes:bytes} less memory and"
+        " takes {/members/neighbour/slower:percent} longer"
+        f" ({{/members/neighbour/step_s:seconds}}, simulated).{searched_by}"
+    )
+
+
+def _append_chart(parent: Element, document: Any) -> None:
+    """Append the scatter chart, and a note on which strategies it shows."""
+    append_scatter_chart(
+        parent,
+        document,
+        "/members/chart",
+        description="Strategies by step time and memory; the tables have the numbers",
+        limit="memory that a plan may fill",
+        line="front of the simulated ones",
+        shared="/members/shared_words",
+    )
+    shared = " All have {/members/shared_words}." if document["members"]["shared_words"] else ""
+    append_sentence(
+        SubElement(parent, "p", {"class": "note"}),
+        document,
+        "{/members/plotted:count} strategies are plotted: those that were simulated, the front of"
+        " the lower bounds, and others evenly by rank of their lower bound of time, among"
+        " {/members/bounded_singly:count} that have a bound of their own. Marks of strategies that"
+        " were not simulated stand at their lower bounds. {/members/bounded_together:count} more"
+        f" were ruled out together with others and are not plotted.{shared}",
+    )
+
+
+def _append_tables(parent: Element, document: Any) -> None:
+    """Append the counts by outcome, and the simulated strategies."""
+    append_table(
+        parent,
+        document,
+        "/members/counts",
+        _COUNT_COLUMNS,
+        caption="Combinations of the axes by outcome, as the certificate counts them",
+    )
+    if not document["members"]["chart"]:
+        return
+    append_table(
+        parent,
+        document,
+        "/members/simulated",
+        _SIMULATED_COLUMNS,
+        caption="Simulated strategies, the fastest first",
+    )

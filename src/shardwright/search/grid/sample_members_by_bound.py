@@ -1,0 +1,170 @@
+"""Members of a searched grid space with their bounds, their front, and an even sample of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.program.training_problem import Problem, under
+from shardwright.search.grid.bounds.bound_kernel_inputs import bound_all
+from shardwright.search.grid.bounds.bounded_members import Bounded, bound_space
+from shardwright.search.grid.members.enumerate_members import member_grid
+from shardwright.search.grid.search_by_mesh_result import Searched
+from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.parallelism_grid import Grid
+
+MOST_EXPANDED: Final = 2**20
+"""Most members of meshes that the search ruled out whole and that are bounded one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersByBound:
+    """Members of a searched space that were bounded one by one.
+
+    Args:
+        parts: sets of members.
+        start: (parts + 1,) number of the first member of each set.
+        seconds: (members,) lower bound of the step, also of members that do not fit.
+        memory: (members,) lower bound in bytes of the fullest device.
+        fits: (members,) True where neither a device nor a node must hold more than it can.
+        num_whole: members of the other meshes, which have a bound in common.
+        least_whole_s: the smallest bound of those meshes that have a plan that may fit; inf if
+            there is none.
+        num_whole_near: the members of those meshes whose bound is at most `near_s`.
+    """
+
+    parts: tuple[Bounded, ...]
+    start: IntArray
+    seconds: FloatArray
+    memory: FloatArray
+    fits: BoolArray
+    num_whole: int
+    least_whole_s: float
+    num_whole_near: int
+
+    def grid(self, number: int) -> Grid:
+        """The grid of the member with a number."""
+        part = int(np.searchsorted(self.start, number, side="right")) - 1
+        return member_grid(self.parts[part].members, number - int(self.start[part]))
+
+
+def members_by_bound(
+    problem: Problem,
+    facts: GridFacts,
+    searched: Searched,
+    *,
+    capacity: float,
+    near_s: float,
+    most: int = MOST_EXPANDED,
+) -> MembersByBound:
+    """Bound one by one the members of a search, and those of meshes with a bound of `near_s`.
+
+    The search rules out most meshes whole. Those that may have a member of at most `near_s` seconds
+    are expanded here, by ascending bound, up to `most` members.
+
+    Args:
+        capacity: bytes of a device that a plan may fill.
+    """
+    parts = [
+        (part.space.chosen, part.bounded(problem, facts, capacity=capacity))
+        for part in searched.expanded
+    ]
+    num_whole, num_near, least_s = 0, 0, math.inf
+    for meshes, bounds, space in searched.left:
+        order = np.argsort(bounds, kind="stable")
+        members = np.cumsum(meshes.columns["distinct"][order])
+        near = int(np.searchsorted(bounds[order], near_s, side="right"))
+        taken = min(near, int(np.searchsorted(members, most, side="right")))
+        if taken:
+            rows = meshes.take(np.sort(order[:taken]))
+            part_problem = under(problem, space.chosen)
+            bounded = bound_space(part_problem, space, facts, capacity=capacity, meshes=rows)
+            parts.append((space.chosen, bounded))
+            most -= int(members[taken - 1])
+        distinct = meshes.columns["distinct"][order[taken:]]
+        num_whole += int(distinct.sum())
+        num_near += int(distinct[: near - taken].sum())
+        least_s = min(least_s, float(bounds[order[taken:]].min(initial=math.inf)))
+    unlimited = [
+        bound_all(under(problem, chosen), bounded.prepared, capacity=math.inf)[0]
+        for chosen, bounded in parts
+    ]
+    fits = np.concatenate([np.isfinite(bounded.seconds) for _, bounded in parts])
+    limited = np.concatenate([bounded.seconds for _, bounded in parts])
+    return MembersByBound(
+        parts=tuple(bounded for _, bounded in parts),
+        start=np.cumsum([0, *(len(bounded.seconds) for _, bounded in parts)]),
+        seconds=np.where(fits, limited, np.concatenate(unlimited)),
+        memory=np.concatenate([bounded.memory for _, bounded in parts]),
+        fits=fits,
+        num_whole=num_whole,
+        least_whole_s=least_s,
+        num_whole_near=num_near,
+    )
+
+
+def front_members(members: MembersByBound) -> IntArray:
+    """Numbers of the members that fit on the Pareto front of both bounds, the fastest first.
+
+    No other member that fits has a smaller bound of one and no larger bound of the other quantity.
+    Of members with equal bounds, the first is on the front.
+    """
+    numbers = np.flatnonzero(members.fits)
+    order = numbers[np.lexsort((numbers, members.memory[numbers], members.seconds[numbers]))]
+    memory = members.memory[order]
+    smallest_before = np.concatenate([[np.inf], np.minimum.accumulate(memory)[:-1]])
+    front: IntArray = order[memory < smallest_before]
+    return front
+
+
+def even_sample(members: MembersByBound, *, count: int, without: IntArray) -> IntArray:
+    """Numbers of at most `count` members, evenly by rank of their time bound, ascending.
+
+    Three of four fit, where there are that many of both; the others do not.
+
+    Args:
+        without: members that are not chosen.
+    """
+    is_free = np.ones(len(members.seconds), dtype=np.bool_)
+    is_free[without] = False
+    fitting = _by_seconds(members, is_free & members.fits)
+    others = _by_seconds(members, is_free & ~members.fits)
+    num_others = min(len(others), max(count // 4, count - len(fitting)))
+    chosen = [
+        _evenly(fitting, min(len(fitting), count - num_others)),
+        _evenly(others, num_others),
+    ]
+    sample: IntArray = np.sort(np.concatenate(chosen))
+    return sample
+
+
+def _by_seconds(members: MembersByBound, is_chosen: BoolArray) -> IntArray:
+    """Numbers of the chosen members by ascending time bound."""
+    numbers = np.flatnonzero(is_chosen)
+    ordered: IntArray = numbers[np.argsort(members.seconds[numbers], kind="stable")]
+    return ordered
+
+
+def _evenly(ordered: IntArray, count: int) -> IntArray:
+    """`count` of the ordered numbers at equal distances, with the first and the last."""
+    if count < 2:
+        return ordered[:count]
+    places = np.arange(count) * (len(ordered) - 1) // (count - 1)
+    return ordered[places]
+
+
+def near_members(members: MembersByBound, near_s: float) -> IntArray:
+    """Numbers of the members that fit and have a time bound of at most `near_s`."""
+    numbers: IntArray = np.flatnonzero(members.fits & (members.seconds <= near_s))
+    return numbers
+
+
+def by_memory(members: MembersByBound, numbers: IntArray) -> Iterator[int]:
+    """The numbers by ascending memory bound, then time bound."""
+    order = np.lexsort((numbers, members.seconds[numbers], members.memory[numbers]))
+    yield from numbers[order].tolist()

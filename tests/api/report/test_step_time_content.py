@@ -1,0 +1,120 @@
+"""Parts of a step add up to it, and the step without a part is that of the changed problem."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from shardwright.api.report.plan_if_part_is_free import SAME_PLAN, plan_if_free
+from shardwright.api.report.simulate_stored_plan import simulate_stored
+from shardwright.api.report.step_time_content import LEAST_SHARE, step_time_parts
+from shardwright.api.request_to_problem import capacity_of, facts_of, space_of
+from shardwright.api.searches.grid_search import plan
+from shardwright.files.plan_and_simulation_file_contents import StoredPlan, stored_answer
+from shardwright.program.problem_with_free_part import REMOVABLE_PARTS, with_free_part
+from shardwright.report.screens.step_time_table import part_name
+from shardwright.search.search_request import Request
+from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
+from tests.api.report.stored_plans import KINDS, SEARCHED, simulated, stored
+from tests.search.brute import count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_add_up_to_the_step(kind: str) -> None:
+    parts = step_time_parts(stored(kind), simulated(kind))
+    assert sum(part.seconds for part in parts.parts) == pytest.approx(parts.step_s, rel=1e-9)
+    assert sum(part.share for part in parts.parts) == pytest.approx(1.0, rel=1e-9)
+    seconds = [part.seconds for part in parts.parts]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_large_part_is_removed_or_says_why_not(kind: str) -> None:
+    parts = step_time_parts(stored(kind), simulated(kind))
+    removable = {part_name(name) for name in REMOVABLE_PARTS}
+    for part in parts.parts:
+        removed = part.share >= LEAST_SHARE and part.name in removable
+        assert (part.if_free is not None) == removed
+        assert bool(part.note) != removed
+        if part.if_free is not None:
+            assert part.if_free.searched == (kind == "grid")
+            assert part.if_free.gain == pytest.approx(1 - part.if_free.step_s / parts.step_s)
+            assert part.if_free.step_s <= part.if_free.same_plan_s * (1 + 1e-12)
+            assert part.if_free.strategy == SAME_PLAN or part.if_free.searched
+    gains = [part.if_free.gain for part in parts.parts if part.if_free is not None]
+    assert parts.parts[parts.dearest].if_free.gain == max(gains)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_search_the_stored_plan_is_simulated(kind: str) -> None:
+    step = simulated(kind)
+    for part in ("attention", "jitter"):
+        found = plan_if_free(stored(kind), step, part)
+        assert found is not None
+        free = simulate_plan(with_free_part(step.problem, part), step.plan)
+        assert found.same_plan_s == free.step_time_s
+
+
+def test_the_searched_step_is_the_least_of_all_members() -> None:
+    """Every member of a small space is simulated in the changed problem."""
+    request = Request(
+        model="llama-3.1-8b",
+        cluster="h100-sxm:8",
+        seq_len=2048,
+        global_batch=16,
+        pins=(
+            ("recompute", ("none",)),
+            ("mbs", ("1",)),
+            ("cp", ("1",)),
+            ("pp", ("1", "2")),
+            ("vpp", ("1",)),
+            ("zero", ("1", "2")),
+            ("offload", ("0",)),
+            ("shard", ("0",)),
+            ("order", ("tp-cp-ep-dp-pp",)),
+            ("tp_overlap", ("userbuffers",)),
+        ),
+    )
+    saved = stored_answer(plan(request))
+    step = simulate_stored(saved)
+    facts = facts_of(step.problem)
+    space = space_of(saved.request, step.problem, facts)
+    capacity = capacity_of(saved.request, step.problem)
+    grids = count(step.problem, space, facts).grids.values()
+    for part in ("gemm", "tp", "sharding"):
+        free = with_free_part(step.problem, part)
+        every = [simulate_grid(free, grid) for grid in grids]
+        least = min(one.step_time_s for one in every if one.fits_in(capacity))
+        found = plan_if_free(saved, step, part)
+        assert found is not None
+        assert found.searched
+        assert found.step_s == pytest.approx(least, rel=1e-12)
+        assert found.strategy != SAME_PLAN or found.step_s == found.same_plan_s
+
+
+def test_waiting_is_not_removed() -> None:
+    assert plan_if_free(stored("grid"), simulated("grid"), "bubble") is None
+
+
+def test_the_command_of_an_option_repeats_its_step() -> None:
+    saved = stored("grid")
+    assert isinstance(saved, StoredPlan)
+    option = step_time_parts(saved, simulated("grid")).option
+    assert option is not None
+    assert option.step_s == pytest.approx((1 - option.gain) * saved.prediction.step_time_s)
+    words = shlex.split(option.command)
+    name, _, value = option.option.partition("=")
+    assert words[words.index("--pin") + 1] == option.option
+    pinned = plan(replace(saved.request, pins=((name, (value,)),)), sensitive=False)
+    assert pinned.prediction.step_time_s <= option.step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_searches_rank_a_second_plan(kind: str) -> None:
+    second = step_time_parts(stored(kind), simulated(kind)).second
+    assert (second is not None) == (kind == "grid")
+    if second is not None:
+        assert second.longer >= 0
+    assert kind in SEARCHED or second is None
