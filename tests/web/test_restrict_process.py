@@ -19,9 +19,9 @@ only_open_files_of(Path(sys.argv[1]).resolve())
 """
 
 
-def said(code: str, folder: Path, *words: str, memory_mib: int = 4096) -> str:
+def said(code: str, folder: Path, *words: str, memory_mib: int = 4096, before: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-c", START + code, str(folder), str(memory_mib), *words],
+        [sys.executable, "-c", before + START + code, str(folder), str(memory_mib), *words],
         capture_output=True,
         text=True,
         check=False,
@@ -45,6 +45,27 @@ for name in ("mine.txt", sys.argv[3], "../outside.txt", "link.txt", "/proc/self/
         print("not found")
 """
     assert said(code, inside, str(outside)).split("\n")[:-1] == ["mine"] + ["not found"] * 4
+
+
+def test_modules_are_imported_later_and_other_files_beside_them_are_not_read(
+    tmp_path: Path,
+) -> None:
+    modules, inside = tmp_path / "modules", tmp_path / "inside"
+    inside.mkdir()
+    (modules / "later").mkdir(parents=True)
+    (modules / "later" / "__init__.py").write_text("NAME = 'imported'\n")
+    (modules / "later" / "secret.json").write_text("{}")
+    code = """
+import later
+print(later.NAME)
+try:
+    open(later.__file__.replace("__init__.py", "secret.json"))
+    print("read")
+except FileNotFoundError:
+    print("not found")
+"""
+    where = f"import sys; sys.path.append({str(modules)!r})\n"
+    assert said(code, inside, before=where) == "imported\nnot found\n"
 
 
 def test_it_searches_and_starts_no_program(tmp_path: Path) -> None:

@@ -323,3 +323,23 @@ def test_elsewhere_than_on_this_machine_a_token_is_needed() -> None:
             first = browser.get(f"/?token={token}&model=llama-3.1-8b")
             assert (first.status_code, first.headers["location"]) == (303, "/?model=llama-3.1-8b")
             assert browser.get(first.headers["location"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cluster": "a100-sxm-80gb:4+v100-sxm-32gb:4"},
+        {"space": "joint-named", "cluster": "h100-sxm:4"},
+        {"objective": "cost"},
+    ],
+    ids=["mixed", "joint", "cost"],
+)
+def test_every_kind_of_search_is_answered_with_a_report(
+    client: Any, change: dict[str, Any]
+) -> None:
+    """Also those whose modules are imported in the process of the question."""
+    plan = client.post("/api/plan", json={"request": {**SMALL, "global_batch": 8, **change}})
+    assert plan.status_code == 200, plan.text
+    assert json.loads(plan.text)["certificate"]["simulated"] >= 0
+    report = client.post("/api/report", json={"plan": plan.text})
+    assert report.status_code == 200, report.text

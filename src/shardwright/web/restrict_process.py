@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +40,23 @@ def out_of_memory(further_bytes: int) -> ResourceError:
 
 
 def only_open_files_of(folder: Path) -> None:
-    """From now on this process opens files of `folder` and of installed Python packages alone.
+    """From now on this process opens files of `folder` and of Python packages alone.
 
     Every other file is not found, whatever names it: a request, or a text that came with it.
     """
-    sys.addaudithook(_hook(roots=(*_package_folders(), str(folder))))
+    sys.addaudithook(
+        _hook(
+            roots=(*_package_folders(), str(folder)),
+            module_roots=tuple(os.path.realpath(path) for path in sys.path if path),
+        )
+    )
 
 
 def _package_folders() -> list[str]:
-    """Folders of Python and of every package that is loaded, and the null device."""
+    """Folders of Python, of its installed packages and of those loaded; and the null device."""
     paths = sysconfig.get_paths()
     folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
     folders |= {
         str(Path(file).parent)
         for name, module in tuple(sys.modules.items())
@@ -60,8 +67,20 @@ def _package_folders() -> list[str]:
     return [os.path.realpath(folder) for folder in sorted(folders) if folder] + [os.devnull]
 
 
-def _hook(*, roots: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
-    """Audit hook that finds no file outside the roots, and starts no program."""
+def _hook(
+    *, roots: tuple[str, ...], module_roots: tuple[str, ...]
+) -> Callable[[str, tuple[Any, ...]], None]:
+    """Audit hook that finds no file outside the roots, and starts no program.
+
+    Args:
+        roots: files, and folders with all that is in them.
+        module_roots: folders in which only modules are found, for imports that come later.
+    """
+    suffixes = tuple(all_suffixes())
+
+    def is_in(path: str, folders: tuple[str, ...]) -> bool:
+        """True if a path is one of the folders, or in one."""
+        return any(path == root or path.startswith(root + os.sep) for root in folders)
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
         """Raise FileNotFoundError for a file outside the roots."""
@@ -70,7 +89,7 @@ def _hook(*, roots: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
             if isinstance(path, int):
                 return
             real = os.path.realpath(os.fsdecode(path))
-            if not any(real == root or real.startswith(root + os.sep) for root in roots):
+            if not (is_in(real, roots) or (real.endswith(suffixes) and is_in(real, module_roots))):
                 raise FileNotFoundError(2, "No such file or directory", os.fsdecode(path))
         elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork"):
             raise PermissionError(f"{event}: a question starts no program")

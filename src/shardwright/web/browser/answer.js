@@ -59,7 +59,7 @@ export class AnswerPart {
     this.points.push({
       at: event.elapsed_s,
       best: event.best_s ?? last?.best ?? null,
-      lower: event.lower_s ?? last?.lower ?? null,
+      lower: event.lower_s, // each part of a search has a bound of its own
     });
     this.show(this.points.at(-1));
     this.draw();
@@ -89,11 +89,13 @@ export class AnswerPart {
     const y = (value) => 168 - (156 * (value - low)) / Math.max(high - low, 1e-12);
     svg.replaceChildren(...["best", "lower"].map((name) => {
       const path = document.createElementNS(SVG, "path");
-      const known = this.points.filter((point) => point[name] !== null);
       path.setAttribute("class", name);
-      path.setAttribute("d", known.map((point, n) => n
-        ? `H${x(point.at).toFixed(1)}V${y(point[name]).toFixed(1)}`
-        : `M${x(point.at).toFixed(1)} ${y(point[name]).toFixed(1)}`).join(""));
+      path.setAttribute("d", this.points.map((point, n) => {
+        const at = x(point.at).toFixed(1);
+        if (point[name] === null) return "";
+        const isNew = n === 0 || this.points[n - 1][name] === null;
+        return isNew ? `M${at} ${y(point[name]).toFixed(1)}` : `H${at}V${y(point[name]).toFixed(1)}`;
+      }).join(""));
       return path;
     }));
     this.element.querySelector(".range").textContent =
