@@ -22,7 +22,9 @@ from shardwright.report.page.contents.guide_rules_and_verdicts import (
     SearchedPlan,
     Verdict,
 )
+from shardwright.runtime.option_vocabulary import BY_NAME
 from shardwright.search.search_request import Choices, Request
+from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import format_percent
 
 EQUAL: Final = 0.0005
@@ -62,7 +64,7 @@ def _verdict(advice: Advice, facts: RequestFacts) -> Verdict:
         outcome=outcome,
         followed=_contents(followed, own, advice.pins),
         loss=loss,
-        sentence=verdict_sentence(outcome, loss, "" if followed is None else followed.why),
+        sentence=verdict_sentence(outcome, loss, followed),
         others=tuple(
             Comparison(choice=choice, plan=_contents(plan, request, pins), loss=other_loss)
             for choice, pins in advice.others
@@ -81,9 +83,32 @@ def _compared(
     pinned = with_pins(request, pins)
     if pinned is None:
         return None, None
-    plan = searches.best(pinned)
+    plan = (
+        replace(best, request=pinned)
+        if request == best.request and obeys(best.grid, pins)
+        else searches.best(pinned)
+    )
     loss = plan.step_s / best.step_s - 1
     return plan, loss if isfinite(loss) else None
+
+
+def obeys(grid: Grid | None, pins: Choices) -> bool:
+    """True if a plan is known to have the pinned values, so that no other plan with them is faster.
+
+    False also where the plan does not say, as of options that it leaves to the framework.
+    """
+    if grid is None:
+        return False
+    options = dict(grid.options)
+    for axis, values in pins:
+        field = "microbatch" if axis == "mbs" else axis
+        own = options.get(axis, "") if axis in BY_NAME else getattr(grid, field)
+        if axis in ("first", "last"):
+            return False
+        text = str(int(own)) if isinstance(own, bool) else str(own)
+        if text not in values:
+            return False
+    return True
 
 
 def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> SearchedPlan:
@@ -105,14 +130,21 @@ def outcome_of(plan: BestPlan | None, loss: float | None) -> Outcome:
     return Outcome.LOSES if loss > 0 else Outcome.GAINS
 
 
-def verdict_sentence(outcome: Outcome, loss: float | None, why: str) -> str:
-    """The outcome in a sentence, with the loss."""
+def verdict_sentence(outcome: Outcome, loss: float | None, plan: BestPlan | None) -> str:
+    """The outcome in a sentence, with the loss, and its bounds where the search was not finished."""
     if outcome is Outcome.HOLDS:
         return "It holds here."
     if loss is None:
         if outcome is Outcome.DOES_NOT_FIT:
             return "Here no plan that follows it fits in memory."
+        why = "" if plan is None else plan.why
         return f"It cannot be followed here: {why or 'it contradicts your own pins'}."
+    if outcome is Outcome.LOSES and plan is not None and plan.gap > EQUAL:
+        least = (1 + loss) * (1 - plan.gap) - 1
+        return (
+            f"Here it loses {format_percent(loss)} with the best plan found, and"
+            f" {'at least ' + format_percent(least) if least > EQUAL else 'maybe nothing'}."
+        )
     size = format_percent(abs(loss))
     if outcome is Outcome.LOSES:
         return f"Here it loses {size}."

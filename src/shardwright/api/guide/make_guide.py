@@ -93,7 +93,13 @@ def _best_plan(request: Request, progress: Progress | None) -> tuple[BestPlan, s
         answer = plan(request, progress=progress, sensitive=False)
     except InfeasibleError as error:
         return BestPlan(request=request, why=error.message), error.hint
-    return BestPlan(request=request, grid=answer.grid, prediction=answer.prediction), ""
+    plan_found = BestPlan(
+        request=request,
+        grid=answer.grid,
+        prediction=answer.prediction,
+        gap=answer.certificate.gap,
+    )
+    return plan_found, ""
 
 
 def _judged_rules(

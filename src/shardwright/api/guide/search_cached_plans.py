@@ -27,6 +27,9 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 NOTHING_LEGAL: Final = "no legal strategy"
 """First words of the error of a space in which each member breaks a rule."""
+MOST_LOOKS: Final = 3000
+"""Clock checks after which the search of a plan ends with what it found, the same on any machine;
+the search of the guide's best plan has no such limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class BestPlan:
 
     Args:
         grid, prediction: None where there is no plan.
+        gap: share of the step by which an unsearched plan may be faster; 0 where all are searched.
         impossible: True if a rule or the training framework excludes all plans, False if all plans
             need too much memory.
         why: reason why there is no plan.
@@ -43,6 +47,7 @@ class BestPlan:
     request: Request
     grid: Grid | None = None
     prediction: Prediction | None = None
+    gap: float = 0.0
     impossible: bool = False
     why: str = ""
 
@@ -103,6 +108,7 @@ def _search(request: Request) -> BestPlan:
             facts,
             capacity=capacity_of(full, problem),
             top=1,
+            most_looks=MOST_LOOKS,
             memory=full.search_memory,
             hints=False,
         )
@@ -112,7 +118,12 @@ def _search(request: Request) -> BestPlan:
         )
     except ShardwrightError as error:
         return BestPlan(request=request, impossible=True, why=str(error.message))
-    return BestPlan(request=request, grid=answer.grid, prediction=answer.prediction)
+    return BestPlan(
+        request=request,
+        grid=answer.grid,
+        prediction=answer.prediction,
+        gap=answer.certificate.gap,
+    )
 
 
 def searched_plan(plan: BestPlan) -> SearchedPlan:
@@ -126,6 +137,7 @@ def searched_plan(plan: BestPlan) -> SearchedPlan:
         step_s=prediction.step_time_s,
         tokens_per_s=prediction.tokens_per_s,
         memory_share=prediction.reserved_bytes / prediction.capacity_bytes,
+        gap=plan.gap,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Annotated
 
 from shardwright.api.guide.make_guide import guide_document, make_guide

@@ -41,7 +41,9 @@ def advise(facts: RequestFacts) -> Advice:
         symbol("c", "seconds of a checkpoint", write.value),
         symbol("M", "seconds between failures", mean.value),
     )
-    interval = formula("checkpoint interval", "sqrt(2 * c * M)", *times, unit="seconds", source=YOUNG)
+    interval = formula(
+        "checkpoint interval", "sqrt(2 * c * M)", *times, unit="seconds", source=YOUNG
+    )
     lost = formula(
         "share of the time that failures and checkpoints lose",
         "c / t + (t / 2 + R) / M",

@@ -27,7 +27,5 @@ RULE = GuideRule(
     statement="TP x DP must divide the domain; else use 64 of 72.",
     source="NVIDIA Megatron Bridge, performance guide, part 5 (commit 067f987, August 2026)",
     advise=advise,
-    applies=lambda facts: (
-        facts.island & (facts.island - 1) != 0 and facts.devices >= facts.island
-    ),
+    applies=lambda facts: facts.island & (facts.island - 1) != 0 and facts.devices >= facts.island,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
@@ -10,6 +11,9 @@ from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.pin_choices import PLAYBOOK, pin, powers_of_two
 from shardwright.api.guide.search_cached_plans import BestPlan, with_pins
 from shardwright.units import format_percent
+
+LARGEST_BUBBLE: Final = 0.1
+"""Bubble over the work above which a pipeline is called expensive."""
 
 
 def pipelined_plan(facts: RequestFacts) -> BestPlan | None:
@@ -35,18 +39,19 @@ def advise(facts: RequestFacts) -> Advice:
         symbol("m", "microbatches of a step", microbatches),
     )
     bubble = dict(plan.prediction.breakdown_s).get("bubble", 0.0) / plan.prediction.step_time_s
-    few = microbatches < 4 * grid.pp * grid.vpp
+    over_work = formula(
+        "bubble over the time of the work",
+        "(p - 1) / (v * m)",
+        *symbols,
+        unit="share",
+        source=f"{PLAYBOOK}, Pipeline Parallelism",
+    )
+    few = over_work.value > LARGEST_BUBBLE
     return Advice(
         words="No pipeline: there are too few microbatches." if few else "A pipeline is cheap.",
         pins=(pin("pp", 1),) if few else (pin("pp", *powers_of_two(2, facts.counts.layers)),),
         formulas=(
-            formula(
-                "bubble over the time of the work",
-                "(p - 1) / (v * m)",
-                *symbols,
-                unit="share",
-                source=f"{PLAYBOOK}, Pipeline Parallelism",
-            ),
+            over_work,
             formula(
                 "bubble over the step",
                 "(p - 1) / (v * m + p - 1)",

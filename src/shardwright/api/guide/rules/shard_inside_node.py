@@ -29,7 +29,5 @@ RULE = GuideRule(
     ),
     source=f"DeepSpeed issues 6889, 7019 and 4426; {ML_ENGINEERING}, Which strategy to use",
     advise=advise,
-    applies=lambda facts: (
-        facts.islands > 1 and 3 in facts.problem.runtime.zero_stages
-    ),
+    applies=lambda facts: facts.islands > 1 and 3 in facts.problem.runtime.zero_stages,
 )

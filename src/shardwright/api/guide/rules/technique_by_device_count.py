@@ -47,7 +47,13 @@ def advise(facts: RequestFacts) -> Advice:
 def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
     """From which number of devices the best plan splits the model."""
     node = facts.problem.cluster.node.num_devices
-    values = tuple(count for count in powers_of_two(node, facts.devices) if count % node == 0)
+    states = facts.parameters * (facts.weight_bytes + facts.gradient_bytes + facts.state_bytes)
+    least = max(node, states / facts.usable_bytes)
+    values = tuple(
+        count
+        for count in powers_of_two(node, facts.devices)
+        if count % node == 0 and count >= least
+    )
     if len(values) < 2:
         return None
     return BreakEvenQuestion(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
@@ -14,14 +16,19 @@ from shardwright.api.guide.rules.pin_choices import (
     powers_of_two,
 )
 
+USUAL: Final = 8
+"""TP degree that is shown beside the best."""
+WIDEST: Final = 32
+"""Largest TP degree across domains that is searched: nobody would use more."""
+
 
 def advise(facts: RequestFacts) -> Advice:
     """Any tensor-parallel degree up to the domain; beyond it the cost of twice the domain."""
     inside = powers_of_two(1, min(facts.island, facts.devices))
-    across = 2 * inside[-1]
+    usual, across = min(inside[-1], USUAL), 2 * inside[-1]
     width = facts.counts.ffn or facts.counts.expert_ffn or 4 * facts.problem.model.hidden
-    others = [(f"TP {inside[-1]}", (pin("tp", inside[-1]),))]
-    if across <= facts.devices and facts.island < facts.devices:
+    others = [(f"TP {usual}", (pin("tp", usual),))]
+    if across <= min(facts.devices, WIDEST) and facts.island < facts.devices:
         others.append((f"TP {across}, across domains,", (pin("tp", across),)))
     return Advice(
         words=f"Keep TP inside the scale-up domain of {facts.island:,} devices.",

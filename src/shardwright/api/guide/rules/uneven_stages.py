@@ -17,9 +17,7 @@ def advise(facts: RequestFacts) -> Advice:
         return Advice(notes=("No plan with a pipeline fits.",))
     stages = plan.grid.pp
     model = facts.problem.model
-    layer = max(
-        (block.num_parameters for block in model.blocks if block.is_layer), default=1
-    )
+    layer = max((block.num_parameters for block in model.blocks if block.is_layer), default=1)
     weight = formula(
         "layers that cost as much as the output head",
         "V * h / L",
@@ -39,11 +37,11 @@ def advise(facts: RequestFacts) -> Advice:
             ),
         )
     return Advice(
-        words=f"With PP {stages}: {ends} layers on the first and the last stage, {ends + 1} on"
+        words=f"With PP {stages} and no virtual stages: {ends} layers on the first and the last stage, {ends + 1} on"
         " others.",
         pins=(pin("first", ends), pin("last", ends)),
         formulas=(weight,),
-        request=with_pins(facts.request, (pin("pp", stages),)),
+        request=with_pins(facts.request, (pin("pp", stages), pin("vpp", 1))),
     )
 
 

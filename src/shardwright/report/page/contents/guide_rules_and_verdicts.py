@@ -71,6 +71,8 @@ class SearchedPlan:
         strategy: notation; empty where there is no plan.
         step_s, tokens_per_s: None where there is no plan.
         memory_share: memory of the fullest device over its capacity.
+        gap: share of the step by which a plan that was not searched may be faster; 0 where the
+            search ended.
         simulated: True if only this one was simulated and none was searched.
         why: reason why there is no plan; empty where there is one.
     """
@@ -80,6 +82,7 @@ class SearchedPlan:
     step_s: float | None = None
     tokens_per_s: float | None = None
     memory_share: float | None = None
+    gap: float = 0.0
     simulated: bool = False
     why: str = ""
 
