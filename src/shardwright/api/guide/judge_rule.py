@@ -131,7 +131,7 @@ def outcome_of(plan: BestPlan | None, loss: float | None) -> Outcome:
 
 
 def verdict_sentence(outcome: Outcome, loss: float | None, plan: BestPlan | None) -> str:
-    """The outcome in a sentence, with the loss, and its bounds where the search was not finished."""
+    """The outcome in a sentence, with the loss, and its least value if the search was stopped."""
     if outcome is Outcome.HOLDS:
         return "It holds here."
     if loss is None:

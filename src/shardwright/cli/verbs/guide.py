@@ -7,13 +7,17 @@ from math import inf
 from typing import Annotated
 
 from shardwright.api.guide.make_guide import guide_document, make_guide
+from shardwright.api.guide.make_serving_guide import make_serving_guide
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Option, group
+from shardwright.cli.parsing.parse_token_counts import read_count
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
-from shardwright.errors import InfeasibleError
+from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.canonical_json import to_text
+from shardwright.report.page.contents.guide_rules_and_verdicts import Guide
 from shardwright.report.screens.guide_screen import guide_line, render_guide
+from shardwright.search.search_request import Request
 
 
 @group(shared_options.LIMITS)
@@ -43,6 +47,31 @@ class GuideLimits:
     ] = inf
 
 
+@group("Serving")
+class ServingFlags:
+    """Options of the guide for serving."""
+
+    serving: Annotated[
+        bool,
+        Option(
+            "--serving",
+            help=(
+                "Guide for serving: --seq-len is the length of prompt and answer, --global-batch"
+                " the number of requests in flight. Deployments are simulated, not searched."
+            ),
+        ),
+    ] = False
+    osl: Annotated[
+        str,
+        Option(
+            "--osl",
+            metavar="N",
+            help="With --serving: tokens of an answer, 256.",
+            show_default="an eighth of --seq-len",
+        ),
+    ] = ""
+
+
 def guide(
     model: shared_options.Model,
     cluster: shared_options.Cluster,
@@ -50,6 +79,7 @@ def guide(
     job: shared_options.JobFlags,
     platform: shared_options.PlatformFlags,
     limits: GuideLimits,
+    serving: ServingFlags,
     pins: shared_options.PinFlags,
     output: shared_options.Output = None,
     form: shared_options.AnswerForm,
@@ -59,6 +89,8 @@ def guide(
     Each rule has its formula with your numbers. A rule is judged by two searches: the best plan,
     and the best plan that follows the rule.
     """
+    if serving.osl and not serving.serving:
+        raise UsageError("--osl is for --serving", hint="drop it, or add --serving")
     screen.check_writable(output)
     screen.output_ending(output, forms=(".json",), what="a guide")
     request = replace(
@@ -67,7 +99,11 @@ def guide(
         headroom=parse_memory_and_cost.read_headroom(limits.headroom),
     )
     with screen.progress(form) as report:
-        made = make_guide(request, time_limit_s=limits.time_limit, progress=report)
+        made = (
+            _serving_guide(request, serving)
+            if serving.serving
+            else make_guide(request, time_limit_s=limits.time_limit, progress=report)
+        )
     if output is not None:
         screen.save(output, to_text(guide_document(made)))
     screen.print_answer(
@@ -77,6 +113,27 @@ def guide(
         picture=lambda: render_guide(made),
     )
     return 0 if made.best.step_s is not None else InfeasibleError.exit_code
+
+
+def _serving_guide(request: Request, serving: ServingFlags) -> Guide:
+    """The serving guide of the command's words.
+
+    Raises:
+        UsageError: the request pins axes of training plans.
+    """
+    if request.pins or request.excludes or request.max_devices:
+        raise UsageError(
+            "--pin, --exclude and --max-devices are for plans of training",
+            hint="drop them with --serving",
+        )
+    answer = read_count(serving.osl, flag="--osl") if serving.osl else max(request.seq_len // 8, 1)
+    return make_serving_guide(
+        request.model,
+        request.cluster,
+        tokens=request.seq_len,
+        answer=answer,
+        concurrency=request.global_batch,
+    )
 
 
 main = verb(guide, name="guide")

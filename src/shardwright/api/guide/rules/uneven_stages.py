@@ -37,8 +37,10 @@ def advise(facts: RequestFacts) -> Advice:
             ),
         )
     return Advice(
-        words=f"With PP {stages} and no virtual stages: {ends} layers on the first and the last stage, {ends + 1} on"
-        " others.",
+        words=(
+            f"With PP {stages} and no virtual stages: {ends} layers on the first and the last"
+            f" stage, {ends + 1} on others."
+        ),
         pins=(pin("first", ends), pin("last", ends)),
         formulas=(weight,),
         request=with_pins(facts.request, (pin("pp", stages), pin("vpp", 1))),
