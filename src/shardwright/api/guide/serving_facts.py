@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from typing import Final
 
 from shardwright.api.simulate_deployment import serve_simulate, serving_problem
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
+from shardwright.job.serving_job import NumberFormat
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.report.page.contents.guide_rules_and_verdicts import SearchedPlan
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
+
+_MULTIPLIED_IN: Final = {NumberFormat.FP8: Dtype.FP8, NumberFormat.NVFP4: Dtype.FP4}
+"""Units that multiply activations of a number format; others are multiplied in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +135,9 @@ def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> Servi
     problem, _ = serving_problem(request)
     accelerator = problem.cluster.node.accelerator
     shape = _shape(problem, "experts")
-    stored = problem.model.stored
-    bits = 16 if stored is None else stored.bits
+    precision = problem.job.precision
+    operators = precision.experts if shape else precision.mlp
+    multiplied = _MULTIPLIED_IN.get(operators.activations, Dtype.BF16)
     return ServingFacts(
         request=request,
         problem=problem,
@@ -140,9 +146,9 @@ def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> Servi
         answer=answer,
         devices=problem.cluster.num_devices,
         island=problem.cluster.node.island,
-        peak_flops=accelerator.peak(Dtype.BF16) or accelerator.peak(Dtype.FP16),
+        peak_flops=accelerator.peak(multiplied) or accelerator.peak(Dtype.FP16),
         memory_bytes_per_s=accelerator.memory_bandwidth,
-        weight_bytes=bits / 8,
+        weight_bytes=operators.weights.bytes,
         experts=shape.experts if isinstance(shape, ExpertShape) else 0,
         topk=shape.topk if isinstance(shape, ExpertShape) else 0,
     )

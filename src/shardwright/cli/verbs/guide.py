@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 from shardwright.api.guide.make_guide import guide_document, make_guide
 from shardwright.api.guide.make_serving_guide import make_serving_guide
@@ -15,9 +17,20 @@ from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.canonical_json import to_text
+from shardwright.report.guide.agent_skill_file import agent_skill
+from shardwright.report.guide.guide_html_page import guide_html
+from shardwright.report.guide.guide_markdown_page import guide_markdown
 from shardwright.report.page.contents.guide_rules_and_verdicts import Guide
 from shardwright.report.screens.guide_screen import guide_line, render_guide
 from shardwright.search.search_request import Request
+
+SKILL_FILE: Final = "SKILL.md"
+WRITERS: Final[dict[str, Callable[[Guide], str]]] = {
+    ".html": lambda made: guide_html(guide_document(made)),
+    ".md": guide_markdown,
+    ".json": lambda made: to_text(guide_document(made)),
+}
+"""Function that makes the text of a file, by its ending."""
 
 
 @group(shared_options.LIMITS)
@@ -81,7 +94,18 @@ def guide(
     limits: GuideLimits,
     serving: ServingFlags,
     pins: shared_options.PinFlags,
-    output: shared_options.Output = None,
+    output: Annotated[
+        Path | None,
+        Option("--output", "-o", metavar="FILE", help="Also write a page (.html), .md or .json."),
+    ] = None,
+    agent: Annotated[
+        Path | None,
+        Option(
+            "--agent",
+            metavar="DIR",
+            help="Also write SKILL.md, facts and commands for coding agents, into this folder.",
+        ),
+    ] = None,
     form: shared_options.AnswerForm,
 ) -> int:
     """Show which rules of thumb hold for MODEL on CLUSTER, and what the others cost.
@@ -92,7 +116,9 @@ def guide(
     if serving.osl and not serving.serving:
         raise UsageError("--osl is for --serving", hint="drop it, or add --serving")
     screen.check_writable(output)
-    screen.output_ending(output, forms=(".json",), what="a guide")
+    ending = screen.output_ending(output, forms=(".html", ".md", ".json"), what="a guide")
+    skill = None if agent is None else agent / SKILL_FILE
+    screen.check_writable(skill)
     request = replace(
         shared_options.read_request(model, cluster, job=job, platform=platform, pins=pins),
         max_devices=limits.max_devices,
@@ -105,7 +131,9 @@ def guide(
             else make_guide(request, time_limit_s=limits.time_limit, progress=report)
         )
     if output is not None:
-        screen.save(output, to_text(guide_document(made)))
+        screen.save(output, WRITERS[ending](made))
+    if skill is not None:
+        screen.save(skill, agent_skill(made))
     screen.print_answer(
         form,
         document=lambda: guide_document(made),

@@ -94,13 +94,13 @@ def _verdict_parts(verdict: Verdict) -> Iterator[RenderableType]:
         yield _indented_plan(verdict.followed)
     if verdict.others:
         yield WrappedText(
-            Text(f"Against the best plan: {', '.join(map(_loss_text, verdict.others))}")
+            Text(f"Time against the best plan: {', '.join(map(_loss_text, verdict.others))}")
         )
 
 
 def _loss_text(other: Comparison) -> str:
     """Another choice with its loss against the best plan."""
-    loss = "no plan" if other.loss is None else f"{100 * other.loss:+.1f} % of the step"
+    loss = "no plan" if other.loss is None else f"{100 * other.loss:+.1f} %"
     return f"{other.choice} {loss}"
 
 

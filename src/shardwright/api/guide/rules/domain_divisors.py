@@ -23,7 +23,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 RULE = GuideRule(
     name="domain_divisors",
-    question="All 72 devices of a domain, or 64?",
+    question="All devices of a domain, or a power of two?",
     statement="TP x DP must divide the domain; else use 64 of 72.",
     source="NVIDIA Megatron Bridge, performance guide, part 5 (commit 067f987, August 2026)",
     advise=advise,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.pin_choices import pin, powers_of_two
+from shardwright.search.search_request import Choices
 
 
 def advise(facts: RequestFacts) -> Advice:
@@ -17,7 +18,9 @@ def advise(facts: RequestFacts) -> Advice:
         for name, values in (("dispatcher", ("flex",)),)
         if name in dict(facts.problem.runtime.own)
     }
-    others = [("EP across domains", (pin("ep", *across),))] if across else []
+    others: list[tuple[str, Choices]] = (
+        [("EP across domains", (pin("ep", *across),))] if across else []
+    )
     if across and overlap:
         fast = tuple(overlap.items())
         others.append(("EP across domains with DeepEP", (pin("ep", *across), *fast)))

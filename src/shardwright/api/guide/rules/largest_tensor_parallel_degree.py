@@ -27,7 +27,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 RULE = GuideRule(
     name="largest_tensor_parallel_degree",
-    question="Is TP 8 right on nodes of eight?",
+    question="Tensor parallelism over the whole node?",
     statement=(
         "Large dense models take TP 8. Often a loss: utilisation is low; less TP and more PP may be"
         " faster where both fit."

@@ -5,13 +5,16 @@ from __future__ import annotations
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.pin_choices import pin
+from shardwright.search.search_request import Choices
 
 
 def advise(facts: RequestFacts) -> Advice:
     """Latent attention's up projections or the experts' activations first."""
     latent = facts.has_latent_attention
     first = "recompute_mla" if latent else "recompute_moe_act"
-    others = [("no module", (pin("recompute_norms", "off"), pin(first, "off")))]
+    others: list[tuple[str, Choices]] = [
+        ("no module", (pin("recompute_norms", "off"), pin(first, "off")))
+    ]
     if facts.experts:
         others.append(("whole experts", (pin("recompute_moe", "on"),)))
     return Advice(

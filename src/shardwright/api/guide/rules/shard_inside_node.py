@@ -22,7 +22,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 RULE = GuideRule(
     name="shard_inside_node",
-    question="ZeRO-3 over slow links: what then?",
+    question="Sharded parameters over slow links: what then?",
     statement=(
         "Shard in the node and replicate across nodes (hpZ, HSDP); else combine PP, TP and DP with"
         " ZeRO-1."

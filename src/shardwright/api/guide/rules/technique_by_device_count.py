@@ -13,6 +13,7 @@ from shardwright.api.guide.rules.pin_choices import (
     pin,
     powers_of_two,
 )
+from shardwright.search.search_request import Choices
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 COMBINE: Final = 512
@@ -23,18 +24,22 @@ LARGE: Final = 1024
 def advise(facts: RequestFacts) -> Advice:
     """ZeRO-3 alone on few devices, TP or PP with it on many."""
     most = min(facts.island, 8)
-    stages = facts.problem.runtime.zero_stages
+    stages: tuple[int, ...] = facts.problem.runtime.zero_stages
     alone = data_parallel_pins(zero=(max(stages),))
-    tensor = (pin("tp", *powers_of_two(2, most)),)
-    pipeline = (pin("tp", 1), pin("pp", *powers_of_two(2, 16)))
+    tensor: Choices = (pin("tp", *powers_of_two(2, most)),)
+    pipeline: Choices = (pin("tp", 1), pin("pp", *powers_of_two(2, 16)))
     if facts.devices >= LARGE:
         words = f"TP {most} with pipelines and an optimizer that is sharded."
-        pins = (
+        pins: Choices = (
             pin("tp", most),
             pin("pp", *powers_of_two(2, 32)),
             pin("zero", *[stage for stage in (1, 2) if stage in stages] or [max(stages)]),
         )
-        others = (("ZeRO alone", alone), ("TP without its limit", tensor), ("PP alone", pipeline))
+        others: tuple[tuple[str, Choices], ...] = (
+            ("ZeRO alone", alone),
+            ("TP without its limit", tensor),
+            ("PP alone", pipeline),
+        )
     elif facts.devices >= COMBINE:
         words, pins = "Combine data parallelism with TP.", tensor
         others = (("PP in place of TP", pipeline), ("ZeRO alone", alone))
