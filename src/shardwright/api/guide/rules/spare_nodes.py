@@ -14,7 +14,12 @@ REPAIR_H: Final = 133.0
 """Mean hours of a node's repair: 584 faults of 400 nodes in 348 days (InfiniteHBD's trace)."""
 LEVEL: Final = 2.33
 """Standard deviations of the 99th percentile of a normal distribution."""
-TRACE: Final = "InfiniteHBD fault trace (400 servers, 348 days): a repair takes 133 h in the mean"
+BURSTS: Final = 5.6
+"""Variance over mean of the nodes in repair at once, in the same trace."""
+TRACE: Final = (
+    "InfiniteHBD fault trace (400 servers, 348 days): a repair takes 133 h in the mean, and the"
+    " nodes in repair at once have a variance of 5.6 times their mean"
+)
 
 
 def advise(facts: RequestFacts) -> Advice:
@@ -38,12 +43,13 @@ def advise(facts: RequestFacts) -> Advice:
     level = symbol("z", "standard deviations of the 99th percentile", LEVEL)
     load = symbol("m", "nodes in repair at once, in the mean", mean.value)
     spares = formula(
-        "spares that suffice 99 % of the time, if failures are independent",
-        "ceil(m + z * sqrt(m))",
+        "spares that suffice 99 % of the time",
+        "ceil(m + z * sqrt(D * m))",
         load,
         level,
+        symbol("D", "variance over mean: failures come in bursts (1 = independent)", BURSTS),
         unit="nodes",
-        source="normal approximation of the Poisson distribution",
+        source=f"normal approximation; {TRACE}",
     )
     share = formula(
         "the same as a share of the nodes",
