@@ -17,6 +17,7 @@ from shardwright.program.problem_with_free_part import REMOVABLE_PARTS, with_fre
 from shardwright.report.screens.step_time_table import part_name
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
+from shardwright.simulator.step_breakdown import breakdown
 from tests.api.report.stored_plans import KINDS, SEARCHED, simulated, stored
 from tests.search.brute import count
 
@@ -118,3 +119,13 @@ def test_only_searches_rank_a_second_plan(kind: str) -> None:
     if second is not None:
         assert second.longer >= 0
     assert kind in SEARCHED or second is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_removed_part_is_gone_from_the_breakdown(kind: str) -> None:
+    """Of grids, general plans and plans of several kinds of devices."""
+    step = simulated(kind)
+    for part in REMOVABLE_PARTS:
+        free = simulate_plan(with_free_part(step.problem, part), step.plan)
+        assert dict(breakdown(free)).get(part, 0.0) <= 1e-9 * free.step_time_s
+        assert [one.items for one in free.memory] == [one.items for one in step.simulated.memory]
