@@ -6,6 +6,8 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.certified_simulation import CertifiedSimulation
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import strategy_text
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,13 @@ class WhatIfPosition:
     def strategy(self) -> str:
         """Text of the best plan; empty if nothing fits."""
         return "" if self.found is None else strategy_text(self.found.simulation)
+
+    @property
+    def plan(self) -> Grid | Plan | None:
+        """The best plan: a grid where one expresses it; None if nothing fits."""
+        if self.found is None:
+            return None
+        return self.found.simulation.grid or self.found.simulation.plan
 
     @property
     def step_s(self) -> float | None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardwright.api.request_to_problem import load_cluster
+from shardwright.api.request_to_problem import load_cluster, problem_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.what_if.axes_of_request import (
     AXES,
@@ -28,6 +28,7 @@ from shardwright.search.parallel.engine_by_name import engine_of
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 from shardwright.search.what_if_answer import WhatIfPosition
+from shardwright.simulator.plan_simulation import plan_of_grid
 
 SMALL = Request(
     model="llama-3.1-8b",
@@ -101,6 +102,30 @@ def test_break_even_of_a_property_of_plans() -> None:
 
 def test_equal_plans_have_no_break_even() -> None:
     assert break_even(SMALL, "memory", 1.0, 1.001) is None
+
+
+def test_general_plans_of_equal_sizes_differ() -> None:
+    """The text of a general plan has its sizes alone; the plans themselves are compared."""
+    (position,) = what_if(SMALL, "memory", (1.0,)).positions
+    assert position.found is not None
+    simulation = position.found.simulation
+    assert simulation.grid is not None
+    problem = problem_of(position.request)
+    one, other = (
+        replace(
+            position,
+            found=replace(
+                position.found,
+                simulation=replace(
+                    simulation, name="p", grid=None, plan=plan_of_grid(problem, grid)
+                ),
+            ),
+        )
+        for grid in (simulation.grid, replace(simulation.grid, zero=2))
+    )
+    assert one.strategy == other.strategy
+    assert plans_differ(one, other)
+    assert not plans_differ(one, one)
 
 
 def test_nothing_fits() -> None:

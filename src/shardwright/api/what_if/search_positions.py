@@ -73,8 +73,8 @@ class _Question:
 
 
 def plans_differ(low: WhatIfPosition, other: WhatIfPosition) -> bool:
-    """True if the best plans at two positions have different texts, or one does not exist."""
-    return low.strategy != other.strategy
+    """True if the best plans at two positions are not equal, or one of both does not exist."""
+    return low.plan != other.plan
 
 
 def what_if(
