@@ -15,7 +15,7 @@ DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test browser proof fuzz lock check format bench docs notebooks accuracy fresh clean
+.PHONY: help env demo test browser proof fuzz lock check format bench docs notebooks guide accuracy fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -98,6 +98,9 @@ accuracy: $(VENV)/.runs $(VENV)/.kernels ## predict the project's own measured r
 	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json
 	@$(BIN)/python tools/predictions_of_published_runs.py
 	@$(BIN)/shardwright validate benchmarks/published/serving/*.csv -o docs/serving-accuracy.md --save-folds benchmarks/published/serving/slopes.json
+
+guide: $(VENV)/.runs $(VENV)/.kernels ## write docs/guide: rules judged by searches, for eight cases (2 CPU minutes)
+	@$(BIN)/python tools/guide_pages.py
 
 fresh: ## the test suite from a fresh clone in a new environment
 	@directory="$$(mktemp -d)"; trap 'rm -rf "$$directory"' EXIT; \

@@ -42,6 +42,7 @@ def test_public_names_change_only_on_purpose() -> None:
         "StrategyError",
         "UsageError",
         "__version__",
+        "break_even",
         "check",
         "plan",
         "plan_joint",
@@ -52,6 +53,7 @@ def test_public_names_change_only_on_purpose() -> None:
         "simulate",
         "simulation",
         "validate",
+        "what_if",
         "why",
     ]
 

@@ -25,7 +25,7 @@ from shardwright.api.write_checkpoint_as_huggingface_weights import WrittenWeigh
 from shardwright.calibrate import run_and_check_calibration as calibrate_request
 from shardwright.calibrate.calibrate_settings import CheckRow
 from shardwright.cli.verb_table import VERBS
-from shardwright.cli.verbs import validate, weights
+from shardwright.cli.verbs import validate, web, weights
 from shardwright.execute.launch.run_options_and_report import RunMemory, RunReport, RunStep
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import (
@@ -348,6 +348,7 @@ def answering() -> Iterator[None]:
         patch.setattr(verify_stored_answers, "check_file", lambda *_, **__: checked)
         patch.setattr(run_plan, "run", lambda *_, **__: RUN)
         patch.setattr(weights, "write_weights", lambda *_, **__: WRITTEN)
+        patch.setattr(web, "serve", lambda *, announce, **_: announce("http://127.0.0.1:8765/"))
         patch.setattr(validate, "reader_of", lambda _: TRAINING)
         patch.setattr(accuracy_screen, "error_statistics", lambda *_: ALL_MEASURED)
         patch.setattr(

@@ -28,9 +28,9 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
     ("words", "most", "needs"),
     [
         (("catalog", "schedules", "--json"), 121, ("rich",)),
-        (("plan", *JOB, "--quiet"), 364, ()),
-        (("plan", *JOB), 403, ("rich",)),
-        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 375, ("pydantic", "rich")),
+        (("plan", *JOB, "--quiet"), 366, ()),
+        (("plan", *JOB), 406, ("rich",)),
+        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 377, ("pydantic", "rich")),
         (
             (
                 "serve-simulate",
@@ -43,7 +43,7 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
                 "--concurrency",
                 "2",
             ),
-            269,
+            270,
             ("rich",),
         ),
     ],

@@ -84,3 +84,12 @@ def test_what_is_not_there_stays_as_it_is_written(folder: Path) -> None:
     assert request_resolved_from(asked, folder) is asked
     long = Request(model="m" * 5000, cluster="a\0b", seq_len=128, global_batch=8)
     assert request_resolved_from(long, folder) is long
+
+
+def test_scale_factors_stay_behind_the_path(folder: Path) -> None:
+    written = Request(
+        model="llama-3.2-1b", cluster="cluster.yaml,memory=2x", seq_len=128, global_batch=8
+    )
+    stored = request_relative_to(written, folder / "plans")
+    assert stored.cluster == "../cluster.yaml,memory=2x"
+    assert request_resolved_from(stored, Path("plans")) == written

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -35,10 +36,12 @@ from shardwright.files.trace_file import parse_traces
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.shell.run_script import read_script
 from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.cluster_text_with_scale_factors import scale_cluster, split_scale_factors
 from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
 from shardwright.hardware.files.weighted_cluster_conditions_file import states_from_yaml
 from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
 from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.multiply_expression_counts import multiply_counts
 from shardwright.job.serving_job import ServingJob
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
@@ -180,6 +183,7 @@ def parsers() -> tuple[Parser, ...]:
             samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head"),
         ),
         Parser(name="cluster", read=parse_cluster, samples=CLUSTERS),
+        Parser(name="cluster with factors", read=_scaled_cluster, samples=SCALED_CLUSTERS),
         Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=0.7),
         Parser(name="inventory", read=_inventory, samples=INVENTORIES),
         Parser(name="scenario file", read=states_from_yaml, samples=(SCENARIOS,), weight=0.5),
@@ -358,6 +362,20 @@ def load_named(name: str) -> object:
     """By the catalog alone, so that no input opens a file of this machine."""
     entry = catalog_entry(name)
     return model_from_config(entry.config, name=entry.names[0])
+
+
+SCALED_CLUSTERS: Final = (
+    "h100-sxm:64,network=0.5x,memory=2x,price=1.5x",
+    "8 x H100,network=2x",
+    "a100-sxm-80gb:8@east+h100-sxm:8@west,east~west=25gbps/60ms,price=0.5x",
+)
+
+
+def _scaled_cluster(text: str) -> object:
+    """A cluster of an expression with scale factors, and its text with other counts."""
+    base, factors = split_scale_factors(text)
+    cluster = scale_cluster(parse_cluster(base), factors)
+    return cluster, multiply_counts(base, factor=Fraction(2))
 
 
 def _inventory(text: str) -> object:

@@ -16,21 +16,23 @@ PRICED_TOKENS: Final = "1M"
 """Tokens of a run whose cost a command with prices shows: its dollars are those of a million."""
 
 MAX_DECIMALS: Final = 30
+"""Most decimals that are tried for a number."""
 
 
 def request_to_command(
-    request: Request, *, prices: Mapping[str, float] | None = None
+    request: Request, *, verb: str = "plan", prices: Mapping[str, float] | None = None
 ) -> tuple[str, ...]:
     """Words of the command that plans a request; options at their defaults are left out.
 
     Args:
+        verb: ``plan``, or another verb with the same options.
         prices: dollars a device-hour by name, with which the command shows the cost of a million
             tokens.
 
     Raises:
         UsageError: no option can say a value of the request.
     """
-    words = ["shardwright", "plan", request.model, request.cluster]
+    words = ["shardwright", verb, request.model, request.cluster]
     for field in fields(Request):
         value = getattr(request, field.name)
         if field.name in _ALWAYS or (field.name in _OPTIONS and value != field.default):

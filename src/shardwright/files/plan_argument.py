@@ -63,7 +63,7 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
             for another model (``plan.model``).
     """
     text, name = source, ""
-    if not _is_notation(source) and _is_path(source):
+    if names_file(source):
         text, name = read_text(Path(source), what="plan", hint=_HINT), source
     if text.lstrip().startswith("{"):
         saved = parse_saved(
@@ -76,6 +76,11 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
             name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as
         )
     return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
+
+
+def names_file(source: str) -> bool:
+    """True if `read_strategy` would read the file that a text names."""
+    return not _is_notation(source) and _is_path(source)
 
 
 def is_grid_text(source: str) -> bool:

@@ -83,6 +83,14 @@ def _read_comparison(document: dict[str, Any], name: str) -> StoredComparison:
     )
 
 
+def read_serving_document(document: dict[str, Any]) -> StoredServing:
+    """Contents of the file of a serving result from its document."""
+    name = "serving result"
+    body = parse_json(to_text(document), name=name, hint=SERVE_HINT)
+    assert isinstance(body, dict)
+    return _read_serving(body, name)
+
+
 def _read_advice(document: dict[str, Any], name: str) -> StoredAdvice:
     """Read an advice."""
     return _ADVICE.read(document, name=name, hint=ADVISE_HINT)

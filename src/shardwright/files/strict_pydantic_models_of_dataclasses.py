@@ -84,20 +84,30 @@ class DocumentModel(Generic[T]):
         names: see `dataclass_schemas.Names`.
         limits: see `Limits`.
         checks: validators of a class's field, after its type.
+        sparse: further classes whose fields have their defaults where a document leaves them out.
     """
 
     kind: type[T]
     names: Names
     limits: Limits
     checks: Mapping[Any, AfterValidator] = dataclasses.field(default_factory=dict)
+    sparse: frozenset[type] = frozenset()
     _models: dict[type, Any] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     @cached_property
+    def annotation(self) -> Any:
+        """pydantic type of a document, for a field of a larger model; its value is the dataclass.
+
+        Made on first use.
+        """
+        return self._annotation(self.kind)
+
+    @cached_property
     def adapter(self) -> TypeAdapter[T]:
         """pydantic adapter of the model, made on first use."""
-        return TypeAdapter(self._annotation(self.kind))
+        return TypeAdapter(self.annotation)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -137,7 +147,7 @@ class DocumentModel(Generic[T]):
                     annotation = annotated[annotation, self.checks[kind, field]]
                 outer.setdefault(group, {})[last] = (
                     annotation,
-                    default_of(kind, field) if kind in SPARSE else ...,
+                    default_of(kind, field) if kind in SPARSE or kind in self.sparse else ...,
                 )
                 places.append((field, group, last))
         for group, inner in outer.items():

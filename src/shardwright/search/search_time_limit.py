@@ -9,6 +9,7 @@ from math import inf
 from typing import Final
 
 from shardwright.errors import OutOfTimeError
+from shardwright.progress_callback import SearchProgress
 from shardwright.units import format_percent, format_seconds
 
 STOP: Final = threading.Event()
@@ -126,8 +127,8 @@ class Stops:
     composed: int = 0
 
 
-def progress_text(doing: str, *, best_s: float, lower_s: float, limit: Limit) -> str:
-    """Text of a progress line, such as ``refine: best 54.3 s, gap 85.1 %, 2 s left``.
+def progress_text(doing: str, *, best_s: float, lower_s: float, limit: Limit) -> SearchProgress:
+    """Progress line of a search, such as ``refine: best 54.3 s, gap 85.1 %, 2 s left``.
 
     Args:
         doing: name of the phase of the search.
@@ -146,4 +147,5 @@ def progress_text(doing: str, *, best_s: float, lower_s: float, limit: Limit) ->
             if parts
             else "time is up, on to the first plan"
         )
-    return f"{doing}: {', '.join(parts)}" if parts else doing
+    text = f"{doing}: {', '.join(parts)}" if parts else doing
+    return SearchProgress(text, best_s=best_s, lower_s=lower_s)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.make_report import add_what_if, make_report, report_document
 from shardwright.api.report.serving_latencies_content import POSITIONS, serving_command
 from shardwright.cli.main import run
 from shardwright.errors import UsageError
@@ -205,3 +205,5 @@ def test_costs_of_a_comparison_are_in_its_file(tmp_path: Path) -> None:
     file.write_text(to_text(OTHER_KINDS["serving"]()))
     with pytest.raises(UsageError, match="neither"):
         make_report(file, tokens=1e12)
+    with pytest.raises(UsageError, match="--what-if is for plans and simulations"):
+        add_what_if(make_report(file), file)

@@ -52,4 +52,4 @@ def test_a_plan_that_does_not_fit_says_so(tmp_path: Path) -> None:
     document = document_of_kind("does not fit", tmp_path)
     memory = next(view for view in report_views(document) if view.name == "memory")
     assert sentence_text(document, memory.reading).startswith("It does not fit: ")
-    assert "makes it fit" in sentence_text(document, memory.next_change)
+    assert " fits, and the step takes " in sentence_text(document, memory.next_change)

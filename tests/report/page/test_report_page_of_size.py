@@ -9,6 +9,7 @@ import pytest
 from shardwright.report.page.markup.json_pointer import value_at
 from tests.report.page.page_numbers import require_numbers_of_document
 from tests.report.page.report_of_size import SIZES, report_of
+from tests.tiers import cases
 
 CHART_ELEMENTS = ("svg", "canvas")
 
@@ -62,7 +63,7 @@ class Charts(HTMLParser):
         self._cards -= tag == "dl"
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture(params=cases(list(SIZES), 1))
 def size(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -94,6 +95,7 @@ def test_every_chart_has_a_table_of_the_same_data(size: str) -> None:
             assert any(value_at(document, twin) for twin in twins), f"tables of {section} are empty"
 
 
+@pytest.mark.proof
 def test_elements_of_the_page_do_not_grow_with_the_devices() -> None:
     """What a browser lays out for its first picture: 16 times the devices are no more elements than
     the larger model's stages and tables add."""

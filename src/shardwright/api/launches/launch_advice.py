@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from shardwright.api.launches.gains_of_16_bits_and_no_dropout import is_repaired, job_causes
 from shardwright.api.request_to_problem import (
@@ -20,7 +21,11 @@ from shardwright.errors import InfeasibleError, UsageError
 from shardwright.frameworks.export.exporter import PlanToExport, export_files
 from shardwright.frameworks.export.runtime_option_flags import flag_pairs
 from shardwright.frameworks.launch.training_launch import Launch
-from shardwright.frameworks.read_launch import read_launch, settings_of_files
+from shardwright.frameworks.read_launch import (
+    launch_of_files,
+    read_launch,
+    settings_of_files,
+)
 from shardwright.frameworks.registry import READERS, STRATEGY_FLAGS, TARGETS
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.strategy_rule_violations import grid_violations
@@ -66,18 +71,40 @@ def read_request(
         DataError: the files cannot be read.
         UsageError: neither the files nor the request have the length of a sample or the batch.
     """
+    return _with_job(
+        read_launch(paths, framework=framework, given=given, **_platform(request, cluster)), request
+    )
+
+
+def read_texts(
+    files: Sequence[tuple[str, str]],
+    request: Request,
+    *,
+    cluster: Cluster,
+    framework: str = "",
+    given: Mapping[str, str] | None = None,
+) -> tuple[Launch, Request]:
+    """Read a launch from (name, text) of its files, as `read_request`; no file is opened."""
+    return _with_job(
+        launch_of_files(files, framework=framework, given=given, **_platform(request, cluster)),
+        request,
+    )
+
+
+def _platform(request: Request, cluster: Cluster) -> dict[str, Any]:
+    """Arguments of a reader of launches: the model, the devices and the runtime of a request."""
     from shardwright.model.load_trainable_model_and_teacher import requested_model
 
-    model = requested_model(request.model, train=request.train, teacher=request.teacher)
-    launch = read_launch(
-        paths,
-        model=model,
-        devices=cluster.num_devices,
-        node_devices=min(group.kind.num_devices for group in cluster.groups),
-        framework=framework,
-        runtime=request.runtime,
-        given=given,
-    )
+    return {
+        "model": requested_model(request.model, train=request.train, teacher=request.teacher),
+        "devices": cluster.num_devices,
+        "node_devices": min(group.kind.num_devices for group in cluster.groups),
+        "runtime": request.runtime,
+    }
+
+
+def _with_job(launch: Launch, request: Request) -> tuple[Launch, Request]:
+    """Complete the request by a launch's job, and the launch by the request's."""
     length, batch = request.seq_len or launch.seq_len, request.global_batch or launch.global_batch
     if not (length and batch):
         raise UsageError(

@@ -159,7 +159,7 @@ def _best_of_request(
         step,
         best.grid,
         best.result,
-        change=f"searched again with {request.headroom:.0%} of the memory left free",
+        change=f"the best plan that leaves {request.headroom:.0%} of the memory free",
         command=shlex.join(request_to_command(request)),
         searched=True,
     )

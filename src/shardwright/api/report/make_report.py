@@ -110,8 +110,14 @@ def add_what_if(
         engine: runs the searches; the answer is the same.
 
     Raises:
-        UsageError: the search of the file's request takes too long to repeat.
+        UsageError: the file is neither a plan nor a simulation, or the search of its request takes
+            too long to repeat.
     """
+    if report.kind not in ("plan", "simulation"):
+        raise UsageError(
+            f"--what-if is for plans and simulations, and {path.name} is neither",
+            hint="write a plan with `shardwright plan ... -o FILE`",
+        )
     request = read_saved(path).request
     axes = what_if_axes(request, prices=prices, engine=engine, progress=progress)
     return replace(report, what_if=axes, command=report.what_if_command, what_if_command="")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from shardwright.api.report.answer_card_content import answer_card, prediction_card
 from shardwright.api.report.plan_card_content import plan_card
-from shardwright.api.report.serving_card_content import serving_card
+from shardwright.api.report.serving_latencies_content import latencies_of_requests
 from shardwright.api.report.step_trace_card_content import step_trace_card
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import (
@@ -16,13 +16,15 @@ from shardwright.files.plan_and_simulation_file_contents import (
     stored_plan,
     stored_simulation,
 )
+from shardwright.files.read_comparison_advice_and_serving import read_serving_document
 from shardwright.program.step_trace import StepTrace
 from shardwright.report.page.markup.notebook_fragment import fragment_html
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.answer_view import answer_view
 from shardwright.report.page.views.plan_view import plan_view
-from shardwright.report.page.views.serving_view import serving_view
+from shardwright.report.page.views.serving_card_view import serving_card_view
 from shardwright.report.page.views.step_trace_view import step_trace_view
+from shardwright.report.serving.deployment_screen import serving_document
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.serving.simulation.serving_answer import ServingAnswer
@@ -32,7 +34,7 @@ from shardwright.strategy.plan.plan import Plan
 _VIEWS: Final[dict[str, Callable[[Any], View]]] = {
     "answer": answer_view,
     "plan": plan_view,
-    "serving": serving_view,
+    "serving": serving_card_view,
     "trace": step_trace_view,
 }
 
@@ -59,7 +61,8 @@ def _named_card(result: object) -> tuple[str, object | None]:
     if isinstance(result, StepTrace):
         return "trace", step_trace_card(result) if result.devices else None
     if isinstance(result, ServingAnswer):
-        return "serving", serving_card(result)
+        saved = read_serving_document(serving_document(result))
+        return "serving", latencies_of_requests(saved, result.latencies)
     if isinstance(result, Prediction):
         return "answer", prediction_card(result)
     stored = _stored(result)

@@ -17,6 +17,7 @@ from shardwright.files.comparison_advice_and_serving_contents import (
     StoredServing,
     StoredSpread,
 )
+from shardwright.report.page.contents.latency_percentiles import LatencyRow
 from shardwright.report.page.contents.line_chart_data import (
     ChartAxis,
     ChartSeries,
@@ -27,7 +28,6 @@ from shardwright.report.page.contents.serving_latencies import (
     IterationPart,
     OtherLoad,
     PoolMemory,
-    RequestLatency,
     ServingLatencies,
 )
 from shardwright.serving.simulation.latency_and_throughput_metrics import Latencies
@@ -45,8 +45,13 @@ def serving_latencies(saved: StoredServing) -> ServingLatencies:
 
     The simulation is repeated for the latencies of single requests, which the file does not hold.
     """
+    again = serve_simulate(saved.request)
+    return replace(latencies_of_requests(saved, again.latencies), other=_other_load(saved))
+
+
+def latencies_of_requests(saved: StoredServing, latencies: Latencies) -> ServingLatencies:
+    """Latencies, throughput and memory of a serving result whose single requests are known."""
     metrics, request = saved.metrics, saved.request
-    again = serve_simulate(request)
     total_s = sum(seconds for _, seconds in saved.seconds_by_part)
     spreads = zip(_NAMES, (metrics.ttft, metrics.tpot, metrics.e2e), strict=True)
     return ServingLatencies(
@@ -67,20 +72,20 @@ def serving_latencies(saved: StoredServing) -> ServingLatencies:
         slo=request.slo,
         joules_per_token=saved.joules_per_token,
         latencies=tuple(_latency(name, spread) for name, spread in spreads),
-        chart=_chart(again.latencies),
+        chart=_chart(latencies),
         parts=tuple(
             IterationPart(name=name, seconds=seconds, share=ratio(seconds, total_s))
             for name, seconds in saved.seconds_by_part
             if seconds
         ),
         pools=tuple(map(_pool, saved.pools)),
-        other=_other_load(saved),
+        other=None,
     )
 
 
-def _latency(name: str, spread: StoredSpread) -> RequestLatency:
+def _latency(name: str, spread: StoredSpread) -> LatencyRow:
     """A row of the table of latencies."""
-    return RequestLatency(
+    return LatencyRow(
         name=name, mean_s=spread.mean, p50_s=spread.p50, p90_s=spread.p90, p99_s=spread.p99
     )
 

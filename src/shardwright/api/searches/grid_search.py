@@ -24,7 +24,7 @@ from shardwright.hardware.failure_rate_storage_restart import job_reliability
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import scale_network
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
-from shardwright.progress_callback import Progress
+from shardwright.progress_callback import Progress, beside
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.find_best_grid import answer_of, search_and_answer
 from shardwright.search.grid.members.grid_search_space import Space, row_of
@@ -40,6 +40,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import GIGA
 
 NOTABLE_DEVICES = 512
+_SLOWER_NETWORK = "10 % less bandwidth between nodes"
 
 
 def plan(
@@ -100,9 +101,17 @@ def _completed(
     nearby_problems: tuple[Nearby, ...] = ()
     if searched is not None:
         sensitivity = _sensitivity(
-            request, problem, row_of(space, answer.grid), facts, answer.grid, searched, progress
+            request,
+            problem,
+            row_of(space, answer.grid),
+            facts,
+            answer.grid,
+            searched,
+            beside(progress, _SLOWER_NETWORK),
         )
-        nearby_problems = suggest_nearby(request, problem, answer, progress=progress)
+        nearby_problems = suggest_nearby(
+            request, problem, answer, progress=beside(progress, "other batches and devices")
+        )
     return replace(
         answer,
         sensitivity=None if STOP.is_set() else sensitivity,
@@ -146,7 +155,7 @@ def _sensitivity(
     )
     best, *_ = slower_search.outcome.ranked
     return Sensitivity(
-        change="10 % less bandwidth between nodes",
+        change=_SLOWER_NETWORK,
         same_plan_s=same_s,
         best_s=best.step_time_s,
         best_grid=best.grid,

@@ -20,7 +20,7 @@ def name_set(text: str) -> frozenset[str]:
 
 
 def prefixed(start: str, text: str) -> str:
-    """Put a prefix before each name of a text."""
+    """Put a prefix before each name of a list, a text of names separated by spaces."""
     return " ".join(start + name for name in names(text))
 
 

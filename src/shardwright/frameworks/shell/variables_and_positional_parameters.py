@@ -88,7 +88,7 @@ def scalar_of(variables: Variables, name: str) -> Value | None:
 
 
 def unknown_name(variables: Variables, name: str) -> str:
-    """Placeholder ``$NAME`` for an unknown value.
+    """Placeholder ``$NAME`` of an unknown value; a positional one has its number before shifts.
 
     For a positional parameter it has the number that the parameter had when the script was called.
     """

@@ -300,7 +300,7 @@ class Fields:
         )
 
     def hidden(self) -> int:
-        """Width of the residual stream in elements."""
+        """Width of the residual stream in elements, from ``hidden_size`` or its other spellings."""
         return self.integer("hidden_size", "n_embd", "n_embed", "d_model", maximum=MAX_HIDDEN)
 
     def vocab(self) -> int:

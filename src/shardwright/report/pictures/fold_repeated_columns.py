@@ -33,22 +33,22 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DrawnBands:
     """The rows and columns of a plan picture that are drawn, as bands."""
 
     columns: tuple[Band, ...]
     rows: tuple[Band, ...]
 
 
-def full_view(picture: PlanPicture) -> View:
-    """View of a plan picture in which every row and column is drawn."""
-    return View(
+def full_view(picture: PlanPicture) -> DrawnBands:
+    """DrawnBands of a plan picture in which every row and column is drawn."""
+    return DrawnBands(
         columns=_one_band_each(len(picture.columns)), rows=_one_band_each(len(picture.rows))
     )
 
 
-def folded_view(picture: PlanPicture, *, columns: int, rows: int) -> View:
-    """View within `columns` and `rows` bands: fold repeated columns, then drop the middle.
+def folded_view(picture: PlanPicture, *, columns: int, rows: int) -> DrawnBands:
+    """DrawnBands within `columns` and `rows` bands: fold repeated columns, then drop the middle.
 
     Three bands are always drawn.
 
@@ -58,7 +58,7 @@ def folded_view(picture: PlanPicture, *, columns: int, rows: int) -> View:
     bands = _one_band_each(len(picture.columns))
     if len(bands) > columns:
         bands = _folded_columns(picture)
-    return View(
+    return DrawnBands(
         columns=_without_middle(bands, limit=columns),
         rows=_without_middle(_one_band_each(len(picture.rows)), limit=rows),
     )

@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.report.pictures.fill_colours_of_numbered_items import PALETTE
 from shardwright.report.pictures.fold_repeated_columns import (
     Band,
-    View,
+    DrawnBands,
     cell_text,
     folded_view,
     shortened_name,
@@ -187,7 +187,7 @@ def _column_width(
     header: Sequence[str],
     cells: dict[tuple[int, int], list[PictureCell]],
     *,
-    view: View,
+    view: DrawnBands,
     shortening: int,
 ) -> float:
     """Width of a column: enough for its text, and growing with its number of blocks."""

@@ -12,7 +12,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.report.pictures.fill_colours_of_numbered_items import PALETTE
 from shardwright.report.pictures.fold_repeated_columns import (
     Band,
-    View,
+    DrawnBands,
     cell_text,
     folded_view,
     full_view,
@@ -86,7 +86,7 @@ def _block_count_text(picture: PlanPicture) -> str:
 class _Layout:
     """A view with the text of each cell by (row, column) and the width of each column."""
 
-    view: View
+    view: DrawnBands
     words: dict[tuple[int, int], list[tuple[PictureCell, str]]]
     widths: tuple[int, ...]
     label: int
@@ -99,7 +99,7 @@ class _Layout:
         return self.label + sum(w + self.gap for w in self.widths)
 
 
-def _layout(picture: PlanPicture, view: View, *, shortening: int) -> _Layout:
+def _layout(picture: PlanPicture, view: DrawnBands, *, shortening: int) -> _Layout:
     """Compute a view's cell texts and column widths; shortening 0 = full texts, 2 = shortest."""
     words: dict[tuple[int, int], list[tuple[PictureCell, str]]] = {}
     drawn = {band.members[0] for band in view.rows if not band.hidden}
@@ -168,7 +168,9 @@ def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
     rows = folded_view(picture, columns=len(picture.columns), rows=MAX_ROWS).rows
     for shortening in (0, 1):
         layout = _layout(
-            picture, View(columns=full_view(picture).columns, rows=rows), shortening=shortening
+            picture,
+            DrawnBands(columns=full_view(picture).columns, rows=rows),
+            shortening=shortening,
         )
         if layout.width <= width:
             return layout
@@ -176,7 +178,7 @@ def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
     for shortening in (0, 1):
         layout = _layout(
             picture,
-            View(
+            DrawnBands(
                 columns=folded_view(picture, columns=last_column, rows=MAX_ROWS).columns, rows=rows
             ),
             shortening=shortening,
@@ -186,7 +188,7 @@ def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
     for columns_most in (len(picture.columns), last_column):
         layout = _layout(
             picture,
-            View(
+            DrawnBands(
                 columns=folded_view(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows
             ),
             shortening=2,
@@ -197,7 +199,7 @@ def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
         for columns in range(min(len(layout.view.columns), width // 3), 4, -1):
             layout = _layout(
                 picture,
-                View(
+                DrawnBands(
                     columns=folded_view(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows
                 ),
                 shortening=shortening,
@@ -206,7 +208,7 @@ def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
                 return layout
     return _layout(
         picture,
-        View(columns=folded_view(picture, columns=3, rows=MAX_ROWS).columns, rows=rows),
+        DrawnBands(columns=folded_view(picture, columns=3, rows=MAX_ROWS).columns, rows=rows),
         shortening=2,
     )
 

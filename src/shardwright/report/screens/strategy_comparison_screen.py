@@ -31,7 +31,7 @@ STEP_AFTER_STEP: Final = "step after step: no failures, checkpoints or evaluatio
 
 
 def comparison_document(rows: Sequence[Compared]) -> dict[str, Any]:
-    """JSON document of ``compare --json``: each simulation and each cost."""
+    """JSON document of ``compare --json``: simulations with their training run's time and cost."""
     return {
         "strategies": [simulation_document(row.simulation) for row in rows],
         "costs": [training_document(row) for row in rows],

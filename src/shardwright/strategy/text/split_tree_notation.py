@@ -116,7 +116,7 @@ class Cursor:
 
 
 def read_split(cursor: Cursor, *, depth: int = 0) -> Split | None:
-    """Parse a split tree at the cursor, up to the first character of another kind."""
+    """Parse a split tree at the cursor; None for ``.``, a single device without cuts."""
     if depth > MAX_DEPTH:
         raise cursor.error(f"a tree deeper than {MAX_DEPTH}")
     if cursor.take("."):

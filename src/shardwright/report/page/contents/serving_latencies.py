@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.page.contents.latency_percentiles import LatencyRow
 from shardwright.report.page.contents.line_chart_data import LineChart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLatency:
-    """Mean and percentiles of a latency in seconds; None where no request has it."""
-
-    name: str
-    mean_s: float | None
-    p50_s: float | None
-    p90_s: float | None
-    p99_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +81,7 @@ class ServingLatencies:
     kept: float
     slo: str
     joules_per_token: float | None
-    latencies: tuple[RequestLatency, ...]
+    latencies: tuple[LatencyRow, ...]
     chart: LineChart | None
     parts: tuple[IterationPart, ...]
     pools: tuple[PoolMemory, ...]

@@ -63,19 +63,16 @@ def _next_change(memory: Any) -> str:
     if not memory["changes"]:
         return ""
     change, effect = memory["changes"][0], "/memory/changes/0"
-    cost = (
-        f"the step takes {{{effect}/step_s:seconds}} ({{{effect}/longer:signed_percent}})."
-        f" {{{effect}/strategy}}"
-        if change["searched"]
-        else f"the step takes {{{effect}/step_s:seconds}} ({{{effect}/longer:signed_percent}})."
-    )
+    strategy = f": {{{effect}/strategy}}" if change["searched"] else ""
+    longer = f"{{{effect}/longer:signed_percent}}"
+    cost = f"the step takes {{{effect}/step_s:seconds}} ({longer}){strategy}."
     command = f" To repeat it: {{{effect}/command:command}}" if change["command"] else ""
     if memory["fits"]:
         return f"{{{effect}/change}} frees {{{effect}/freed_bytes:bytes}}, and {cost}{command}"
     if change["fits"]:
-        return f"{{{effect}/change}} makes it fit, and {cost}{command}"
+        return f"{{{effect}/change}} fits, and {cost}{command}"
     return (
-        f"no simulated change makes it fit. {{{effect}/change}} still needs"
+        f"no simulated change fits. {{{effect}/change}} still needs"
         f" {{{effect}/reserved_bytes:bytes}}.{command}"
     )
 
@@ -164,12 +161,9 @@ def _append_host(parent: Element, document: Any, number: int) -> None:
     host, pointer = document["memory"]["host"][number], f"/memory/host/{number}"
     paragraph = SubElement(parent, "p", {"class": "note"})
     kind = f" of {{{pointer}/kind}}" if host["kind"] else ""
-    append_sentence(
-        paragraph,
-        document,
-        f"Host memory of {{{pointer}/nodes:count}} equal nodes{kind}: each needs"
-        f" {{{pointer}/needed_bytes:bytes}}",
-    )
+    nodes = "the node" if host["nodes"] == 1 else f"each of {{{pointer}/nodes:count}} nodes"
+    need = f"{{{pointer}/needed_bytes:bytes}}"
+    append_sentence(paragraph, document, f"Host memory that {nodes}{kind} needs: {need}")
     if host["capacity_bytes"] is None:
         append_words(paragraph, "; how much they have is not stated.")
     else:

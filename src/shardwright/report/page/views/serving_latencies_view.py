@@ -8,10 +8,11 @@ from xml.etree.ElementTree import Element
 from shardwright.report.page.charts.bar_rows import BarRow, append_bar_rows
 from shardwright.report.page.charts.line_chart import append_line_chart, append_line_table
 from shardwright.report.page.charts.series_legend import append_legend_words
+from shardwright.report.page.charts.serving_card import append_serving_card
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View
 
-_LATENCY_COLUMNS: Final = (
+LATENCY_COLUMNS: Final = (
     Column(field="name", heading="latency"),
     Column(field="mean_s", heading="mean", form="seconds"),
     Column(field="p50_s", heading="half of the requests", form="seconds"),
@@ -51,7 +52,7 @@ def serving_latencies_view(document: Any) -> View:
     return View(
         name="serving",
         question="What do users see?",
-        reading=_reading(serving),
+        reading=serving_reading(serving),
         next_change=_next_change(serving),
         chart=_append_chart,
         tables=_append_tables,
@@ -59,7 +60,7 @@ def serving_latencies_view(document: Any) -> View:
     )
 
 
-def _reading(serving: Any) -> str:
+def serving_reading(serving: Any) -> str:
     """Template of the sentences on latency, throughput and targets."""
     first, token, _ = serving["latencies"]
     latency = (
@@ -104,7 +105,8 @@ def _next_change(serving: Any) -> str:
 
 
 def _append_chart(parent: Element, document: Any) -> None:
-    """Append the curves of the latencies, and a bar of the memory of each pool."""
+    """Append the card, the curves of the latencies, and a bar of the memory of each pool."""
+    append_serving_card(parent, document)
     if document["serving"]["chart"]:
         append_line_chart(
             parent,
@@ -132,7 +134,7 @@ def _append_chart(parent: Element, document: Any) -> None:
 def _append_tables(parent: Element, document: Any) -> None:
     """Append the tables of latencies, of the curves, of the iterations' parts and of the memory."""
     append_table(
-        parent, document, "/serving/latencies", _LATENCY_COLUMNS, caption="Latencies of requests"
+        parent, document, "/serving/latencies", LATENCY_COLUMNS, caption="Latencies of requests"
     )
     if document["serving"]["chart"]:
         append_line_table(

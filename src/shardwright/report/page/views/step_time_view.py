@@ -43,8 +43,9 @@ def _reading(time: Any) -> str:
     The two differ where another part hides behind the largest.
     """
     largest = (
-        "Of {/time/step_s:seconds} on the busiest device, {/time/parts/0/name} take"
-        " {/time/parts/0/seconds:seconds} ({/time/parts/0/share:percent})."
+        "The largest part of the busiest device's step is {/time/parts/0/name}:"
+        " {/time/parts/0/seconds:seconds} of {/time/step_s:seconds}"
+        " ({/time/parts/0/share:percent})."
     )
     dearest = time["dearest"]
     if dearest < 0:
@@ -55,7 +56,7 @@ def _reading(time: Any) -> str:
         if time["parts"][dearest]["if_free"]["searched"]
         else "this plan would take"
     )
-    name = "they" if dearest == 0 else f"{{{part}/name}}"
+    name = "this part" if dearest == 0 else f"{{{part}/name}}"
     others = [
         number
         for number, other in enumerate(time["parts"])
@@ -69,7 +70,7 @@ def _reading(time: Any) -> str:
         f" {{/time/parts/{second}/if_free/gain:percent}} less."
     )
     return (
-        f"{largest} If {name} took no time, {plan} {{{part}/if_free/step_s:seconds}}"
+        f"{largest} Without {name}, {plan} {{{part}/if_free/step_s:seconds}}"
         f" ({{{part}/if_free/gain:percent}} less).{following}"
     )
 

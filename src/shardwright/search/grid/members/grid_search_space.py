@@ -131,7 +131,7 @@ class Space:
         return searched or ((runtime_values[name],) if name in runtime_values else ())
 
     def text(self) -> str:
-        """Canonical text of the space, for the reader and for the digest."""
+        """Canonical text of the space, for a person and for the digest; never parsed."""
         axes = "; ".join(f"{axis} {{{_values_text(values)}}}" for axis, values in self.values)
         only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
         ends = "".join(

@@ -1,0 +1,81 @@
+"""A rule of the guide as code: what it says, when it applies, and the pins of its advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.page.contents.guide_rules_and_verdicts import Formula
+from shardwright.search.search_request import Choices, Request
+from shardwright.strategy.grid.parallelism_grid import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEvenQuestion:
+    """Where along an axis does the best plan get a property?
+
+    Args:
+        axis: name of the axis for people.
+        values: values in ascending order.
+        request_at: request with a value of the axis.
+        has: the property of a plan.
+        change: the property in words.
+    """
+
+    axis: str
+    values: tuple[int, ...]
+    request_at: Callable[[int], Request]
+    has: Callable[[Grid], bool]
+    change: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a rule says for one request.
+
+    Args:
+        words: the advice; empty for a rule without advice about the plan.
+        pins: (axis, values) pairs that express the advice.
+        others: (choice in words, pins) of other choices.
+        formulas: formulas with the request's numbers.
+        notes: further results.
+        break_even: None if the rule asks for none.
+        request: the request for which the advice is judged; None = the user's own.
+        max_devices: devices that the advice uses; 0 = as the request.
+    """
+
+    words: str = ""
+    pins: Choices = ()
+    others: tuple[tuple[str, Choices], ...] = ()
+    formulas: tuple[Formula, ...] = ()
+    notes: tuple[str, ...] = ()
+    break_even: BreakEvenQuestion | None = None
+    request: Request | None = None
+    max_devices: int = 0
+
+
+def _always(_facts: RequestFacts) -> bool:
+    """True: the rule applies to every request."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuideRule:
+    """A rule of thumb: its question, its published words, and its advice for a request.
+
+    Args:
+        name: identifier.
+        question: what people ask.
+        statement: the rule in its usual words.
+        source: where it is published.
+        advise: from facts to advice.
+        applies: False of requests for which nobody would ask.
+    """
+
+    name: str
+    question: str
+    statement: str
+    source: str
+    advise: Callable[[RequestFacts], Advice]
+    applies: Callable[[RequestFacts], bool] = _always

@@ -1,0 +1,156 @@
+"""Judge a rule by searches: the fastest plan that follows it, against the best plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+from typing import Final
+
+from shardwright.api.guide.find_break_even import find_break_even
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.search_cached_plans import (
+    BestPlan,
+    PlanSearches,
+    searched_plan,
+    with_pins,
+)
+from shardwright.report.page.contents.guide_rules_and_verdicts import (
+    Comparison,
+    Outcome,
+    Rule,
+    SearchedPlan,
+    Verdict,
+)
+from shardwright.runtime.option_vocabulary import BY_NAME
+from shardwright.search.search_request import Choices, Request
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.units import format_percent
+
+EQUAL: Final = 0.0005
+"""Largest difference of two steps that are called equally fast: it prints as 0.0 %."""
+
+
+def judge_rule(rule: GuideRule, facts: RequestFacts) -> Rule:
+    """The rule with its formulas, verdict and break-even for a request."""
+    advice = rule.advise(facts)
+    late = facts.searches.is_late
+    return Rule(
+        name=rule.name,
+        question=rule.question,
+        statement=rule.statement,
+        source=rule.source,
+        formulas=advice.formulas,
+        verdict=_verdict(advice, facts) if advice.words else None,
+        break_even=(
+            find_break_even(advice.break_even, facts.searches)
+            if advice.break_even is not None and not late
+            else None
+        ),
+        notes=advice.notes,
+    )
+
+
+def _verdict(advice: Advice, facts: RequestFacts) -> Verdict:
+    """The verdict of an advice: the plan that follows it, and the other choices."""
+    request = advice.request or facts.request
+    best = facts.searches.best(request)
+    own = replace(request, max_devices=advice.max_devices) if advice.max_devices else request
+    followed, loss = _compared(own, advice.pins, best, facts.searches)
+    outcome = outcome_of(followed, loss)
+    return Verdict(
+        advice=advice.words,
+        pins=pin_words(advice.pins),
+        outcome=outcome,
+        followed=_contents(followed, own, advice.pins),
+        loss=loss,
+        sentence=verdict_sentence(outcome, loss, followed),
+        others=tuple(
+            Comparison(choice=choice, plan=_contents(plan, request, pins), loss=other_loss)
+            for choice, pins in advice.others
+            for plan, other_loss in [_compared(request, pins, best, facts.searches)]
+        ),
+    )
+
+
+def _compared(
+    request: Request, pins: Choices, best: BestPlan, searches: PlanSearches
+) -> tuple[BestPlan | None, float | None]:
+    """The best plan with pins, and its step over the best plan's step less 1.
+
+    The plan is None where the pins contradict the request's; the loss where there is no plan.
+    """
+    pinned = with_pins(request, pins)
+    if pinned is None:
+        return None, None
+    plan = (
+        replace(best, request=pinned)
+        if request == best.request and obeys(best.grid, pins)
+        else searches.best(pinned)
+    )
+    loss = plan.step_s / best.step_s - 1
+    return plan, loss if isfinite(loss) else None
+
+
+def obeys(grid: Grid | None, pins: Choices) -> bool:
+    """True if a plan is known to have the pinned values, so that no other plan with them is faster.
+
+    False also where the plan does not say, as of options that it leaves to the framework.
+    """
+    if grid is None:
+        return False
+    options = dict(grid.options)
+    for axis, values in pins:
+        field = "microbatch" if axis == "mbs" else axis
+        own = options.get(axis, "") if axis in BY_NAME else getattr(grid, field)
+        if axis in ("first", "last"):
+            return False
+        text = str(int(own)) if isinstance(own, bool) else str(own)
+        if text not in values:
+            return False
+    return True
+
+
+def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> SearchedPlan:
+    """Contents of a searched plan, or of pins that contradict the request's own."""
+    if plan is not None:
+        return searched_plan(plan)
+    own = ", ".join(pin_words(request.pins))
+    return SearchedPlan(command="", why=f"{', '.join(pin_words(pins))} contradicts --pin {own}")
+
+
+def outcome_of(plan: BestPlan | None, loss: float | None) -> Outcome:
+    """The outcome of following a rule, from its plan and its loss."""
+    if plan is None or (loss is None and plan.impossible):
+        return Outcome.NOT_POSSIBLE
+    if loss is None:
+        return Outcome.DOES_NOT_FIT
+    if abs(loss) < EQUAL:
+        return Outcome.HOLDS
+    return Outcome.LOSES if loss > 0 else Outcome.GAINS
+
+
+def verdict_sentence(outcome: Outcome, loss: float | None, plan: BestPlan | None) -> str:
+    """The outcome in a sentence, with the loss, and its least value if the search was stopped."""
+    if outcome is Outcome.HOLDS:
+        return "It holds here."
+    if loss is None:
+        if outcome is Outcome.DOES_NOT_FIT:
+            return "Here no plan that follows it fits in memory."
+        why = "" if plan is None else plan.why
+        return f"It cannot be followed here: {why or 'it contradicts your own pins'}."
+    if outcome is Outcome.LOSES and plan is not None and plan.gap > EQUAL:
+        least = (1 + loss) * (1 - plan.gap) - 1
+        return (
+            f"Here it loses {format_percent(loss)} with the best plan found, and"
+            f" {'at least ' + format_percent(least) if least > EQUAL else 'maybe nothing'}."
+        )
+    size = format_percent(abs(loss))
+    if outcome is Outcome.LOSES:
+        return f"Here it loses {size}."
+    return f"Here it gains {size} over the best plan of the standard space."
+
+
+def pin_words(pins: Choices) -> tuple[str, ...]:
+    """Pins as the words of ``--pin``."""
+    return tuple(f"{axis}={','.join(values)}" for axis, values in pins)

@@ -1,0 +1,125 @@
+"""The numbers of a request that rules of thumb use: sizes of model, batch, devices and links."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
+from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, with_defaults
+from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.ir.operator import ExpertShape
+from shardwright.program.training_problem import Problem
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.grid.parallelism_grid import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """Sizes and rates of one request, its best plan, and the searches of its guide.
+
+    Args:
+        best: the best plan; without a grid where nothing fits.
+        peak_flops: dense FLOP/s of one device in the job's number format, by its data sheet.
+        memory_bytes: bytes of a device that a program may allocate.
+        usable_bytes: bytes that plans may use.
+        island: devices of one scale-up domain.
+        island_bytes_per_s, network_bytes_per_s: one device's peak rate each way inside the domain,
+            and between nodes.
+        weight_bytes, gradient_bytes, state_bytes: bytes a parameter of weights, of accumulated
+            gradients, and of the optimizer's states.
+        experts, topk: experts of a layer and experts that a token uses; 0 in a dense model.
+    """
+
+    request: Request
+    problem: Problem
+    counts: GridFacts
+    best: BestPlan
+    searches: PlanSearches
+    devices: int
+    peak_flops: float
+    memory_bytes: int
+    usable_bytes: int
+    island: int
+    island_bytes_per_s: float
+    network_bytes_per_s: float
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    experts: int
+    topk: int
+
+    @property
+    def grid(self) -> Grid:
+        """The best plan's grid."""
+        assert self.best.grid is not None
+        return self.best.grid
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model."""
+        return self.problem.model.num_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that a token uses."""
+        return self.problem.model.num_active_parameters
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.request.seq_len * self.request.global_batch
+
+    @property
+    def islands(self) -> float:
+        """Number of scale-up domains that the devices fill."""
+        return self.devices / min(self.island, self.devices)
+
+    @property
+    def has_latent_attention(self) -> bool:
+        """True if some layer recomputes latent attention's up projections as an option."""
+        return any(name == "kv_up" for name in _operator_names(self.problem))
+
+
+def _operator_names(problem: Problem) -> set[str]:
+    """Names of all operators of the model."""
+    return {operator.name for block in problem.model.blocks for operator in block.operators}
+
+
+def facts_of_request(request: Request, best: BestPlan, searches: PlanSearches) -> RequestFacts:
+    """The facts of a request on a uniform cluster."""
+    full = with_defaults(request)
+    problem = problem_of(full)
+    node, job = problem.cluster.node, problem.job
+    shape = _expert_shape(problem)
+    return RequestFacts(
+        request=request,
+        problem=problem,
+        counts=facts_of(problem),
+        best=best,
+        searches=searches,
+        devices=problem.cluster.num_devices,
+        peak_flops=node.accelerator.peak(job.compute),
+        memory_bytes=smallest_memory_bytes(problem.cluster),
+        usable_bytes=capacity_of(full, problem),
+        island=node.island,
+        island_bytes_per_s=node.scale_up.bandwidth,
+        network_bytes_per_s=node.network_per_device.bandwidth,
+        weight_bytes=job.parameter.bits // 8,
+        gradient_bytes=problem.runtime.gradient_dtype.bits // 8,
+        state_bytes=problem.optimizer.state_bytes,
+        experts=shape.experts if shape else 0,
+        topk=shape.topk if shape else 0,
+    )
+
+
+def _expert_shape(problem: Problem) -> ExpertShape | None:
+    """Numbers of experts of the first layer that has some; None in a dense model."""
+    return next(
+        (
+            operator.experts
+            for block in problem.model.blocks
+            for operator in block.operators
+            if operator.experts is not None
+        ),
+        None,
+    )

@@ -1,0 +1,53 @@
+"""Rule: context parallelism by sequence length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import BRIDGE_STRATEGIES, pin
+from shardwright.search.search_request import Choices, Request
+
+LENGTHS: Final = (2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
+STEPS: Final[tuple[tuple[int, str, Choices], ...]] = (
+    (8192, "No context parallelism.", (pin("cp", 1),)),
+    (32768, "CP 2.", (pin("cp", 2),)),
+    (131072, "CP 4 to 8.", (pin("cp", 4, 8),)),
+    (1 << 62, "CP 8 and more.", (pin("cp", 8, 16, 32, 64),)),
+)
+"""(largest sequence length of a row, advice, pins)."""
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """The row of the table for the sequence length, and where the best plan begins to use CP."""
+    words, pins = next((w, p) for most, w, p in STEPS if facts.request.seq_len <= most)
+    return Advice(
+        words=words,
+        pins=pins,
+        others=() if pins == (pin("cp", 1),) else (("no CP", (pin("cp", 1),)),),
+        break_even=BreakEvenQuestion(
+            axis="sequence length",
+            values=LENGTHS,
+            request_at=lambda length: request_of_length(facts.request, length),
+            has=lambda grid: grid.cp > 1,
+            change="The best plan uses context parallelism, at equal tokens a step",
+        ),
+    )
+
+
+def request_of_length(request: Request, length: int) -> Request:
+    """The request with sequences of another length and about as many tokens a step."""
+    tokens = request.seq_len * request.global_batch
+    return replace(request, seq_len=length, global_batch=max(tokens // length, 1))
+
+
+RULE = GuideRule(
+    name="context_parallel_length",
+    question="From which sequence length on context parallelism?",
+    statement="Above 8k to 32k tokens CP 2; above that CP 4 to 8, in two levels where CP is large.",
+    source=f"{BRIDGE_STRATEGIES}; pytorch/torchtitan pull request 678",
+    advise=advise,
+    applies=lambda facts: facts.devices > 1,
+)

@@ -1,0 +1,116 @@
+"""Rule: the tokens of a device below which data parallelism is bound by communication."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.guide.evaluate_formula import formula, symbol
+from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import (
+    SCALING_BOOK,
+    data_parallel_pins,
+    pin,
+    powers_of_two,
+)
+from shardwright.api.guide.rules.technique_by_device_count import splits_model
+from shardwright.report.page.contents.guide_rules_and_verdicts import Formula
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """Sharded data parallelism where each device has enough tokens, else tensor parallelism."""
+    needed = critical_tokens(facts)
+    own = facts.tokens / facts.devices
+    alone = data_parallel_pins(zero=(max(facts.problem.runtime.zero_stages),))
+    split = (pin("tp", *powers_of_two(2, min(facts.island, facts.devices))),)
+    enough = own >= max(one.value for one in needed)
+    return Advice(
+        words=(
+            "Each device has enough tokens: shard over all devices (ZeRO-3, FSDP)."
+            if enough
+            else "Each device has too few tokens for data parallelism alone: add TP."
+        ),
+        pins=alone if enough else split,
+        others=(("with TP", split) if enough else ("ZeRO-3 over all devices", alone),),
+        formulas=(
+            formula(
+                "tokens of a device in a step",
+                "B / n",
+                symbol("B", "tokens of a step", facts.tokens, "tokens"),
+                symbol("n", "devices", facts.devices),
+                unit="tokens",
+                source="definition",
+            ),
+            *needed,
+        ),
+        break_even=_batch_question(facts),
+    )
+
+
+def critical_tokens(facts: RequestFacts) -> tuple[Formula, ...]:
+    """Tokens of a device at which communication takes as long as computation, for each network.
+
+    Of experts only some are used by a token, and all are communicated.
+    """
+    peak = symbol("C", "peak FLOP/s of a device", facts.peak_flops)
+    sparse = (
+        (
+            symbol("E", "experts of a layer", facts.experts),
+            symbol("k", "experts that a token uses", facts.topk),
+        )
+        if facts.experts
+        else ()
+    )
+    factor = "E / k * " if facts.experts else ""
+    source = f"{SCALING_BOOK}, data parallelism and FSDP"
+    inside = symbol("W", "bytes/s of a device in its domain", facts.island_bytes_per_s)
+    found = [
+        formula(
+            "tokens of a device that keep data parallelism inside a domain bound by computation",
+            f"{factor}C / W",
+            *sparse,
+            peak,
+            inside,
+            unit="tokens",
+            source=source,
+        )
+    ]
+    if facts.islands > 1:
+        found.append(
+            formula(
+                "tokens of a device that keep data parallelism across domains bound by computation",
+                f"{factor}C / (g * W)",
+                *sparse,
+                peak,
+                symbol("g", "devices of a domain, which share the work", facts.island),
+                symbol("W", "bytes/s of a device's network card", facts.network_bytes_per_s),
+                unit="tokens",
+                source=source,
+            )
+        )
+    return tuple(found)
+
+
+def _batch_question(facts: RequestFacts) -> BreakEvenQuestion:
+    """From which global batch on the best plan is data parallelism alone."""
+    least = max(facts.request.global_batch // 8, 1)
+    return BreakEvenQuestion(
+        axis="global batch",
+        values=tuple(least * factor for factor in powers_of_two(1, 64)),
+        request_at=lambda batch: replace(facts.request, global_batch=batch),
+        has=lambda grid: not splits_model(grid),
+        change="The best plan is data parallelism alone",
+    )
+
+
+RULE = GuideRule(
+    name="data_parallel_bound",
+    question="Where is data parallelism or FSDP bound by communication?",
+    statement=(
+        "Data parallelism and FSDP are bound by computation if each device has more tokens than its"
+        " FLOP/s over its bytes/s."
+    ),
+    source=f"{SCALING_BOOK}, data parallelism and FSDP",
+    advise=advise,
+    applies=lambda facts: facts.devices > 1,
+)

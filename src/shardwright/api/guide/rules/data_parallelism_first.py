@@ -1,0 +1,29 @@
+"""Rule: data parallelism with a sharded optimizer first, model parallelism where it must be."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import BRIDGE, data_parallel_pins
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """Data parallelism alone, with a sharded optimizer."""
+    sharded = tuple(stage for stage in facts.problem.runtime.zero_stages if stage)
+    return Advice(
+        words="Use data parallelism alone, with a sharded optimizer.",
+        pins=data_parallel_pins(zero=sharded or (0,)),
+    )
+
+
+RULE = GuideRule(
+    name="data_parallelism_first",
+    question="Which parallelism first?",
+    statement=(
+        "Data parallelism with a sharded optimizer as long as model and activations fit; model"
+        " parallelism only for what does not fit."
+    ),
+    source=f"{BRIDGE}, Parallel Mapping Strategies",
+    advise=advise,
+    applies=lambda facts: facts.devices > 1,
+)

@@ -1,0 +1,44 @@
+"""Rule: expert and tensor parallelism together stay inside the scale-up domain."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import pin, powers_of_two
+from shardwright.search.search_request import Choices
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """EP up to the domain with TP 1; and the cost of EP across domains."""
+    divisors = [ep for ep in powers_of_two(1, facts.devices) if facts.experts % ep == 0]
+    inside = [ep for ep in divisors if ep <= facts.island]
+    across = [ep for ep in divisors if ep > facts.island]
+    overlap = {
+        name: values
+        for name, values in (("dispatcher", ("flex",)),)
+        if name in dict(facts.problem.runtime.own)
+    }
+    others: list[tuple[str, Choices]] = (
+        [("EP across domains", (pin("ep", *across),))] if across else []
+    )
+    if across and overlap:
+        fast = tuple(overlap.items())
+        others.append(("EP across domains with DeepEP", (pin("ep", *across), *fast)))
+    return Advice(
+        words=f"EP x TP of at most {facts.island:,} devices.",
+        pins=(pin("ep", *inside), pin("tp", 1)),
+        others=tuple(others),
+    )
+
+
+RULE = GuideRule(
+    name="experts_inside_domain",
+    question="Expert parallelism across nodes?",
+    statement=(
+        "EP x TP inside the fast domain; beyond it with overlap and DeepEP, which helps for EP"
+        " above 8 and many experts a token."
+    ),
+    source="NVIDIA Megatron Bridge; NVIDIA/Megatron-LM issue 1456",
+    advise=advise,
+    applies=lambda facts: facts.experts > 0 and facts.devices > 1,
+)

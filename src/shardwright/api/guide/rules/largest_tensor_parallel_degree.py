@@ -1,0 +1,43 @@
+"""Rule: a large dense model takes the whole node for tensor parallelism."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
+
+NODE: Final = 8
+LARGE: Final = 30e9
+"""Devices of the usual node, and parameters from which people use all of it for TP."""
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """TP 8, and half of it with two pipeline stages."""
+    return Advice(
+        words=f"TP {NODE}.",
+        pins=(pin("tp", NODE),),
+        others=(
+            (f"TP {NODE // 2}, PP 2", (pin("tp", NODE // 2), pin("pp", 2))),
+            (f"TP {NODE // 2}", (pin("tp", NODE // 2),)),
+        ),
+    )
+
+
+RULE = GuideRule(
+    name="largest_tensor_parallel_degree",
+    question="Tensor parallelism over the whole node?",
+    statement=(
+        "Large dense models take TP 8. Often a loss: utilisation is low; less TP and more PP may be"
+        " faster where both fit."
+    ),
+    source=f"{BRIDGE}; NVIDIA/Megatron-LM issue 1059",
+    advise=advise,
+    applies=lambda facts: (
+        not facts.experts
+        and facts.parameters >= LARGE
+        and facts.island >= NODE
+        and facts.devices >= 2 * NODE
+    ),
+)

@@ -1,0 +1,34 @@
+"""Rule: for sequences four times as long multiply context parallelism by four."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.context_parallel_length import request_of_length
+from shardwright.api.guide.rules.pin_choices import degree_pins, pin
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """Four times the context-parallel degree, at equal tokens a step."""
+    request = request_of_length(facts.request, 4 * facts.request.seq_len)
+    grid = facts.grid
+    kept = tuple(one for one in degree_pins(grid) if one[0] in ("tp", "pp"))
+    return Advice(
+        words=(
+            f"For sequences of {request.seq_len:,} tokens, {request.global_batch:,} a step: CP"
+            f" {4 * grid.cp} with TP {grid.tp} and PP {grid.pp}."
+        ),
+        pins=(*kept, pin("cp", 4 * grid.cp)),
+        others=(("the same degrees", (*kept, pin("cp", grid.cp))),),
+        request=request,
+    )
+
+
+RULE = GuideRule(
+    name="longer_sequences",
+    question="What changes for sequences four times as long?",
+    statement="Keep the tokens of a device: multiply context parallelism with the length.",
+    source="NVIDIA Megatron Bridge, docs/parallelisms.md (commit 067f987, August 2026)",
+    advise=advise,
+    applies=lambda facts: facts.devices > 1,
+)

@@ -1,0 +1,51 @@
+"""Pins that several rules share: degrees, powers of two, and the degrees of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shardwright.search.search_request import Choices
+from shardwright.strategy.grid.parallelism_grid import Grid
+
+BRIDGE = "NVIDIA Megatron Bridge, performance guide (commit 067f987, August 2026)"
+BRIDGE_STRATEGIES = "NVIDIA Megatron Bridge, docs/parallelisms.md (commit 067f987, August 2026)"
+PLAYBOOK = "Hugging Face, The Ultra-Scale Playbook (2025)"
+SCALING_BOOK = "Austin et al., How to Scale Your Model, chapter on training (commit 0819a7d)"
+ML_ENGINEERING = "Bekman, Machine Learning Engineering (commit 744d01e, August 2026)"
+
+
+def pin(axis: str, *values: int | str) -> tuple[str, tuple[str, ...]]:
+    """One pin: an axis and its values."""
+    return axis, tuple(map(str, values))
+
+
+def powers_of_two(low: int, high: int) -> tuple[int, ...]:
+    """Powers of two from `low` to `high`, both included."""
+    powers: list[int] = []
+    value = 1
+    while value <= high:
+        if value >= low:
+            powers.append(value)
+        value *= 2
+    return tuple(powers)
+
+
+def data_parallel_pins(*, zero: Iterable[int]) -> Choices:
+    """Pins of data parallelism alone, with the ZeRO stages in `zero`."""
+    return (pin("tp", 1), pin("cp", 1), pin("pp", 1), pin("zero", *zero))
+
+
+def degree_pins(grid: Grid) -> Choices:
+    """Pins of a plan's model-parallel degrees, microbatch and recomputation.
+
+    Data parallelism takes the devices that are left.
+    """
+    return (
+        pin("tp", grid.tp),
+        pin("cp", grid.cp),
+        pin("pp", grid.pp),
+        pin("vpp", grid.vpp),
+        pin("ep", grid.ep),
+        pin("mbs", grid.microbatch),
+        pin("recompute", grid.recompute.value),
+    )

@@ -1,0 +1,57 @@
+"""Rule: offload to host memory where the host link is wide, else recompute."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.evaluate_formula import formula, symbol
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """Optimizer states in host memory or not, by the rate of the host link."""
+    layer = max(
+        (block.num_parameters for block in facts.problem.model.blocks if block.is_layer), default=1
+    )
+    if facts.experts:
+        layer = max(facts.active_parameters // max(facts.counts.layers, 1), 1)
+    host = facts.problem.cluster.node.host.pcie.bandwidth
+    needed = formula(
+        "host link from which copying a layer's activations both ways is faster than recomputing",
+        "2 * 34 * h * C / (2 * L)",
+        symbol("h", "width of the residual stream", facts.problem.model.hidden),
+        symbol("C", "peak FLOP/s of a device", facts.peak_flops),
+        symbol("L", "parameters of a layer that a token uses", layer),
+        unit="bytes/s",
+        source="34 bytes of activations for each element of h (Korthikanti et al. 2022, table 2)",
+    )
+    own = formula(
+        "host link of a device",
+        "H",
+        symbol("H", "bytes/s", host),
+        unit="bytes/s",
+        source="catalog or cluster file",
+    )
+    wide = own.value >= needed.value
+    words = (
+        "The host link is wide: keep optimizer states in host memory."
+        if wide
+        else "The host link is narrow: keep nothing in host memory, recompute where needed."
+    )
+    return Advice(
+        words=words,
+        pins=(pin("offload", 100 if wide else 0),),
+        others=(("nothing in host memory", (pin("offload", 0),)),)
+        if wide
+        else (("optimizer states in host memory", (pin("offload", 100),)),),
+        formulas=(needed, own),
+    )
+
+
+RULE = GuideRule(
+    name="recompute_or_offload",
+    question="Recompute or offload?",
+    statement="Offload where the host link is wide (GB200's C2C) and all layers are recomputed.",
+    source=BRIDGE,
+    advise=advise,
+)

@@ -1,0 +1,63 @@
+"""Rule: context parallelism by ring or by exchange of heads (Ulysses)."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from shardwright.api.guide.evaluate_formula import formula, symbol
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, pin
+from shardwright.api.guide.search_cached_plans import with_pins
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """Ulysses up to the number of key heads, at the best plan's degree or at CP 2."""
+    degree = facts.grid.cp if facts.grid.cp > 1 else 2
+    heads = facts.counts.kv_heads
+    ulysses = gcd(degree, heads)
+    length = symbol("S", "tokens of a sequence", facts.request.seq_len, "tokens")
+    hidden = symbol("h", "width of the residual stream", facts.problem.model.hidden)
+    parts = symbol("P", "context-parallel degree", degree)
+    return Advice(
+        words=(
+            f"With CP {degree}: Ulysses over {ulysses}, as there are {heads} key heads."
+            if ulysses > 1
+            else f"With CP {degree}: a ring, as {heads} key heads cannot be exchanged."
+        ),
+        pins=(pin("ulysses", ulysses),),
+        others=(("ring", (pin("ulysses", 1),)),) if ulysses > 1 else (),
+        request=with_pins(facts.request, (pin("cp", degree),)),
+        formulas=(
+            formula(
+                "elements that a device sends in a layer with Ulysses",
+                "4 * S * h / P",
+                length,
+                hidden,
+                parts,
+                unit="elements",
+                source=f"{ML_ENGINEERING}, sequence parallelism",
+            ),
+            formula(
+                "elements with Megatron's sequence parallelism",
+                "4 * S * h",
+                length,
+                hidden,
+                unit="elements",
+                source=f"{ML_ENGINEERING}, sequence parallelism",
+            ),
+        ),
+    )
+
+
+RULE = GuideRule(
+    name="ring_or_ulysses",
+    question="Ring attention or Ulysses?",
+    statement=(
+        "Ulysses sends a part of what sequence parallelism sends, falling with its degree, which is"
+        " at most the number of key heads; a ring has no such limit."
+    ),
+    source=f"{ML_ENGINEERING}, sequence parallelism",
+    advise=advise,
+    applies=lambda facts: facts.devices > 1 and facts.counts.kv_heads > 0,
+)

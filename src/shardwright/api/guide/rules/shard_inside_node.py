@@ -1,0 +1,33 @@
+"""Rule: over slow links shard the parameters inside a node, and replicate across nodes."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, pin
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """ZeRO-3 inside a domain, against ZeRO-3 over all devices and ZeRO-1."""
+    full = pin("zero", 3)
+    return Advice(
+        words=f"ZeRO-3 inside groups of {facts.island:,}, and replicas across them (HSDP).",
+        pins=(full, pin("shard", facts.island)),
+        others=(
+            ("ZeRO-3 over all devices", (full, pin("shard", 0))),
+            ("ZeRO-1", (pin("zero", 1),)),
+        ),
+    )
+
+
+RULE = GuideRule(
+    name="shard_inside_node",
+    question="Sharded parameters over slow links: what then?",
+    statement=(
+        "Shard in the node and replicate across nodes (hpZ, HSDP); else combine PP, TP and DP with"
+        " ZeRO-1."
+    ),
+    source=f"DeepSpeed issues 6889, 7019 and 4426; {ML_ENGINEERING}, Which strategy to use",
+    advise=advise,
+    applies=lambda facts: facts.islands > 1 and 3 in facts.problem.runtime.zero_stages,
+)

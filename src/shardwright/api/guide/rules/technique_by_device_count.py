@@ -1,0 +1,90 @@
+"""Rule: from which number of devices data parallelism alone is inefficient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import (
+    PLAYBOOK,
+    data_parallel_pins,
+    pin,
+    powers_of_two,
+)
+from shardwright.search.search_request import Choices
+from shardwright.strategy.grid.parallelism_grid import Grid
+
+COMBINE: Final = 512
+LARGE: Final = 1024
+"""Numbers of devices from which the playbook combines techniques, and names all three."""
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """ZeRO-3 alone on few devices, TP or PP with it on many."""
+    most = min(facts.island, 8)
+    stages: tuple[int, ...] = facts.problem.runtime.zero_stages
+    alone = data_parallel_pins(zero=(max(stages),))
+    tensor: Choices = (pin("tp", *powers_of_two(2, most)),)
+    pipeline: Choices = (pin("tp", 1), pin("pp", *powers_of_two(2, 16)))
+    if facts.devices >= LARGE:
+        words = f"TP {most} with pipelines and an optimizer that is sharded."
+        pins: Choices = (
+            pin("tp", most),
+            pin("pp", *powers_of_two(2, 32)),
+            pin("zero", *[stage for stage in (1, 2) if stage in stages] or [max(stages)]),
+        )
+        others: tuple[tuple[str, Choices], ...] = (
+            ("ZeRO alone", alone),
+            ("TP without its limit", tensor),
+            ("PP alone", pipeline),
+        )
+    elif facts.devices >= COMBINE:
+        words, pins = "Combine data parallelism with TP.", tensor
+        others = (("PP in place of TP", pipeline), ("ZeRO alone", alone))
+    else:
+        words, pins = f"ZeRO-{max(stages)} alone.", alone
+        others = (("TP", tensor), ("PP", pipeline))
+    return Advice(words=words, pins=pins, others=others, break_even=_device_question(facts))
+
+
+def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
+    """From which number of devices the best plan splits the model."""
+    node = facts.problem.cluster.node.num_devices
+    states = facts.parameters * (facts.weight_bytes + facts.gradient_bytes + facts.state_bytes)
+    least = max(node, states / facts.usable_bytes)
+    values = tuple(
+        count
+        for count in powers_of_two(node, facts.devices)
+        if count % node == 0 and count >= least
+    )
+    if len(values) < 2:
+        return None
+    return BreakEvenQuestion(
+        axis="devices",
+        values=values,
+        request_at=lambda count: replace(
+            facts.request, max_devices=0 if count == facts.devices else count
+        ),
+        has=splits_model,
+        change="The best plan splits the model (TP, CP or PP)",
+    )
+
+
+def splits_model(grid: Grid) -> bool:
+    """True of a plan with tensor, context or pipeline parallelism."""
+    return grid.tp * grid.cp * grid.pp > 1
+
+
+RULE = GuideRule(
+    name="technique_by_device_count",
+    question="From which size on is data parallelism alone inefficient?",
+    statement=(
+        "At 512 devices and more combine ZeRO with TP or PP; at 1,024 TP 8, ZeRO-2 and PP; one"
+        " technique on few devices."
+    ),
+    source=f"{PLAYBOOK}, Finding the Best Training Configuration",
+    advise=advise,
+    applies=lambda facts: facts.devices > 1,
+)

@@ -1,0 +1,57 @@
+"""Rule: the first and the last stage have one layer less each, for embedding and head."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.evaluate_formula import formula, symbol
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
+from shardwright.api.guide.rules.pipeline_bubble import pipelined_plan
+from shardwright.api.guide.search_cached_plans import with_pins
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """One layer less at both ends, where the other stages can then have equally many."""
+    plan = pipelined_plan(facts)
+    if plan is None or plan.grid is None:
+        return Advice(notes=("No plan with a pipeline fits.",))
+    stages = plan.grid.pp
+    model = facts.problem.model
+    layer = max((block.num_parameters for block in model.blocks if block.is_layer), default=1)
+    weight = formula(
+        "layers that cost as much as the output head",
+        "V * h / L",
+        symbol("V", "rows of the vocabulary", model.vocab),
+        symbol("h", "width of the residual stream", model.hidden),
+        symbol("L", "parameters of a layer", layer),
+        source="multiplications are in proportion to parameters",
+    )
+    ends = -(-(facts.counts.layers + 2) // stages) - 1
+    inner = facts.counts.layers - 2 * ends
+    if stages < 3 or ends < 1 or inner != (stages - 2) * (ends + 1):
+        return Advice(
+            formulas=(weight,),
+            notes=(
+                f"{facts.counts.layers} layers on {stages} stages cannot have one layer less at"
+                " both ends and equally many elsewhere.",
+            ),
+        )
+    return Advice(
+        words=(
+            f"With PP {stages} and no virtual stages: {ends} layers on the first and the last"
+            f" stage, {ends + 1} on others."
+        ),
+        pins=(pin("first", ends), pin("last", ends)),
+        formulas=(weight,),
+        request=with_pins(facts.request, (pin("pp", stages), pin("vpp", 1))),
+    )
+
+
+RULE = GuideRule(
+    name="uneven_stages",
+    question="Uneven first and last stage?",
+    statement="One layer less on the first and the last stage where the vocabulary is large.",
+    source=f"{BRIDGE}; NVIDIA/Megatron-LM issues 381 and 857",
+    advise=advise,
+    applies=lambda facts: facts.devices > 2,
+)

@@ -1,0 +1,46 @@
+"""Rule: how many virtual stages a device has in an interleaved pipeline."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.guide_rule import Advice, GuideRule
+from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
+from shardwright.api.guide.rules.pipeline_bubble import pipelined_plan
+from shardwright.api.guide.search_cached_plans import with_pins
+
+
+def advise(facts: RequestFacts) -> Advice:
+    """Few virtual stages with many microbatches, as many as there are layers with few."""
+    plan = pipelined_plan(facts)
+    if plan is None or plan.grid is None:
+        return Advice(notes=("No plan with a pipeline fits.",))
+    grid = plan.grid
+    microbatches = facts.request.global_batch // (grid.dp * grid.microbatch)
+    layers = -(-facts.counts.layers // grid.pp)
+    counts = sorted({1, 2, 4, layers} & set(range(1, layers + 1)))
+    many = microbatches >= 8 * grid.pp
+    advised = counts[0] if many else counts[-1]
+    return Advice(
+        words=(
+            f"With PP {grid.pp} and {microbatches:,} microbatches in the best plan:"
+            f" {advised} virtual stage{'' if advised == 1 else 's'} a device."
+        ),
+        pins=(pin("vpp", advised),),
+        others=tuple(
+            (f"{count} virtual", (pin("vpp", count),)) for count in counts if count != advised
+        ),
+        request=with_pins(facts.request, (pin("pp", grid.pp),)),
+    )
+
+
+RULE = GuideRule(
+    name="virtual_stages",
+    question="How many virtual stages?",
+    statement=(
+        "Fewer where there are many microbatches: then the additional messages cost more than the"
+        " bubble that they remove."
+    ),
+    source=f"{BRIDGE}, pipeline parallelism",
+    advise=advise,
+    applies=lambda facts: facts.devices > 1,
+)

@@ -1,0 +1,156 @@
+"""Search plans for the guide, each request once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from shardwright.api.guide.plan_command_line import plan_command
+from shardwright.api.request_to_problem import (
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
+from shardwright.errors import InfeasibleError, ShardwrightError
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.progress_callback import Progress
+from shardwright.report.page.contents.guide_rules_and_verdicts import SearchedPlan
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.search_request import Choices, Request
+from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.grid.parallelism_grid import Grid
+from shardwright.strategy.text.grid_notation import print_grid
+
+NOTHING_LEGAL: Final = "no legal strategy"
+"""First words of the error of a space in which each member breaks a rule."""
+MOST_LOOKS: Final = 3000
+"""Clock checks after which the search of a plan ends with what it found, the same on any machine;
+the search of the guide's best plan has no such limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestPlan:
+    """The best plan of a request, or why there is none.
+
+    Args:
+        grid, prediction: None where there is no plan.
+        gap: share of the step by which an unsearched plan may be faster; 0 where all are searched.
+        impossible: True if a rule or the training framework excludes all plans, False if all plans
+            need too much memory.
+        why: reason why there is no plan.
+    """
+
+    request: Request
+    grid: Grid | None = None
+    prediction: Prediction | None = None
+    gap: float = 0.0
+    impossible: bool = False
+    why: str = ""
+
+    @property
+    def step_s(self) -> float:
+        """Step seconds; infinity where there is no plan."""
+        return inf if self.prediction is None else self.prediction.step_time_s
+
+
+class PlanSearches:
+    """Searches plans of requests, and keeps the result of each.
+
+    Args:
+        time_limit_s: seconds after which `is_late` is true.
+        progress: function that is told of each search.
+    """
+
+    def __init__(
+        self, *, time_limit_s: float = inf, progress: Progress | None = None, expected: int = 0
+    ) -> None:
+        self._plans: dict[Request, BestPlan] = {}
+        self._progress = progress
+        self._expected = expected
+        self._end_s = time.monotonic() + time_limit_s
+
+    @property
+    def count(self) -> int:
+        """Number of different requests that were searched."""
+        return len(self._plans)
+
+    @property
+    def is_late(self) -> bool:
+        """True if the time limit has passed."""
+        return time.monotonic() > self._end_s
+
+    def best(self, request: Request) -> BestPlan:
+        """The best plan of a request; searched once."""
+        if request not in self._plans:
+            if self._progress is not None:
+                self._progress("search", self.count, max(self._expected, self.count + 1))
+            self._plans[request] = _search(request)
+        return self._plans[request]
+
+    def keep(self, request: Request, plan: BestPlan) -> None:
+        """Store a plan that was searched elsewhere."""
+        self._plans[request] = plan
+
+
+def _search(request: Request) -> BestPlan:
+    """Search the best plan of a request, without runners-up and without hints."""
+    full = with_defaults(request)
+    try:
+        problem = problem_of(full)
+        facts = facts_of(problem)
+        answer = find(
+            problem,
+            space_of(full, problem, facts),
+            facts,
+            capacity=capacity_of(full, problem),
+            top=1,
+            most_looks=MOST_LOOKS,
+            memory=full.search_memory,
+            hints=False,
+        )
+    except InfeasibleError as error:
+        return BestPlan(
+            request=request, impossible=error.message.startswith(NOTHING_LEGAL), why=error.message
+        )
+    except ShardwrightError as error:
+        return BestPlan(request=request, impossible=True, why=str(error.message))
+    return BestPlan(
+        request=request,
+        grid=answer.grid,
+        prediction=answer.prediction,
+        gap=answer.certificate.gap,
+    )
+
+
+def searched_plan(plan: BestPlan) -> SearchedPlan:
+    """Contents of the guide for a searched plan."""
+    if plan.grid is None or plan.prediction is None:
+        return SearchedPlan(command=plan_command(plan.request), why=plan.why)
+    prediction = plan.prediction
+    return SearchedPlan(
+        command=plan_command(plan.request),
+        strategy=print_grid(plan.grid),
+        step_s=prediction.step_time_s,
+        tokens_per_s=prediction.tokens_per_s,
+        memory_share=prediction.reserved_bytes / prediction.capacity_bytes,
+        gap=plan.gap,
+    )
+
+
+def with_pins(request: Request, pins: Choices) -> Request | None:
+    """The request with further pins; None where they contradict the request's own.
+
+    Values of an axis that both name are the values in both.
+    """
+    merged = dict(request.pins)
+    for axis, values in pins:
+        if axis in merged:
+            values = tuple(value for value in merged[axis] if value in values)
+        if not values:
+            return None
+        merged[axis] = values
+    return replace(request, pins=tuple(merged.items()))

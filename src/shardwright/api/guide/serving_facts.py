@@ -1,0 +1,192 @@
+"""The numbers of a serving request that rules use, and its simulated deployments."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Final
+
+from shardwright.api.simulate_deployment import serve_simulate, serving_problem
+from shardwright.dtype import Dtype
+from shardwright.errors import ShardwrightError
+from shardwright.job.serving_job import NumberFormat
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.model.ir.operator import AttentionShape, ExpertShape
+from shardwright.report.page.contents.guide_rules_and_verdicts import SearchedPlan
+from shardwright.serving.deployments.serving_problem import ServingProblem
+from shardwright.serving.simulation.serving_answer import ServingAnswer
+from shardwright.serving.unparsed_simulation_inputs import ServingRequest
+
+_MULTIPLIED_IN: Final = {NumberFormat.FP8: Dtype.FP8, NumberFormat.NVFP4: Dtype.FP4}
+"""Units that multiply activations of a number format; others are multiplied in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedDeployment:
+    """A deployment with its simulation, or the reason why it cannot be simulated."""
+
+    request: ServingRequest
+    answer: ServingAnswer | None = None
+    why: str = ""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of answers a second; 0 where there is no simulation."""
+        return 0.0 if self.answer is None else self.answer.metrics.tokens_per_second
+
+
+class DeploymentSimulations:
+    """Simulates deployments of one request, and keeps the result of each."""
+
+    def __init__(self) -> None:
+        self._done: dict[ServingRequest, SimulatedDeployment] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of different deployments and loads that were simulated."""
+        return len(self._done)
+
+    def simulate(self, request: ServingRequest) -> SimulatedDeployment:
+        """The simulation of a request; simulated once."""
+        if request not in self._done:
+            try:
+                found = SimulatedDeployment(request=request, answer=serve_simulate(request))
+            except ShardwrightError as error:
+                found = SimulatedDeployment(request=request, why=error.message)
+            self._done[request] = found
+        return self._done[request]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFacts:
+    """Sizes and rates of a serving request, and its simulations.
+
+    Args:
+        request: without a deployment.
+        prompt, answer: tokens of a prompt and of an answer.
+        island: devices of a scale-up domain.
+        peak_flops: dense FLOP/s of a device in the format of the activations' products.
+        memory_bytes_per_s: peak bytes/s of a device's memory.
+        weight_bytes: bytes of a weight as it is stored.
+        experts, topk: experts of a layer and experts that a token uses; 0 in a dense model.
+    """
+
+    request: ServingRequest
+    problem: ServingProblem
+    simulations: DeploymentSimulations
+    prompt: int
+    answer: int
+    devices: int
+    island: int
+    peak_flops: float
+    memory_bytes_per_s: float
+    weight_bytes: float
+    experts: int
+    topk: int
+
+    def simulated(self, deployment: str, *, concurrency: int = 0) -> SimulatedDeployment:
+        """The simulation of a deployment, at the request's load or another."""
+        request = replace(self.request, deployment=deployment)
+        if concurrency:
+            request = replace(request, concurrency=concurrency)
+        return self.simulations.simulate(request)
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Deployments on all devices that the guide compares: replicas of each width.
+
+        None has pipeline stages: the simulator lets a request begin its next token before the last
+        one has left the pipeline.
+        """
+        widths = [width for width in _powers(self.devices) if self.devices % width == 0]
+        texts = [f"agg {self.devices // width}x(tp{width})" for width in widths]
+        inside = [width for width in widths if 1 < width <= self.island]
+        for width in inside if self.experts else ():
+            texts.append(f"agg {self.devices // width}x(tp{width} ep{width})")
+            texts.append(f"agg {self.devices // width}x(dpa{width} ep{width})")
+        return tuple(texts)
+
+    @property
+    def best(self) -> SimulatedDeployment:
+        """The candidate with the most tokens a second."""
+        return max(map(self.simulated, self.candidates), key=lambda one: one.tokens_per_s)
+
+    @property
+    def smallest_width(self) -> int:
+        """Least TP degree with which the model and a request fit; 0 where none does."""
+        return next(
+            (
+                width
+                for width in _powers(self.devices)
+                if self.devices % width == 0
+                and self.simulated(f"agg {self.devices // width}x(tp{width})").answer is not None
+            ),
+            0,
+        )
+
+
+def _powers(most: int) -> list[int]:
+    """Powers of two up to `most`."""
+    return [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent <= most]
+
+
+def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> ServingFacts:
+    """The facts of a serving request whose prompts and answers have fixed lengths."""
+    problem, _ = serving_problem(request)
+    accelerator = problem.cluster.node.accelerator
+    shape = _shape(problem, "experts")
+    precision = problem.job.precision
+    operators = precision.experts if shape else precision.mlp
+    multiplied = _MULTIPLIED_IN.get(operators.activations, Dtype.BF16)
+    return ServingFacts(
+        request=request,
+        problem=problem,
+        simulations=DeploymentSimulations(),
+        prompt=prompt,
+        answer=answer,
+        devices=problem.cluster.num_devices,
+        island=problem.cluster.node.island,
+        peak_flops=accelerator.peak(multiplied) or accelerator.peak(Dtype.FP16),
+        memory_bytes_per_s=accelerator.memory_bandwidth,
+        weight_bytes=operators.weights.bytes,
+        experts=shape.experts if isinstance(shape, ExpertShape) else 0,
+        topk=shape.topk if isinstance(shape, ExpertShape) else 0,
+    )
+
+
+def _shape(problem: ServingProblem, field: str) -> ExpertShape | AttentionShape | None:
+    """The first operator's shape of experts or attention; None where no operator has one."""
+    return next(
+        (
+            shape
+            for block in problem.model.blocks
+            for operator in block.operators
+            if (shape := getattr(operator, field)) is not None
+        ),
+        None,
+    )
+
+
+def simulation_command(request: ServingRequest) -> str:
+    """Command line that simulates a request."""
+    words = ["shardwright", "serve-simulate", request.model, request.cluster]
+    if request.deployment:
+        words += ["--deployment", request.deployment]
+    words += ["--isl", request.isl, "--osl", request.osl]
+    return shlex.join([*words, "--concurrency", str(request.concurrency)])
+
+
+def deployment_plan(simulated: SimulatedDeployment) -> SearchedPlan:
+    """Contents of the guide for a simulated deployment; its step is the time of a token."""
+    command = simulation_command(simulated.request)
+    if simulated.answer is None:
+        return SearchedPlan(command=command, simulated=True, why=simulated.why)
+    metrics = simulated.answer.metrics
+    return SearchedPlan(
+        command=command,
+        strategy=simulated.request.deployment,
+        step_s=metrics.tpot.mean,
+        tokens_per_s=metrics.tokens_per_second,
+        memory_share=max(pool.cache_used for pool in simulated.answer.pools),
+        simulated=True,
+    )

@@ -1,0 +1,43 @@
+"""A rule of the serving guide as code: what it says, when it applies, and the deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardwright.api.guide.serving_facts import ServingFacts
+from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.report.page.contents.guide_rules_and_verdicts import Formula
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAdvice:
+    """What a serving rule says for one request.
+
+    Args:
+        words: the advice; empty for a rule without advice about the deployment.
+        deployment: notation of the deployment that follows the advice.
+        others: (choice in words, notation) of other choices.
+    """
+
+    words: str = ""
+    deployment: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+    formulas: tuple[Formula, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _always(_facts: ServingFacts) -> bool:
+    """True: the rule applies to every request."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRule:
+    """A rule of thumb of serving: its question, its published words, and its advice."""
+
+    name: str
+    question: str
+    statement: str
+    source: str
+    advise: Callable[[ServingFacts], ServingAdvice]
+    applies: Callable[[ServingFacts], bool] = _always

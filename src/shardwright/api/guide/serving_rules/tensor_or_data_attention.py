@@ -1,0 +1,33 @@
+"""Rule: tensor or data parallel attention."""
+
+from __future__ import annotations
+
+from shardwright.api.guide.serving_facts import ServingFacts
+from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+
+
+def advise(facts: ServingFacts) -> ServingAdvice:
+    """Data-parallel attention with expert parallelism over a domain, against TP there."""
+    width = min(facts.island, facts.devices, 8)
+    count = facts.devices // width
+    return ServingAdvice(
+        words=f"Data-parallel attention over {width} devices, with EP {width}.",
+        deployment=f"agg {count}x(dpa{width} ep{width})",
+        others=(
+            (f"TP {width}", f"agg {count}x(tp{width})"),
+            (f"TP {width} with EP {width}", f"agg {count}x(tp{width} ep{width})"),
+        ),
+    )
+
+
+RULE = ServingRule(
+    name="tensor_or_data_attention",
+    question="Tensor or data parallel attention?",
+    statement=(
+        "Latent attention has one head of keys, which TP repeats on each device: data-parallel"
+        " attention keeps each request's cache once, and pays at many requests."
+    ),
+    source="SGLang documentation, DeepSeek; DeepSeek-V3 technical report, section 3.4",
+    advise=advise,
+    applies=lambda facts: facts.experts > 0 and facts.devices > 1,
+)

@@ -1,0 +1,95 @@
+"""HTML page of a guide: a view of the best plan and one of each rule."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+from xml.etree.ElementTree import Element
+
+from shardwright.report.page.markup.page_frame import page_html
+from shardwright.report.page.markup.value_tables import Column, append_table
+from shardwright.report.page.markup.view import View
+
+FORMULAS: Final = (
+    Column(field="quantity", heading="Quantity"),
+    Column(field="expression", heading="Formula"),
+    Column(field="substituted", heading="With your numbers"),
+    Column(field="value", heading="Value", form="number"),
+    Column(field="unit", heading="Unit"),
+    Column(field="source", heading="Source"),
+)
+CHOICES: Final = (
+    Column(field="choice", heading="Choice"),
+    Column(field="loss", heading="Time against the best plan", form="signed_percent"),
+    Column(field="plan/step_s", heading="Step", form="seconds"),
+    Column(field="plan/strategy", heading="Plan"),
+    Column(field="plan/command", heading="Command"),
+)
+
+
+def guide_html(document: Any) -> str:
+    """HTML text of a guide's JSON document."""
+    views = [_best_view(document)]
+    views += [_rule_view(document, place) for place in range(len(document["rules"]))]
+    return page_html(document, views, scripts=())
+
+
+def _best_view(document: Any) -> View:
+    """The view of the best plan, or of why there is none."""
+    searched = (
+        "{/searches:count} plans were searched for this guide."
+        if document["kind"] == "training"
+        else "{/searches:count} deployments were simulated for this guide, and none was searched."
+    )
+    if document["best"]["step_s"] is None:
+        hint = " {/hint}" if document["hint"] else ""
+        reading = f"No plan fits: {{/best/why}}.{hint}"
+    else:
+        unit = "A step takes" if document["kind"] == "training" else "A token takes"
+        reading = f"{unit} {{/best/step_s:seconds}} with {{/best/strategy}}. {searched}"
+    return View(
+        name="best",
+        question="What is the best plan?",
+        reading=reading,
+        next_change="Repeat it with {/best/command}",
+    )
+
+
+def _rule_view(document: Any, place: int) -> View:
+    """The view of one rule: advice and outcome, or its notes."""
+    rule, at = document["rules"][place], f"/rules/{place}"
+    parts = [f"Rule: {{{at}/statement}}"]
+    verdict = rule["verdict"]
+    if verdict is not None:
+        parts.append(f"Advice: {{{at}/verdict/advice}} {{{at}/verdict/sentence}}")
+    if rule["break_even"] is not None:
+        parts.append(f"{{{at}/break_even/sentence}}")
+    parts += [f"{{{at}/notes/{number}}}" for number in range(len(rule["notes"]))]
+    loses = verdict is not None and verdict["outcome"] == "loses"
+    return View(
+        name=f"rule-{rule['name'].replace('_', '-')}",
+        question=rule["question"],
+        reading=" ".join(parts),
+        next_change=(
+            f"Do not follow the rule: {{{at}/verdict/followed/command}} shows the plan that does,"
+            " {/best/command} the better one."
+            if loses
+            else ""
+        ),
+        tables=(
+            partial(_append_tables, at=at, rule=rule)
+            if rule["formulas"] or (verdict is not None and verdict["others"])
+            else None
+        ),
+        tables_open=True,
+    )
+
+
+def _append_tables(parent: Element, document: Any, *, at: str, rule: Any) -> None:
+    """Append the rule's formulas and the other choices."""
+    if rule["formulas"]:
+        append_table(parent, document, f"{at}/formulas", FORMULAS, caption="Formulas")
+    if rule["verdict"] is not None and rule["verdict"]["others"]:
+        append_table(
+            parent, document, f"{at}/verdict/others", CHOICES, caption="Other choices, searched"
+        )

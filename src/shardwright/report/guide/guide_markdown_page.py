@@ -1,0 +1,76 @@
+"""Markdown page of a guide: the best plan, a table of verdicts, formulas and break-evens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shardwright.report.page.contents.guide_rules_and_verdicts import Guide, Rule
+from shardwright.report.screens.guide_screen import plan_text, value_text
+from shardwright.units import format_percent
+
+
+def guide_markdown(guide: Guide, *, level: int = 1) -> str:
+    """Markdown text of a guide, with its title as a heading of a level."""
+    mark = "#" * level
+    lines = [
+        f"{mark} {guide.title}",
+        "",
+        f"`{guide.command}`",
+        "",
+        f"Best: {plan_text(guide.best)}.",
+        "",
+        *table(("Question", "Advice of the rule", "Here"), verdict_rows(guide.rules)),
+        "",
+        f"{mark}# Formulas",
+        "",
+        *table(("Quantity", "Formula", "With these numbers", "Value"), formula_rows(guide.rules)),
+    ]
+    found = [rule.break_even for rule in guide.rules if rule.break_even is not None]
+    if found:
+        lines += ["", f"{mark}# Where the best plan changes", ""]
+        lines += [f"- {one.sentence}" for one in found]
+    return "\n".join(lines) + "\n"
+
+
+def verdict_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
+    """Cells of each rule: question, advice, outcome with its loss, or its notes."""
+    for rule in rules:
+        verdict = rule.verdict
+        if verdict is None:
+            yield rule.question, "", " ".join(rule.notes)
+            continue
+        others = ", ".join(
+            f"{other.choice} {'no plan' if other.loss is None else f'{100 * other.loss:+.1f} %'}"
+            for other in verdict.others
+        )
+        said = f"{verdict.sentence}{f' Others: {others}.' if others else ''}"
+        yield rule.question, verdict.advice, said
+
+
+def formula_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
+    """Cells of each formula: quantity, symbols, numbers, value."""
+    for rule in rules:
+        for one in rule.formulas:
+            yield (
+                one.quantity,
+                f"`{one.expression}`",
+                f"`{one.substituted}`",
+                value_text(one.value, one.unit),
+            )
+
+
+def outcome_cell(rule: Rule | None) -> str:
+    """Short outcome of a rule for a table of many guides; empty where it does not apply."""
+    if rule is None or rule.verdict is None:
+        return ""
+    if rule.verdict.loss is None:
+        return rule.verdict.outcome.value
+    if rule.verdict.outcome.value == "holds":
+        return "holds"
+    return f"{rule.verdict.outcome.value} {format_percent(abs(rule.verdict.loss))}"
+
+
+def table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> list[str]:
+    """Lines of a Markdown table."""
+    cells = [header, ["---"] * len(header), *rows]
+    return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells]

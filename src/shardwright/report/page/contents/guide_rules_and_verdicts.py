@@ -1,0 +1,193 @@
+"""The design guide as data: rules with formulas, verdicts by searched plans, and break-evens."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from shardwright.lazily_compiled_dataclass import dataclass
+
+GUIDE_SCHEMA: Final = "shardwright.guide"
+GUIDE_VERSION: Final = 1
+
+
+class Outcome(StrEnum):
+    """What a search says about following a rule for the user's request.
+
+    Attributes:
+        HOLDS: a plan that follows the rule is as fast as the best plan.
+        LOSES: the fastest plan that follows the rule is slower than the best plan.
+        GAINS: it is faster: the rule names plans outside the standard search space.
+        DOES_NOT_FIT: no plan that follows the rule fits in memory.
+        NOT_POSSIBLE: the rule contradicts the request's own pins or the training framework.
+    """
+
+    HOLDS = "holds"
+    LOSES = "loses"
+    GAINS = "gains"
+    DOES_NOT_FIT = "does not fit"
+    NOT_POSSIBLE = "not possible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbol:
+    """A symbol of a formula: its meaning, the user's value, and the unit."""
+
+    name: str
+    meaning: str
+    value: float
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """A formula with the user's numbers.
+
+    Args:
+        quantity: what the formula computes.
+        expression: formula in the symbols, in Python's notation of arithmetic.
+        symbols: each symbol of the expression.
+        substituted: expression with the user's numbers in place of the symbols.
+        value: value of the expression.
+        unit: unit of the value; empty for a count or a share.
+        source: where the formula is from.
+    """
+
+    quantity: str
+    expression: str
+    symbols: tuple[Symbol, ...]
+    substituted: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedPlan:
+    """The fastest plan of a searched request, or the reason why there is none.
+
+    Args:
+        command: command that repeats the search, or the simulation of a deployment.
+        strategy: notation; empty where there is no plan.
+        step_s, tokens_per_s: None where there is no plan.
+        memory_share: memory of the fullest device over its capacity.
+        gap: share of the step by which a plan that was not searched may be faster; 0 where the
+            search ended.
+        simulated: True if only this one was simulated and none was searched.
+        why: reason why there is no plan; empty where there is one.
+    """
+
+    command: str
+    strategy: str = ""
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    memory_share: float | None = None
+    gap: float = 0.0
+    simulated: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Another choice than the rule's: the best plan with it, and its loss against the best plan."""
+
+    choice: str
+    plan: SearchedPlan
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What following a rule costs for the user's request.
+
+    Args:
+        advice: what the rule advises for this request.
+        pins: ``axis=value`` words that express the advice.
+        outcome: what the searches say.
+        followed: the fastest plan that follows the advice.
+        loss: its step over the best plan's step, less 1; None where it has no plan.
+        sentence: outcome in a sentence, such as ``Here it loses 3.2 %.``
+        others: other choices, each searched.
+    """
+
+    advice: str
+    pins: tuple[str, ...]
+    outcome: Outcome
+    followed: SearchedPlan
+    loss: float | None
+    sentence: str
+    others: tuple[Comparison, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """Where the best plan changes along an axis, with the searched plans on either side.
+
+    Args:
+        axis: ``seq_len``, ``global_batch`` or ``devices``.
+        change: what is true from `above` on and not at `below`.
+        below, above: the neighbouring searched values of the axis; None where the search of that
+            side found no change.
+        plan_below, plan_above: the best plans there.
+        sentence: the break-even in a sentence.
+    """
+
+    axis: str
+    change: str
+    below: int | None
+    above: int | None
+    plan_below: SearchedPlan | None
+    plan_above: SearchedPlan | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule of thumb, with the user's numbers and what searches say about it.
+
+    Args:
+        name: identifier.
+        question: what people ask.
+        statement: the rule as it is published.
+        source: where it is published.
+        formulas: formulas behind it, with the user's numbers.
+        verdict: None for a rule without advice about the plan, such as a checkpoint interval.
+        break_even: None where the rule has none, or time ran out.
+        notes: further results, one sentence each.
+    """
+
+    name: str
+    question: str
+    statement: str
+    source: str
+    formulas: tuple[Formula, ...]
+    verdict: Verdict | None
+    break_even: BreakEven | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guide:
+    """A design guide for one request.
+
+    Args:
+        kind: training or serving.
+        title: one line.
+        command: command that makes the guide again.
+        version: version of this package.
+        best: the plan of the same request, which `plan` finds too.
+        hint: what would fit, where nothing fits.
+        rules: in the order in which people ask.
+        searches: number of searches, or of simulated deployments.
+        skipped: names of rules that the time limit left out.
+    """
+
+    kind: str
+    title: str
+    command: str
+    version: str
+    best: SearchedPlan
+    hint: str
+    rules: tuple[Rule, ...]
+    searches: int
+    skipped: tuple[str, ...] = ()

@@ -1,0 +1,201 @@
+"""Answer a question of the web API in the process of a search, as the command line answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from shardwright.api import simulate_strategy
+from shardwright.api.cluster_from_inventories_and_its_picture import (
+    ALL_FORMATS,
+    read_cluster,
+)
+from shardwright.api.compare_plan_with_strategy import why
+from shardwright.api.general_search_methods import SEARCHES
+from shardwright.api.launches import launch_advice
+from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.request_to_problem import SearchMethod, load_cluster, method_of
+from shardwright.api.searches import grid_search
+from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
+from shardwright.api.searches.store_and_verify_general_plans import stored_general
+from shardwright.errors import UsageError
+from shardwright.files.canonical_json import to_text
+from shardwright.files.dataclass_to_json import to_json_value
+from shardwright.files.plan_and_simulation_file_contents import (
+    StoredSimulation,
+    document_of,
+    plan_document,
+    stored_simulation,
+)
+from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
+from shardwright.hardware.inventories.cluster_from_inventories import ClusterRead
+from shardwright.progress_callback import Progress
+from shardwright.report.page.report_page import report_html
+from shardwright.report.screens.cluster_read_screen import cluster_facts_document
+from shardwright.report.screens.launch_advice_screen import advice_document
+from shardwright.report.screens.plan_against_strategy_screen import why_document
+from shardwright.search.search_request import Request
+from shardwright.search.search_time_limit import STOP
+from shardwright.web.answer_events import AnswerTexts
+from shardwright.web.question_bodies import (
+    AdviseBody,
+    ClusterBody,
+    PlanBody,
+    PlanFileBody,
+    QuestionBody,
+    ReportBody,
+    SimulateBody,
+    WhyBody,
+)
+from shardwright.web.refuse_paths import FILE_NAMES, require_no_path, require_no_strategy_file
+
+_PLAN_FILE: Final = Path("plan.json")
+_CLUSTER_TEXT: Final = Path("cluster.txt")
+
+
+def answer_question(verb: str, body: Any, *, progress: Progress) -> AnswerTexts:
+    """Answer the question of a verb; the texts of its files are kept in the current folder.
+
+    Raises:
+        ShardwrightError: the errors of the verb on the command line.
+    """
+    return VERBS[verb](body, progress)
+
+
+def _plan(body: PlanBody, progress: Progress) -> AnswerTexts:
+    """Search the best plan of a request."""
+    request = _request_of(body, body.request)
+    method = method_of(request)
+    if method is SearchMethod.GRID:
+        answer = grid_search.plan(request, progress=progress)
+        document, left = plan_document(answer), None if STOP.is_set() else unsearched_of(answer)
+        search_time_s = answer.search_time_s
+    else:
+        search = SEARCHES[method]
+        found = search.answer(request, progress=progress)
+        document = document_of(stored_general(found))
+        left = None if STOP.is_set() else search.unsearched_options(found)
+        search_time_s = found.search_time_s
+    searched = {
+        "search_time_s": search_time_s,
+        "unsearched": None if left is None else to_json_value(left, names={}),
+    }
+    return AnswerTexts(document=to_text({**document, **searched}))
+
+
+def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
+    """Simulate one strategy of a request; the answer is the document of a simulation file."""
+    require_no_strategy_file(body.strategy)
+    progress("simulate", 0, 0)
+    simulation = simulate_strategy.simulation(
+        _request_of(body, body.request), strategy=body.strategy
+    )
+    return AnswerTexts(document=to_text(document_of(stored_simulation(simulation))))
+
+
+def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
+    """Simulate a launch and search its best strategy."""
+    request = _request_of(body, body.request)
+    launch, request = launch_advice.read_texts(
+        list(body.launch.items()),
+        request,
+        cluster=load_cluster(request.cluster),
+        framework=body.framework,
+        given=body.variables,
+    )
+    advice = launch_advice.advise(launch, request, progress=progress)
+    return AnswerTexts(document=to_text(advice_document(launch, advice)))
+
+
+def _report(body: ReportBody, progress: Progress) -> AnswerTexts:
+    """Make the report of a plan file, as JSON and as a page."""
+    _saved_of(body)
+    progress("make the report", 0, 0)
+    report = make_report(_PLAN_FILE, tokens=body.tokens, prices=body.prices)
+    document = report_document(report)
+    return AnswerTexts(document=to_text(document), page=report_html(document))
+
+
+def _explain(body: PlanFileBody, progress: Progress) -> AnswerTexts:
+    """Read a plan file strictly; the answer is its document."""
+    saved = _saved_of(body)
+    require_breakdown_sum(saved)
+    return AnswerTexts(document=to_text(document_of(saved)))
+
+
+def _why(body: WhyBody, progress: Progress) -> AnswerTexts:
+    """Compare another strategy with the plan of a file."""
+    require_no_strategy_file(body.strategy)
+    saved = _saved_of(body)
+    require_breakdown_sum(saved)
+    progress("simulate", 0, 0)
+    return AnswerTexts(document=to_text(why_document(why(saved, body.strategy))))
+
+
+def _cluster(body: ClusterBody, progress: Progress) -> AnswerTexts:
+    """Read a cluster from a text, with the facts found and the assumptions."""
+    reading = _read_inventory(body.text, nodes=body.nodes, accelerator=body.accelerator)
+    return AnswerTexts(document=to_text(cluster_facts_document(reading)))
+
+
+VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
+    "plan": _plan,
+    "simulate": _simulate,
+    "advise": _advise,
+    "report": _report,
+    "explain": _explain,
+    "why": _why,
+    "cluster": _cluster,
+}
+"""Function of each verb that the server answers."""
+
+
+def _request_of(body: QuestionBody, request: Request) -> Request:
+    """The request of a question, with the names of its files, which are written."""
+    given: dict[str, Any] = {field: FILE_NAMES[field] for field in body.files}
+    for field in given:
+        if getattr(request, field):
+            raise UsageError(
+                f"{field} {getattr(request, field)[:60]!r} and files.{field} are both given",
+                hint=f"leave {field} empty where its text is in files",
+            )
+    _write_files(body)
+    request = replace(request, **given)
+    if not (request.model and request.cluster):
+        missing = "cluster" if request.model else "model"
+        raise UsageError(
+            f"the request has no {missing}",
+            hint=f"a name or expression in request.{missing}, or a text in files.{missing}",
+        )
+    require_no_path(request, given=given)
+    return request
+
+
+def _write_files(body: QuestionBody) -> None:
+    """Write the texts of a question's files under their fixed names."""
+    for field, text in body.files.items():
+        if field == "cluster" and any(one.found_in(text) for one in ALL_FORMATS):
+            reading = _read_inventory(
+                text, nodes=body.cluster_nodes, accelerator=body.cluster_accelerator
+            )
+            text = reading.text
+        Path(FILE_NAMES[field]).write_text(text, encoding="utf-8")
+
+
+def _read_inventory(text: str, *, nodes: int, accelerator: str) -> ClusterRead:
+    """Read a cluster from the output of a tool."""
+    _CLUSTER_TEXT.write_text(text, encoding="utf-8")
+    return read_cluster(
+        [_CLUSTER_TEXT], nodes=nodes, accelerators=[accelerator] if accelerator else []
+    )
+
+
+def _saved_of(body: PlanFileBody) -> StoredSimulation:
+    """The contents of a question's plan file, which is written; its request names no path."""
+    _write_files(body)
+    _PLAN_FILE.write_text(body.plan, encoding="utf-8")
+    saved = read_saved(_PLAN_FILE)
+    require_no_path(saved.request, given=body.files)
+    return saved

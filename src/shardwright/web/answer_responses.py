@@ -1,0 +1,171 @@
+"""HTTP responses with the answer to a question: JSON, a page, or a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+from fastapi import Response
+
+from shardwright.web.answer_events import (
+    AnswerTexts,
+    Event,
+    FailedQuestion,
+    ProgressEvent,
+    TooManyQuestionsError,
+)
+from shardwright.web.request_guard import Receive, Scope, Send
+
+STATUS: Final[Mapping[int, int]] = {
+    1: 500,
+    2: 400,
+    3: 422,
+    4: 422,
+    5: 422,
+    6: 422,
+    7: 422,
+    8: 422,
+    10: 413,
+    11: 408,
+}
+"""HTTP status of each exit code of an error; 1 is a bug."""
+REPORT_POLICY: Final = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline';"
+    " script-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
+)
+"""Content security policy of a report: its own scripts alone, in an origin of its own."""
+_HEARTBEAT_S: Final = 10.0
+"""Seconds after which an empty comment keeps a silent stream open."""
+
+
+def error_of(failed: FailedQuestion) -> dict[str, Any]:
+    """JSON document of a failed question, as the command line prints it with ``--json``."""
+    return {"error": asdict(failed)}
+
+
+def status_of(failed: FailedQuestion) -> int:
+    """HTTP status of a failed question."""
+    return 429 if failed.kind == TooManyQuestionsError.__name__ else STATUS[failed.exit_code]
+
+
+def response_of(last: AnswerTexts | FailedQuestion, *, as_page: bool = False) -> Response:
+    """Response with a whole answer: JSON, or the page of a report."""
+    if isinstance(last, FailedQuestion):
+        return Response(
+            json.dumps(error_of(last), indent=1) + "\n",
+            status_code=status_of(last),
+            media_type="application/json",
+        )
+    if as_page and last.page:
+        return Response(
+            last.page,
+            media_type="text/html; charset=utf-8",
+            headers={
+                "content-security-policy": REPORT_POLICY,
+                "cross-origin-opener-policy": "unsafe-none",  # a sandboxed page cannot have one
+            },
+        )
+    return Response(last.document, media_type="application/json")
+
+
+class AnswerResponse(Response):
+    """Response that waits for the last event of an answer, and ends when its client is gone."""
+
+    def __init__(self, events: AsyncIterator[Event], *, as_page: bool = False) -> None:
+        super().__init__()
+        self._events, self._as_page = events, as_page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for the answer and send it."""
+
+        async def answer() -> None:
+            """Send the answer or the error."""
+            async for event in self._events:
+                if not isinstance(event, ProgressEvent):
+                    await response_of(event, as_page=self._as_page)(scope, receive, send)
+
+        await _until_gone(answer(), self._events, receive)
+
+
+class EventStream(Response):
+    """Response with the events of an answer as server-sent events.
+
+    ``progress`` has the fields of `ProgressEvent`, ``answer`` the document with the digest of the
+    question as its id, ``error`` the error document.
+    """
+
+    def __init__(self, events: AsyncIterator[Event], *, digest: str) -> None:
+        super().__init__()
+        self._events, self._digest = events, digest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the last one, or until the client is gone."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+            }
+        )
+
+        async def write(text: str) -> None:
+            """Send a part of the body."""
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+        async def stream() -> None:
+            """Send each event when it comes, and a comment where none comes for long."""
+            beats = asyncio.create_task(_beat(write))
+            try:
+                await write(": the answer follows\n\n")
+                async for event in self._events:
+                    await write(event_text(event, digest=self._digest))
+            finally:
+                beats.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await _until_gone(stream(), self._events, receive)
+
+
+async def _beat(write: Any) -> None:
+    """Write an empty comment every few seconds."""
+    while True:
+        await asyncio.sleep(_HEARTBEAT_S)
+        await write(":\n\n")
+
+
+def event_text(event: Event, *, digest: str) -> str:
+    """Text of a server-sent event."""
+    if isinstance(event, ProgressEvent):
+        return _event("progress", json.dumps(asdict(event)))
+    if isinstance(event, FailedQuestion):
+        return _event("error", json.dumps(error_of(event)))
+    return f"id: {digest}\n" + _event("answer", event.document.rstrip("\n"))
+
+
+def _event(name: str, data: str) -> str:
+    """Text of an event; each line of its data has its own prefix."""
+    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
+    return f"event: {name}\n{lines}\n"
+
+
+async def _until_gone(answer: Any, events: AsyncIterator[Event], receive: Receive) -> None:
+    """Run `answer` until it ends, or cancel it when the client is gone."""
+
+    async def gone() -> None:
+        """Wait until the client closes the connection."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    answering, leaving = asyncio.create_task(answer), asyncio.create_task(gone())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await task
+        await events.aclose()  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Files that the web server sends to browsers."""

@@ -1,0 +1,126 @@
+"""Answers that equal questions share: one search for all who ask at once, and a cache."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shardwright.errors import OutOfTimeError, ResourceError, ShardwrightError
+from shardwright.web.answer_events import AnswerTexts, Event, FailedQuestion, failed
+
+Search = Callable[[str, Any], AsyncIterator[Event]]
+"""Function from a verb and its body to the events of the answer."""
+LastEvent = AnswerTexts | FailedQuestion
+_NOT_KEPT: Final = frozenset(
+    {ShardwrightError.exit_code, ResourceError.exit_code, OutOfTimeError.exit_code}
+)
+"""Exit codes of errors that the same question need not have again."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A question that is being answered, with the events so far."""
+
+    events: list[Event] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    followers: int = 0
+    task: asyncio.Task[None] | None = None
+    over: bool = False
+
+
+class SharedAnswers:
+    """Answers by the digest of their questions.
+
+    A search ends when nobody follows it any more.
+    """
+
+    def __init__(self, search: Search, *, cache_bytes: int) -> None:
+        self._search, self._cache_bytes = search, cache_bytes
+        self._kept: OrderedDict[str, LastEvent] = OrderedDict()
+        self._kept_bytes = 0
+        self._running: dict[str, _Running] = {}
+
+    def kept(self, digest: str) -> LastEvent | None:
+        """The answer that is kept for a question; None if there is none."""
+        found = self._kept.get(digest)
+        if found is not None:
+            self._kept.move_to_end(digest)
+        return found
+
+    async def events(self, digest: str, verb: str, body: Any) -> AsyncIterator[Event]:
+        """Events of a question's answer, from the first one on; the last one ends it."""
+        found = self.kept(digest)
+        if found is not None:
+            yield found
+            return
+        running = self._running.get(digest)
+        if running is None:
+            running = self._running[digest] = _Running()
+            running.task = asyncio.create_task(self._follow(digest, running, verb, body))
+        running.followers += 1
+        try:
+            number = 0
+            while True:
+                changed = running.changed
+                for event in running.events[number:]:
+                    number += 1
+                    yield event
+                if running.over:
+                    return
+                if number == len(running.events):
+                    await changed.wait()
+        finally:
+            running.followers -= 1
+            if not running.followers and not running.over:
+                await self._cancel(digest, running)
+
+    async def _cancel(self, digest: str, running: _Running) -> None:
+        """End the search of a question that nobody follows."""
+        self._running.pop(digest, None)
+        if running.task is not None:
+            running.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(asyncio.wait({running.task}))
+
+    async def _follow(self, digest: str, running: _Running, verb: str, body: Any) -> None:
+        """Collect the events of a search and keep its answer."""
+        events = self._search(verb, body)
+        try:
+            async for event in events:
+                self._add(digest, running, event)
+        except ShardwrightError as error:
+            self._add(digest, running, failed(error))
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+
+    def _add(self, digest: str, running: _Running, event: Event) -> None:
+        """Add an event and wake all who follow; the last one is kept before they read it."""
+        running.events.append(event)
+        if isinstance(event, AnswerTexts | FailedQuestion):
+            self._keep(digest, event)
+            running.over = True
+            if self._running.get(digest) is running:
+                del self._running[digest]
+        running.changed.set()
+        running.changed = asyncio.Event()
+
+    def _keep(self, digest: str, last: LastEvent) -> None:
+        """Keep an answer, and drop the oldest ones beyond the size of the cache."""
+        if isinstance(last, FailedQuestion) and last.exit_code in _NOT_KEPT:
+            return
+        self._kept[digest] = last
+        self._kept_bytes += _size(last)
+        while self._kept_bytes > self._cache_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= _size(dropped)
+
+
+def _size(last: LastEvent) -> int:
+    """Bytes of an answer's texts, about."""
+    if isinstance(last, FailedQuestion):
+        return len(last.message) + len(last.hint) + 256
+    return len(last.document) + len(last.page) + 256

@@ -1,0 +1,252 @@
+"""The web application: the page, its files, and the API of the command line's verbs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+
+import shardwright
+from shardwright.errors import DataError, UsageError
+from shardwright.web.answer_events import AnswerTexts
+from shardwright.web.answer_responses import AnswerResponse, EventStream, response_of
+from shardwright.web.catalog_lists import catalog_document
+from shardwright.web.question_bodies import (
+    AdviseBody,
+    ClusterBody,
+    PlanBody,
+    PlanFileBody,
+    ReportBody,
+    SimulateBody,
+    WhyBody,
+)
+from shardwright.web.request_guard import Access, RequestGuard, error_document
+from shardwright.web.search_processes import SearchProcesses
+from shardwright.web.server_limits import ServerLimits
+from shardwright.web.shared_answers import SharedAnswers
+
+BODIES: Final[dict[str, type[BaseModel]]] = {
+    "plan": PlanBody,
+    "simulate": SimulateBody,
+    "advise": AdviseBody,
+    "report": ReportBody,
+    "explain": PlanFileBody,
+    "why": WhyBody,
+    "cluster": ClusterBody,
+}
+"""Body of each verb of the API."""
+FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/question.js": ("question.js", "text/javascript; charset=utf-8"),
+    "/answer.js": ("answer.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+"""File of `web.browser` and media type of each address of the page."""
+STREAM: Final = "text/event-stream"
+_OF_THE_FRAMEWORK: Final = (400, 404, 405)
+"""Statuses of errors that FastAPI raises itself."""
+
+
+class ErrorFields(BaseModel):
+    """An error: its kind, a line, a hint, and the exit code of the command line."""
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+
+
+class ErrorBody(BaseModel):
+    """Body of every response with an error."""
+
+    error: ErrorFields
+
+
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": ErrorBody, "description": why}
+    for status, why in {
+        400: "The request is wrong (exit code 2).",
+        401: "The token is missing.",
+        403: "Another site asks.",
+        404: "There is no such address.",
+        408: "The question or the answer takes too long (exit code 11).",
+        413: "The question or the answer is too large (exit code 10).",
+        415: "The body is compressed.",
+        421: "The server has another name.",
+        422: "The model, cluster, strategy or file is wrong, or nothing fits (exit codes 3 to 8).",
+        429: "Too many questions wait.",
+    }.items()
+}
+"""Responses with errors that every question may have."""
+
+
+def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
+    """The ASGI application of a web server.
+
+    Args:
+        limits: see `ServerLimits`.
+        access: who may ask.
+    """
+    processes: list[SearchProcesses] = []
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        """Processes of searches while the server runs."""
+        processes.append(SearchProcesses(limits))
+        await processes[0].start()
+        yield
+        await processes[0].close()
+
+    app = FastAPI(
+        title="Shardwright",
+        version=shardwright.__version__,
+        description="The verbs of `shardwright`; documents are those of `--json`.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    answers = SharedAnswers(
+        lambda verb, body: processes[0].events(verb, body), cache_bytes=limits.cache_bytes
+    )
+    for address, (name, media_type) in FILES.items():
+        _add_file(app, address, name, media_type)
+    for verb, body in BODIES.items():
+        _add_verb(app, answers, verb, body)
+    _add_catalog(app)
+    _add_report_page(app, answers)
+    app.add_exception_handler(RequestValidationError, _wrong_body)
+    for status in _OF_THE_FRAMEWORK:
+        app.add_exception_handler(status, _refused_by_framework)
+    return RequestGuard(app, access=access, limits=limits)
+
+
+def _add_file(app: FastAPI, address: str, name: str, media_type: str) -> None:
+    """Add the address of a file of the page."""
+    text = files("shardwright.web.browser").joinpath(name).read_text(encoding="utf-8")
+
+    @app.get(address, include_in_schema=False)
+    async def send_file() -> Response:
+        return Response(text, media_type=media_type, headers={"cache-control": "no-cache"})
+
+
+def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -> None:
+    """Add the address of a verb, which answers with JSON, a page or a stream of events."""
+    described: dict[str, Any] = {
+        "application/json": {"schema": {"type": "object"}},
+        STREAM: {"schema": {"type": "string"}},
+    }
+    if verb == "report":
+        described["text/html"] = {"schema": {"type": "string"}}
+    answered = {"description": "The document of `--json`, or its events.", "content": described}
+
+    async def ask(body: body_type, request: Request) -> Response:
+        digest = question_digest(verb, await request.json())
+        events = answers.events(digest, verb, body)
+        accepted = request.headers.get("accept", "")
+        if STREAM in accepted:
+            return EventStream(events, digest=digest)
+        return AnswerResponse(events, as_page="text/html" in accepted)
+
+    ask.__annotations__["body"] = body_type
+    app.post(
+        f"/api/{verb}",
+        summary=f"shardwright {verb}",
+        description=body_type.__doc__,
+        operation_id=verb,
+        response_class=Response,
+        responses={**ERRORS, 200: answered},
+    )(ask)
+
+
+def _add_catalog(app: FastAPI) -> None:
+    """Add the address with the names that a question may have."""
+    text = json.dumps(catalog_document())
+
+    @app.get(
+        "/api/catalog",
+        summary="shardwright catalog",
+        operation_id="catalog",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "Names of models, accelerators, clusters, instances and runtimes.",
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            }
+        },
+    )
+    async def catalog() -> Response:
+        return Response(text, media_type="application/json")
+
+
+def _add_report_page(app: FastAPI, answers: SharedAnswers) -> None:
+    """Add the address of a report's page, by the digest of its question."""
+
+    @app.get(
+        "/report/{digest}",
+        summary="The page of a report that was asked for before",
+        operation_id="report_page",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The page.",
+                "content": {"text/html": {"schema": {"type": "string"}}},
+            },
+            404: ERRORS[404],
+        },
+    )
+    async def report_page(digest: str) -> Response:
+        found = answers.kept(digest)
+        if isinstance(found, AnswerTexts) and found.page:
+            return response_of(found, as_page=True)
+        error = DataError("this report is not kept any more", hint="ask for it again")
+        return _error_response(error_document(error), status=404)
+
+
+def question_digest(verb: str, body: Any) -> str:
+    """SHA-256 of a question: of the verb and of the body, whatever the order of its fields."""
+    text = json.dumps([verb, body], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+async def _wrong_body(_: Request, error: Exception) -> Response:
+    """Response to a body that the schema does not allow: its first fault."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    found = UsageError(
+        f"{where[:120] or 'body'}: {str(first['msg'])[:200]}",
+        hint="the schema of every question is in /openapi.json",
+    )
+    return _error_response(error_document(found), status=400)
+
+
+async def _refused_by_framework(_: Request, error: Exception) -> Response:
+    """Response to an address or a method that the server does not have, or to a body of no form."""
+    status: int = getattr(error, "status_code", 404)
+    found = UsageError(
+        str(getattr(error, "detail", error))[:200], hint="the addresses are in /openapi.json"
+    )
+    return _error_response(
+        error_document(found), status=status, headers=dict(getattr(error, "headers", None) or {})
+    )
+
+
+def _error_response(
+    document: Any, *, status: int, headers: dict[str, str] | None = None
+) -> Response:
+    """Response with the JSON document of an error."""
+    return Response(
+        json.dumps(document, indent=1) + "\n",
+        status_code=status,
+        media_type="application/json",
+        headers=headers,
+    )

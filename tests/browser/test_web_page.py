@@ -1,0 +1,207 @@
+"""The page of `shardwright web` in Chromium: ask, watch, cancel, share, go back, drop files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("fastapi", reason="needs the extra `web`")
+pytest.importorskip("uvicorn", reason="needs the extra `web`")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if CHROMIUM is None:
+    pytest.skip("needs Chromium", allow_module_level=True)
+
+from tests.hardware.inventory_files import topo_matrix
+from tests.web.running_server import LONG, SMALL, RunningServer, running_server
+
+pytestmark = pytest.mark.browser
+CONFIG = (Path(__file__).parents[1] / "model" / "configs" / "opt.json").read_text("utf-8")
+PROVEN = "text=Proven: no plan of the searched space is faster."
+REPORT = "What is the answer?"
+WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server("--workers", "2") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: RunningServer) -> Iterator[Any]:
+    """A page that must neither log nor fail, and asks this server alone."""
+    found = browser.new_page(base_url=server.address)
+    found.set_default_timeout(WAIT_MS)
+    wrong: list[str] = []
+    found.on("console", lambda message: wrong.append(message.text))
+    found.on("pageerror", lambda error: wrong.append(str(error)))
+    found.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith((server.address, "blob:")) else wrong.append(request.url)
+        ),
+    )
+    yield found
+    found.close()
+    assert wrong == []
+
+
+def address(**change: object) -> str:
+    return f"/?{urlencode({**SMALL, **change})}"
+
+
+def test_a_question_of_the_form_is_answered_and_is_the_address(page: Any, browser: Any) -> None:
+    page.goto("/")
+    for name, value in SMALL.items():
+        page.fill(f"#{name}", str(value))
+    page.click("#ask")
+    page.wait_for_selector(PROVEN)
+    assert page.url.endswith(address())
+    report = page.frame_locator("iframe").get_by_role("heading", name=REPORT)
+    report.wait_for()
+    best, lower, gap = (page.inner_text(f"[data-live={name}]") for name in ("best", "lower", "gap"))
+    assert best == lower
+    assert gap == "0.0 %"
+    # Another person opens the link, and sees the same strategy.
+    strategy = page.inner_text(".strategy")
+    other = browser.new_page()
+    other.goto(page.url)
+    assert other.inner_text(".strategy", timeout=WAIT_MS) == strategy
+    other.close()
+
+
+def test_the_saved_file_is_the_plan_file(page: Any, tmp_path: Path) -> None:
+    page.goto(address())
+    with page.expect_download() as download:
+        page.click("text=Save the plan file")
+    path = tmp_path / "plan.json"
+    download.value.save_as(path)
+    from shardwright.files.read_plan_and_simulation_files import read_saved
+
+    assert read_saved(path).request.model == SMALL["model"]
+
+
+def test_the_back_button_returns_to_the_question_before(page: Any) -> None:
+    page.goto(address())
+    page.wait_for_selector(PROVEN)
+    page.fill("#global_batch", "32")
+    page.click("#ask")
+    page.wait_for_selector("h2:has-text('32 sequences')")
+    page.wait_for_selector(PROVEN)
+    page.go_back()
+    page.wait_for_selector("h2:has-text('16 sequences')")
+    assert page.input_value("#global_batch") == "16"
+
+
+def test_two_questions_are_compared(page: Any) -> None:
+    page.goto(address())
+    page.wait_for_selector("#compare:enabled")
+    page.click("#compare")
+    page.fill("#cluster", "a100-sxm-80gb:8")
+    page.click("#ask")
+    page.wait_for_selector("text=Side by side")
+    heads = page.locator("#answers thead th").all_inner_texts()
+    assert len(heads) == 3
+    assert "a100-sxm-80gb:8" in heads[1]
+    assert "h100-sxm:8" in heads[2]
+
+
+def test_cancel_ends_the_search(page: Any, server: RunningServer) -> None:
+    page.goto(f"/?{urlencode({**LONG, 'global_batch': 15360 + 64})}")
+    page.wait_for_selector(".now:not(:empty)")
+    page.click("#cancel")
+    page.wait_for_selector("text=Cancelled.")
+    if not Path("/proc/self/stat").exists():
+        return
+    for _ in range(200):
+        if not server.searching():
+            return
+        time.sleep(0.05)
+    raise AssertionError(server.searching())
+
+
+def test_dropped_files_are_the_question_and_part_of_the_link(page: Any, browser: Any) -> None:
+    page.goto("/")
+    topology = topo_matrix(8, lambda _one, _other: "NV18")
+    files = [("config.json", CONFIG), ("topo.txt", topology)]
+    page.evaluate(
+        """files => {
+          const data = new DataTransfer();
+          for (const [name, text] of files) data.items.add(new File([text], name));
+          document.dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true}));
+        }""",
+        files,
+    )
+    page.wait_for_selector(".file[data-of=cluster]:visible")
+    page.wait_for_selector(".file[data-of=model]:visible")
+    page.fill("#cluster_accelerator", "h100-sxm")
+    page.fill("#seq_len", "2048")
+    page.fill("#global_batch", "16")
+    page.click("#ask")
+    page.wait_for_selector(PROVEN)
+    assert "#files=" in page.url
+    other = browser.new_page()
+    other.goto(page.url)
+    other.wait_for_selector(PROVEN, timeout=WAIT_MS)
+    other.close()
+
+
+def test_a_launch_script_is_advised(page: Any, tmp_path: Path) -> None:
+    script = tmp_path / "pretrain.sh"
+    script.write_text(
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --seq-length 4096"
+        " --global-batch-size 64 --micro-batch-size 1 --bf16 --use-distributed-optimizer"
+        " --num-layers 16 --hidden-size 2048 --num-attention-heads 32"
+    )
+    page.goto("/")
+    page.fill("#model", "llama-3.2-1b")
+    page.fill("#cluster", "h100-sxm:8")
+    page.set_input_files("#launch-files", script)
+    page.wait_for_selector(".file[data-of=launch]:visible")
+    page.click("#ask")
+    page.wait_for_selector("text=searched for faster changes")
+    assert "megatron" in page.inner_text(".strategy")
+    assert page.locator("#answers tbody tr").count() >= 1
+
+
+def test_an_error_is_a_line_and_a_hint(browser: Any, server: RunningServer) -> None:
+    page = browser.new_page(base_url=server.address)
+    page.goto(address(model="lama"))
+    page.wait_for_selector(".now.error", timeout=WAIT_MS)
+    assert "not in the catalog" in page.inner_text(".now.error")
+    assert page.inner_text(".now.error .hint")
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1600])
+def test_it_fits_and_everyone_can_use_it(
+    browser: Any, server: RunningServer, scheme: str, width: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
+    page = browser.new_page(
+        base_url=server.address, color_scheme=scheme, viewport={"width": width, "height": 800}
+    )
+    page.goto(address())
+    page.wait_for_selector(PROVEN, timeout=WAIT_MS)
+    page.click("summary")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = axe.Axe().run(page, options={"iframes": False}).response["violations"]
+    assert json.dumps([(one["id"], [n["html"] for n in one["nodes"]]) for one in found]) == "[]"
+    page.close()
