@@ -96,6 +96,7 @@ notebooks: $(VENV)/.documents $(VENV)/.kernels ## execute the notebooks of docs/
 
 accuracy: $(VENV)/.runs $(VENV)/.kernels ## predict the project's own measured rows and write docs/accuracy.md and docs/serving-accuracy.md
 	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json
+	@$(BIN)/python tools/predictions_of_published_runs.py
 	@$(BIN)/shardwright validate benchmarks/published/serving/*.csv -o docs/serving-accuracy.md --save-folds benchmarks/published/serving/slopes.json
 
 guide: $(VENV)/.runs $(VENV)/.kernels ## write docs/guide: rules judged by searches, for eight cases (2 CPU minutes)

@@ -48,6 +48,7 @@ from shardwright.search.grid.sample_members_by_bound import (
 )
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.optimality_certificate import Certificate
+from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.grid_rules import GridFacts
@@ -83,7 +84,15 @@ _OTHER_VERSION: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Space:
-    """The searched space with its problem, the bounds of its members, and the request's limits."""
+    """The searched space with its problem, the bounds of its members, and the request's limits.
+
+    Args:
+        capacity: bytes of a device that a plan may fill.
+        best: the fastest simulated member.
+        fitting: all members that the search simulated and that fit.
+        paired_near: members under schedules of general plans alone that are not simulated and may
+            be nearly as fast as the best.
+    """
 
     problem: Problem
     facts: GridFacts
@@ -91,6 +100,8 @@ class _Space:
     capacity: int
     members: MembersByBound
     best: SimulatedMember
+    fitting: tuple[SimulatedMember, ...]
+    paired_near: int
 
 
 def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedMembers:
@@ -110,12 +121,19 @@ def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedM
     )
     if saved.answer is None or method_of(saved.request) is not SearchMethod.GRID:
         return counted
-    request = saved.request
+    listed = _listed_space(saved.request, certificate)
+    if listed is None:
+        return replace(counted, note=_OTHER_VERSION)
+    return _with_points(saved, counted, listed, most=most)
+
+
+def _listed_space(request: Request, certificate: Certificate) -> _Space | None:
+    """Repeat a search and bound its members; None if it is another one than the certificate's."""
     problem = problem_of(request)
     facts = facts_of(problem)
     space = space_of(request, problem, facts)
     if certificate.digest != space.digest(problem_text(problem)):
-        return replace(counted, note=_OTHER_VERSION)
+        return None
     capacity = capacity_of(request, problem)
     load_kernels()
     searched = search(
@@ -127,21 +145,25 @@ def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedM
         limit=Limit(stop_at=certificate.stopped_at),
         memory=request.search_memory,
     )
-    if _counts_by_fate(certify(problem, space, searched)) != counted.counts:
-        return replace(counted, note=_OTHER_VERSION)
-    fitting = {one.grid: one for one in searched.outcome.fitting}
-    best = min(fitting.values(), key=lambda one: one.step_time_s)
-    members = members_by_bound(
-        problem,
-        facts,
-        searched,
+    if _counts_by_fate(certify(problem, space, searched)) != _counts_by_fate(certificate):
+        return None
+    fitting = tuple(searched.outcome.fitting)
+    best = min(fitting, key=lambda one: one.step_time_s)
+    near_s = best.step_time_s * (1.0 + NEAR_SHARE)
+    return _Space(
+        problem=problem,
+        facts=facts,
+        space=space,
         capacity=capacity,
-        near_s=best.step_time_s * (1.0 + NEAR_SHARE),
+        members=members_by_bound(problem, facts, searched, capacity=capacity, near_s=near_s),
+        best=best,
+        fitting=fitting,
+        paired_near=sum(
+            part.bounded_b0 + part.bounded_b1
+            for part in searched.paired
+            if part.lower_bound_s <= near_s
+        ),
     )
-    listed = _Space(
-        problem=problem, facts=facts, space=space, capacity=capacity, members=members, best=best
-    )
-    return _with_points(saved, counted, listed, fitting, most=most)
 
 
 def _counts_by_fate(certificate: Certificate) -> tuple[FateCount, ...]:
@@ -172,15 +194,14 @@ def _with_points(
     saved: StoredPlan,
     counted: SearchedMembers,
     listed: _Space,
-    fitting: dict[Grid, SimulatedMember],
     *,
     most: int,
 ) -> SearchedMembers:
     """Add the plotted strategies, those that were simulated, the near ones and the neighbour."""
     members, best = listed.members, listed.best
-    by_search = frozenset(fitting)
+    simulated = {one.grid: one for one in listed.fitting}
+    by_search = frozenset(simulated)
     front = front_members(members)
-    simulated = dict(fitting)
     _simulate(listed, front[:MOST_SIMULATED], simulated)
     near_s = best.step_time_s * (1.0 + NEAR_SHARE)
     near = near_members(members, near_s)
@@ -202,7 +223,7 @@ def _with_points(
         near=NearMembers(
             share=NEAR_SHARE,
             members=len(near),
-            unlisted=members.num_whole_near,
+            unlisted=members.num_whole_near + listed.paired_near,
             least=next((row for row in rows if row.strategy == least), None),
         ),
         neighbour=None
