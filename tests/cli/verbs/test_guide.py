@@ -107,7 +107,7 @@ def test_the_commands_of_the_skill_file_run(
             if words[1] == "plan":
                 assert answer["prediction"]["step_time_s"] == document["best"]["step_s"]
             if words[1] == "simulate":
-                assert answer["prediction"]["step_time_s"] == document["best"]["step_s"]
+                assert answer["step_time_s"] == document["best"]["step_s"]
 
 
 @pytest.mark.parametrize(
