@@ -1,19 +1,15 @@
-"""docs/guide is what tools/guide_pages.py writes: a page made again, and the cells of the tables."""
+"""docs/guide is what tools/guide_pages.py writes: pages made again, and cells of the tables."""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tools"))
+from tools import guide_pages
 
-import guide_pages  # noqa: E402
-
-FOLDER = ROOT / "docs" / "guide"
+FOLDER = Path(__file__).parents[2] / "docs" / "guide"
 
 
 @pytest.mark.parametrize("name", ["dense-8b", "multimodal"])

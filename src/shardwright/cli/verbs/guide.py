@@ -103,7 +103,8 @@ def guide(
         Option(
             "--agent",
             metavar="DIR",
-            help="Also write SKILL.md, facts and commands for coding agents, into this folder.",
+            help="Also write SKILL.md, facts and commands for coding agents, into this folder."
+            " It is made if it does not exist.",
         ),
     ] = None,
     form: shared_options.AnswerForm,
@@ -117,8 +118,8 @@ def guide(
         raise UsageError("--osl is for --serving", hint="drop it, or add --serving")
     screen.check_writable(output)
     ending = screen.output_ending(output, forms=(".html", ".md", ".json"), what="a guide")
-    skill = None if agent is None else agent / SKILL_FILE
-    screen.check_writable(skill)
+    if agent is not None:
+        _require_folder(agent)
     request = replace(
         shared_options.read_request(model, cluster, job=job, platform=platform, pins=pins),
         max_devices=limits.max_devices,
@@ -132,8 +133,9 @@ def guide(
         )
     if output is not None:
         screen.save(output, WRITERS[ending](made))
-    if skill is not None:
-        screen.save(skill, agent_skill(made))
+    if agent is not None:
+        agent.mkdir(exist_ok=True)
+        screen.save(agent / SKILL_FILE, agent_skill(made))
     screen.print_answer(
         form,
         document=lambda: guide_document(made),
@@ -141,6 +143,19 @@ def guide(
         picture=lambda: render_guide(made),
     )
     return 0 if made.best.step_s is not None else InfeasibleError.exit_code
+
+
+def _require_folder(path: Path) -> None:
+    """Raise UsageError unless `path` is a folder, or can be made in one.
+
+    Raises:
+        UsageError: it is a file, or its parent is no folder.
+    """
+    if (path.exists() and not path.is_dir()) or not path.parent.is_dir():
+        raise UsageError(
+            f"cannot write into {path}: it is no folder, and its parent has none",
+            hint="name a folder, or a new one in a folder that exists",
+        )
 
 
 def _serving_guide(request: Request, serving: ServingFlags) -> Guide:

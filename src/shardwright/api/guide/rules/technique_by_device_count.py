@@ -25,7 +25,8 @@ def advise(facts: RequestFacts) -> Advice:
     """ZeRO-3 alone on few devices, TP or PP with it on many."""
     most = min(facts.island, 8)
     stages: tuple[int, ...] = facts.problem.runtime.zero_stages
-    alone = data_parallel_pins(zero=(max(stages),))
+    last = max(int(stage) for stage in stages)
+    alone = data_parallel_pins(zero=(last,))
     tensor: Choices = (pin("tp", *powers_of_two(2, most)),)
     pipeline: Choices = (pin("tp", 1), pin("pp", *powers_of_two(2, 16)))
     if facts.devices >= LARGE:
@@ -33,7 +34,7 @@ def advise(facts: RequestFacts) -> Advice:
         pins: Choices = (
             pin("tp", most),
             pin("pp", *powers_of_two(2, 32)),
-            pin("zero", *[stage for stage in (1, 2) if stage in stages] or [max(stages)]),
+            pin("zero", *([int(stage) for stage in stages if 0 < stage < last] or [last])),
         )
         others: tuple[tuple[str, Choices], ...] = (
             ("ZeRO alone", alone),
@@ -44,7 +45,7 @@ def advise(facts: RequestFacts) -> Advice:
         words, pins = "Combine data parallelism with TP.", tensor
         others = (("PP in place of TP", pipeline), ("ZeRO alone", alone))
     else:
-        words, pins = f"ZeRO-{max(stages)} alone.", alone
+        words, pins = f"ZeRO-{last} alone.", alone
         others = (("TP", tensor), ("PP", pipeline))
     return Advice(words=words, pins=pins, others=others, break_even=_device_question(facts))
 
