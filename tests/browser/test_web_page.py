@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +11,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytest.importorskip("fastapi", reason="needs the extra `web`")
 pytest.importorskip("uvicorn", reason="needs the extra `web`")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("needs Chromium", allow_module_level=True)
 
 from tests.hardware.inventory_files import topo_matrix
 from tests.web.running_server import LONG, SMALL, RunningServer, running_server
 
-pytestmark = pytest.mark.browser
 CONFIG = (Path(__file__).parents[1] / "model" / "configs" / "opt.json").read_text("utf-8")
 PROVEN = "text=Proven: no plan of the searched space is faster."
 REPORT = "What is the answer?"
@@ -35,18 +29,10 @@ def server() -> Iterator[RunningServer]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
 @pytest.fixture
-def page(browser: Any, server: RunningServer) -> Iterator[Any]:
+def page(chromium: Any, server: RunningServer) -> Iterator[Any]:
     """A page that must neither log nor fail, and asks this server alone."""
-    found = browser.new_page(base_url=server.address)
+    found = chromium.new_page(base_url=server.address)
     found.set_default_timeout(WAIT_MS)
     wrong: list[str] = []
     found.on("console", lambda message: wrong.append(message.text))
@@ -66,7 +52,7 @@ def address(**change: object) -> str:
     return f"/?{urlencode({**SMALL, **change})}"
 
 
-def test_a_question_of_the_form_is_answered_and_is_the_address(page: Any, browser: Any) -> None:
+def test_a_question_of_the_form_is_answered_and_is_the_address(page: Any, chromium: Any) -> None:
     page.goto("/")
     for name, value in SMALL.items():
         page.fill(f"#{name}", str(value))
@@ -80,7 +66,7 @@ def test_a_question_of_the_form_is_answered_and_is_the_address(page: Any, browse
     assert gap == "0.0 %"
     # Another person opens the link, and sees the same strategy.
     strategy = page.inner_text(".strategy")
-    other = browser.new_page()
+    other = chromium.new_page()
     other.goto(page.url)
     assert other.inner_text(".strategy", timeout=WAIT_MS) == strategy
     other.close()
@@ -136,7 +122,7 @@ def test_cancel_ends_the_search(page: Any, server: RunningServer) -> None:
     raise AssertionError(server.searching())
 
 
-def test_dropped_files_are_the_question_and_part_of_the_link(page: Any, browser: Any) -> None:
+def test_dropped_files_are_the_question_and_part_of_the_link(page: Any, chromium: Any) -> None:
     page.goto("/")
     topology = topo_matrix(8, lambda _one, _other: "NV18")
     files = [("config.json", CONFIG), ("topo.txt", topology)]
@@ -156,7 +142,7 @@ def test_dropped_files_are_the_question_and_part_of_the_link(page: Any, browser:
     page.click("#ask")
     page.wait_for_selector(PROVEN)
     assert "#files=" in page.url
-    other = browser.new_page()
+    other = chromium.new_page()
     other.goto(page.url)
     other.wait_for_selector(PROVEN, timeout=WAIT_MS)
     other.close()
@@ -178,10 +164,19 @@ def test_a_launch_script_is_advised(page: Any, tmp_path: Path) -> None:
     page.wait_for_selector("text=searched for faster changes")
     assert "megatron" in page.inner_text(".strategy")
     assert page.locator("#answers tbody tr").count() >= 1
+    page.frame_locator("iframe").get_by_role("heading", level=2).first.wait_for()
 
 
-def test_an_error_is_a_line_and_a_hint(browser: Any, server: RunningServer) -> None:
-    page = browser.new_page(base_url=server.address)
+def test_what_if_is_searched_into_the_report(page: Any) -> None:
+    page.goto(address(global_batch=8))
+    page.click("text=What if? Search other batches")
+    page.wait_for_selector("text=The report has the best plans of changed requests.")
+    report = page.frame_locator("iframe")
+    report.get_by_role("heading", name="What if").first.wait_for()
+
+
+def test_an_error_is_a_line_and_a_hint(chromium: Any, server: RunningServer) -> None:
+    page = chromium.new_page(base_url=server.address)
     page.goto(address(model="lama"))
     page.wait_for_selector(".now.error", timeout=WAIT_MS)
     assert "not in the catalog" in page.inner_text(".now.error")
@@ -192,10 +187,10 @@ def test_an_error_is_a_line_and_a_hint(browser: Any, server: RunningServer) -> N
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1600])
 def test_it_fits_and_everyone_can_use_it(
-    browser: Any, server: RunningServer, scheme: str, width: int
+    chromium: Any, server: RunningServer, scheme: str, width: int
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe")
-    page = browser.new_page(
+    page = chromium.new_page(
         base_url=server.address, color_scheme=scheme, viewport={"width": width, "height": 800}
     )
     page.goto(address())

@@ -16,7 +16,6 @@ if find_spec("schemathesis") is None:
 from tests.tiers import in_proof
 from tests.web.running_server import running_server
 
-pytestmark = pytest.mark.browser
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",

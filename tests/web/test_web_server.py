@@ -158,6 +158,8 @@ def test_a_launch_is_advised_and_reads_no_file_of_this_machine(client: Any, tmp_
     found = client.post("/api/advise", json=body).json()
     assert found["strategy"].startswith("tp2")
     assert found["best"]["step_time_s"] <= found["prediction"]["step_time_s"]
+    # The report of an advice is made from its document, as `report` makes it from a file.
+    assert client.post("/api/report", json={"plan": json.dumps(found)}).status_code == 200
     named = {"train.sh": f"deepspeed train.py --deepspeed_config {secret}"}
     refused = client.post("/api/advise", json={"request": {**request, **SMALL}, "launch": named})
     assert refused.status_code == 422

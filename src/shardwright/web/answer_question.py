@@ -15,7 +15,7 @@ from shardwright.api.cluster_from_inventories_and_its_picture import (
 from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.launches import launch_advice
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.make_report import add_what_if, make_report, report_document
 from shardwright.api.request_to_problem import SearchMethod, load_cluster, method_of
 from shardwright.api.searches import grid_search
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of
@@ -29,6 +29,7 @@ from shardwright.files.plan_and_simulation_file_contents import (
     plan_document,
     stored_simulation,
 )
+from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
 from shardwright.hardware.inventories.cluster_from_inventories import ClusterRead
 from shardwright.progress_callback import Progress
@@ -110,10 +111,15 @@ def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
 
 
 def _report(body: ReportBody, progress: Progress) -> AnswerTexts:
-    """Make the report of a plan file, as JSON and as a page."""
-    _saved_of(body)
+    """Make the report of a file, as JSON and as a page."""
     progress("make the report", 0, 0)
-    report = make_report(_PLAN_FILE, tokens=body.tokens, prices=body.prices)
+    if parse_other_answer(body.plan, name=str(_PLAN_FILE)) is None:
+        _saved_of(body)
+    else:
+        _PLAN_FILE.write_text(body.plan, encoding="utf-8")
+    report = make_report(_PLAN_FILE, tokens=body.tokens, prices=body.prices, progress=progress)
+    if body.what_if:
+        report = add_what_if(report, _PLAN_FILE, prices=body.prices, progress=progress)
     document = report_document(report)
     return AnswerTexts(document=to_text(document), page=report_html(document))
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardwright.registry import load_target
 from shardwright.search.search_request import Request
 from shardwright.web.answer_events import AnswerTexts
-from shardwright.web.answer_question import answer_question
 from shardwright.web.question_bodies import PlanBody
-from shardwright.web.search_process import run_search_process
+from shardwright.web.search_process import ANSWER_FUNCTION, run_search_process
 
 PROCESS: Final = run_search_process
 """Function of a process, which a fork need not import."""
-FIRST_ANSWER: Final[AnswerTexts] = answer_question(
+FIRST_ANSWER: Final[AnswerTexts] = load_target(ANSWER_FUNCTION)(
     "plan",
     PlanBody.model_construct(
         request=Request(

@@ -98,7 +98,10 @@ class PlanFileBody(QuestionBody):
 
 
 class ReportBody(PlanFileBody):
-    """Make the report of a plan file, as ``shardwright report`` does."""
+    """Make the report of a file, as ``shardwright report`` does.
+
+    It may also be the ``--json`` of a comparison, an advice or a simulated deployment.
+    """
 
     tokens: Annotated[Number, Field(description="Tokens of the training run; 0 = not given.")] = 0.0
     prices: Annotated[
@@ -109,6 +112,9 @@ class ReportBody(PlanFileBody):
             description="Dollars a device-hour by accelerator.",
         ),
     ]
+    what_if: Annotated[
+        bool, Field(description="Search the best plans of changed requests too, as --what-if does.")
+    ] = False
 
 
 class WhyBody(PlanFileBody):

@@ -18,7 +18,7 @@ from shardwright.web.answer_events import Event, FailedQuestion, ProgressEvent, 
 from shardwright.web.restrict_process import limit_memory, only_open_files_of, out_of_memory
 from shardwright.web.server_limits import ServerLimits
 
-_ANSWER: Final = "shardwright.web.answer_question:answer_question"
+ANSWER_FUNCTION: Final = "shardwright.web.answer_question:answer_question"
 """Function that answers; the server itself, which imports this module too, does not load it."""
 _LEAST_INTERVAL_S: Final = 0.05
 """Seconds between two progress events that say nothing new about the best plan or its bound."""
@@ -82,7 +82,7 @@ def run_search_process(connection: Connection, folder: str, limits: ServerLimits
 def _last_event(connection: Connection, verb: str, body: Any, limits: ServerLimits) -> Event:
     """Answer a question; returns its answer or its error."""
     try:
-        last: Event = load_target(_ANSWER)(verb, body, progress=EventSender(connection))
+        last: Event = load_target(ANSWER_FUNCTION)(verb, body, progress=EventSender(connection))
         return last
     except MemoryError:
         return failed(out_of_memory(limits.memory_bytes))

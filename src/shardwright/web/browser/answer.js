@@ -131,7 +131,7 @@ export class AnswerPart {
       ["Change", "Step", "Gain", "Settings"],
       changes.map((one) => [one.change ?? one.strategy ?? "", seconds(one.step_time_s), percent(one.gain ?? 0), settingsOf(one)]),
     ));
-    answer.replaceChildren(...parts);
+    answer.replaceChildren(...parts, paragraph("links", ""));
   }
 
   /** The page of the report, by the digest of its question. */
@@ -139,9 +139,22 @@ export class AnswerPart {
     const frame = this.element.querySelector("iframe");
     frame.src = `/report/${digest}`;
     frame.hidden = false;
+    this.element.querySelector(".alone")?.remove();
     const link = document.createElement("a");
-    Object.assign(link, { href: frame.src, target: "_blank", rel: "noopener", textContent: "Open the report alone" });
+    Object.assign(link, { href: frame.src, target: "_blank", rel: "noopener", className: "alone", textContent: "Open the report alone" });
     this.element.querySelector(".links")?.append(link);
+  }
+
+  /** Offer to search the best plans of other batches, lengths, devices, rates and prices. */
+  offerWhatIf(search) {
+    const button = Object.assign(document.createElement("button"), {
+      type: "button", className: "plain", textContent: "What if? Search other batches, lengths, devices and prices",
+    });
+    button.addEventListener("click", () => {
+      button.remove();
+      search();
+    });
+    this.element.querySelector(".links").append(button);
   }
 
   /** Say below the answer why it has no report. */

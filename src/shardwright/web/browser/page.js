@@ -58,9 +58,11 @@ async function ask(question, part, signal) {
     else if (name === "error") part.fail(data);
     else if (verb === "advise") {
       part.showAdvice(data);
+      await report(text, question, part, signal);
     } else {
       part.showPlan(data, text);
       await report(text, question, part, signal);
+      if (data.certificate) part.offerWhatIf(() => searchWhatIf(text, question, part));
       return data;
     }
   }
@@ -68,12 +70,31 @@ async function ask(question, part, signal) {
 }
 
 /** Make the report of a plan and show it. */
-async function report(plan, question, part, signal) {
-  const { request: _, strategy: __, ...given } = bodyOf(question)[1];
-  const body = { ...given, plan, tokens: Number(question.fields.tokens ?? 0) };
+async function report(plan, question, part, signal, whatIf = false) {
+  const { request: _, strategy: __, launch, ...given } = bodyOf(question)[1];
+  const body = { ...given, plan, tokens: launch ? 0 : Number(question.fields.tokens ?? 0), what_if: whatIf };
   for await (const { name, data, id } of eventsOf("report", body, signal)) {
     if (name === "answer") part.showReport(id);
     else if (name === "error") part.failReport(data);
+    else if (whatIf) part.say(data.text);
+  }
+}
+
+/** Search the best plans of changed requests, and show them in the report. */
+async function searchWhatIf(plan, question, part) {
+  running?.abort();
+  const controller = (running = new AbortController());
+  cancel.disabled = false;
+  try {
+    await report(plan, question, part, controller.signal, true);
+    part.say("The report has the best plans of changed requests.", true);
+  } catch (error) {
+    part.say(error.name === "AbortError" ? "Cancelled." : `The connection ended: ${error.message}`, true);
+  } finally {
+    if (running === controller) {
+      running = null;
+      cancel.disabled = true;
+    }
   }
 }
 
