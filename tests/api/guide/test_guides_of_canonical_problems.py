@@ -16,9 +16,9 @@ from shardwright.api.guide.evaluate_formula import evaluate
 from shardwright.api.guide.judge_rule import EQUAL
 from shardwright.api.guide.make_guide import guide_document, make_guide
 from shardwright.api.guide.make_serving_guide import make_serving_guide
-from shardwright.api.guide.plan_command_line import plan_command
 from shardwright.api.guide.rule_table import RULES
 from shardwright.api.guide.serving_rule_table import SERVING_RULES
+from shardwright.api.request_to_command import command_text
 from shardwright.api.searches.grid_search import plan
 from shardwright.report.page.contents.guide_rules_and_verdicts import Guide, Outcome, Rule
 from shardwright.report.screens.guide_screen import guide_line
@@ -54,7 +54,7 @@ def test_the_best_plan_is_the_plan_of_the_same_request(name: str) -> None:
         prediction.tokens_per_s,
         prediction.reserved_bytes / prediction.capacity_bytes,
     )
-    assert best.command == plan_command(CANONICAL[name])
+    assert best.command == command_text(CANONICAL[name])
 
 
 @pytest.mark.parametrize("name", CANONICAL)

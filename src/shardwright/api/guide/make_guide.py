@@ -10,10 +10,10 @@ from typing import Any
 import shardwright
 from shardwright.api.guide.guide_rule import GuideRule
 from shardwright.api.guide.judge_rule import judge_rule
-from shardwright.api.guide.plan_command_line import plan_words
 from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
 from shardwright.api.guide.rule_table import RULES
 from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
+from shardwright.api.request_to_command import request_to_command
 from shardwright.api.request_to_problem import SearchMethod, method_of
 from shardwright.api.searches.grid_search import plan
 from shardwright.errors import InfeasibleError, UsageError
@@ -63,7 +63,7 @@ def make_guide(
             f"{request.model} on {request.cluster}: {request.global_batch:,} sequences of"
             f" {request.seq_len:,} tokens a step"
         ),
-        command=shlex.join(plan_words(request, verb="guide")),
+        command=shlex.join(request_to_command(request, verb="guide")),
         version=shardwright.__version__,
         best=searched_plan(best),
         hint=hint,

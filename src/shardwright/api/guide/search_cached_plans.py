@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from shardwright.api.guide.plan_command_line import plan_command
+from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import (
     capacity_of,
     facts_of,
@@ -129,10 +129,10 @@ def _search(request: Request) -> BestPlan:
 def searched_plan(plan: BestPlan) -> SearchedPlan:
     """Contents of the guide for a searched plan."""
     if plan.grid is None or plan.prediction is None:
-        return SearchedPlan(command=plan_command(plan.request), why=plan.why)
+        return SearchedPlan(command=command_text(plan.request), why=plan.why)
     prediction = plan.prediction
     return SearchedPlan(
-        command=plan_command(plan.request),
+        command=command_text(plan.request),
         strategy=print_grid(plan.grid),
         step_s=prediction.step_time_s,
         tokens_per_s=prediction.tokens_per_s,
