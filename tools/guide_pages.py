@@ -18,11 +18,11 @@ from shardwright.api.guide.make_guide import make_guide
 from shardwright.api.guide.make_serving_guide import make_serving_guide
 from shardwright.report.guide.guide_markdown_page import (
     guide_markdown,
-    outcome_cell,
     table,
 )
-from shardwright.report.page.contents.guide_rules_and_verdicts import Guide
+from shardwright.report.page.contents.guide_rules_and_verdicts import Guide, Rule
 from shardwright.search.search_request import Request
+from shardwright.units import format_percent
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "guide"
 
@@ -34,6 +34,17 @@ class Case:
     title: str
     request: Request
     served: tuple[str, int, int, int] | None
+
+
+def outcome_cell(rule: Rule | None) -> str:
+    """Short outcome of a rule for a table of many guides; empty where it does not apply."""
+    if rule is None or rule.verdict is None:
+        return ""
+    if rule.verdict.loss is None:
+        return rule.verdict.outcome.value
+    if rule.verdict.outcome.value == "holds":
+        return "holds"
+    return f"{rule.verdict.outcome.value} {format_percent(abs(rule.verdict.loss))}"
 
 
 def _request(model: str, cluster: str, length: int, batch: int, *, images: int = 0) -> Request:

@@ -27,10 +27,10 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
 @pytest.mark.parametrize(
     ("words", "most", "needs"),
     [
-        (("catalog", "schedules", "--json"), 121, ("rich",)),
+        (("catalog", "schedules", "--json"), 122, ("rich",)),
         (("plan", *JOB, "--quiet"), 367, ()),
         (("plan", *JOB), 407, ("rich",)),
-        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 378, ("pydantic", "rich")),
+        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 379, ("pydantic", "rich")),
         (
             (
                 "serve-simulate",

@@ -17,9 +17,9 @@ from shardwright.api.guide.search_cached_plans import (
 )
 from shardwright.report.page.contents.guide_rules_and_verdicts import (
     Comparison,
+    GuidePlan,
     Outcome,
     Rule,
-    SearchedPlan,
     Verdict,
 )
 from shardwright.runtime.option_vocabulary import BY_NAME
@@ -111,12 +111,12 @@ def obeys(grid: Grid | None, pins: Choices) -> bool:
     return True
 
 
-def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> SearchedPlan:
+def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> GuidePlan:
     """Contents of a searched plan, or of pins that contradict the request's own."""
     if plan is not None:
         return searched_plan(plan)
     own = ", ".join(pin_words(request.pins))
-    return SearchedPlan(command="", why=f"{', '.join(pin_words(pins))} contradicts --pin {own}")
+    return GuidePlan(command="", why=f"{', '.join(pin_words(pins))} contradicts --pin {own}")
 
 
 def outcome_of(plan: BestPlan | None, loss: float | None) -> Outcome:

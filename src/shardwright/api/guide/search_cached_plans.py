@@ -18,7 +18,7 @@ from shardwright.api.request_to_problem import (
 from shardwright.errors import InfeasibleError, ShardwrightError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
-from shardwright.report.page.contents.guide_rules_and_verdicts import SearchedPlan
+from shardwright.report.page.contents.guide_rules_and_verdicts import GuidePlan
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.search_request import Choices, Request
 from shardwright.simulator.prediction import Prediction
@@ -126,12 +126,12 @@ def _search(request: Request) -> BestPlan:
     )
 
 
-def searched_plan(plan: BestPlan) -> SearchedPlan:
+def searched_plan(plan: BestPlan) -> GuidePlan:
     """Contents of the guide for a searched plan."""
     if plan.grid is None or plan.prediction is None:
-        return SearchedPlan(command=command_text(plan.request), why=plan.why)
+        return GuidePlan(command=command_text(plan.request), why=plan.why)
     prediction = plan.prediction
-    return SearchedPlan(
+    return GuidePlan(
         command=command_text(plan.request),
         strategy=print_grid(plan.grid),
         step_s=prediction.step_time_s,

@@ -12,7 +12,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.job.serving_job import NumberFormat
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
-from shardwright.report.page.contents.guide_rules_and_verdicts import SearchedPlan
+from shardwright.report.page.contents.guide_rules_and_verdicts import GuidePlan
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
@@ -176,13 +176,13 @@ def simulation_command(request: ServingRequest) -> str:
     return shlex.join([*words, "--concurrency", str(request.concurrency)])
 
 
-def deployment_plan(simulated: SimulatedDeployment) -> SearchedPlan:
+def deployment_plan(simulated: SimulatedDeployment) -> GuidePlan:
     """Contents of the guide for a simulated deployment; its step is the time of a token."""
     command = simulation_command(simulated.request)
     if simulated.answer is None:
-        return SearchedPlan(command=command, simulated=True, why=simulated.why)
+        return GuidePlan(command=command, simulated=True, why=simulated.why)
     metrics = simulated.answer.metrics
-    return SearchedPlan(
+    return GuidePlan(
         command=command,
         strategy=simulated.request.deployment,
         step_s=metrics.tpot.mean,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from shardwright.report.page.contents.guide_rules_and_verdicts import Guide, Rule
 from shardwright.report.screens.guide_screen import plan_text, value_text
-from shardwright.units import format_percent
 
 
 def guide_markdown(guide: Guide, *, level: int = 1) -> str:
@@ -57,17 +56,6 @@ def formula_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
                 f"`{one.substituted}`",
                 value_text(one.value, one.unit),
             )
-
-
-def outcome_cell(rule: Rule | None) -> str:
-    """Short outcome of a rule for a table of many guides; empty where it does not apply."""
-    if rule is None or rule.verdict is None:
-        return ""
-    if rule.verdict.loss is None:
-        return rule.verdict.outcome.value
-    if rule.verdict.outcome.value == "holds":
-        return "holds"
-    return f"{rule.verdict.outcome.value} {format_percent(abs(rule.verdict.loss))}"
 
 
 def table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> list[str]:

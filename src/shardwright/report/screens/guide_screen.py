@@ -11,8 +11,8 @@ from shardwright.report.page.contents.guide_rules_and_verdicts import (
     Comparison,
     Formula,
     Guide,
+    GuidePlan,
     Rule,
-    SearchedPlan,
     Verdict,
 )
 from shardwright.report.terminal_line_wrapping import Indented, WrappedText
@@ -58,7 +58,7 @@ def _best_lines(guide: Guide) -> Iterator[str]:
     yield f"{guide.searches:,} {noun} for this guide; {guide.best.command}"
 
 
-def plan_text(plan: SearchedPlan) -> str:
+def plan_text(plan: GuidePlan) -> str:
     """A plan in a line: step, strategy and memory; or why there is none."""
     if plan.step_s is None:
         return f"no plan: {plan.why}"
@@ -104,7 +104,7 @@ def _loss_text(other: Comparison) -> str:
     return f"{other.choice} {loss}"
 
 
-def _indented_plan(plan: SearchedPlan) -> RenderableType:
+def _indented_plan(plan: GuidePlan) -> RenderableType:
     """A plan and its command, indented below a sentence."""
     lines = [] if plan.step_s is None else [WrappedText(Text(plan_text(plan)))]
     return Indented(Group(*lines, WrappedText(Text(plan.command, style="dim"))))

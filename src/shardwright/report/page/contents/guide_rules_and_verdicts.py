@@ -63,7 +63,7 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedPlan:
+class GuidePlan:
     """The fastest plan of a searched request, or the reason why there is none.
 
     Args:
@@ -92,7 +92,7 @@ class Comparison:
     """Another choice than the rule's: the best plan with it, and its loss against the best plan."""
 
     choice: str
-    plan: SearchedPlan
+    plan: GuidePlan
     loss: float | None
 
 
@@ -113,7 +113,7 @@ class Verdict:
     advice: str
     pins: tuple[str, ...]
     outcome: Outcome
-    followed: SearchedPlan
+    followed: GuidePlan
     loss: float | None
     sentence: str
     others: tuple[Comparison, ...] = ()
@@ -136,8 +136,8 @@ class BreakEven:
     change: str
     below: int | None
     above: int | None
-    plan_below: SearchedPlan | None
-    plan_above: SearchedPlan | None
+    plan_below: GuidePlan | None
+    plan_above: GuidePlan | None
     sentence: str
 
 
@@ -186,7 +186,7 @@ class Guide:
     title: str
     command: str
     version: str
-    best: SearchedPlan
+    best: GuidePlan
     hint: str
     rules: tuple[Rule, ...]
     searches: int
