@@ -16,7 +16,7 @@ from shardwright.runtime.serving_engines.default_rules_by_device import Estimate
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import Requests

@@ -35,8 +35,8 @@ from shardwright.execute.training.device_training_state import (
 from shardwright.execute.training.lower_plan_for_execution import prepare_step
 from shardwright.execute.training.step_on_virtual_devices import single_device_plan
 from shardwright.execute.training.training_loop import step_task
-from shardwright.execute.transport.group_collectives import GLOO
 from shardwright.execute.transport.torch_distributed import DistributedTransport
+from shardwright.execute.transport.torch_distributed_collectives import GLOO
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.grid.grid_to_plan import plan_of

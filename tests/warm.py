@@ -6,7 +6,7 @@ from __future__ import annotations
 from random import Random
 
 from shardwright.search.grid.bounds.load_kernels import load_kernels
-from shardwright.search.joint.pipeline_label_bound import bound_pipeline
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import bound_pipeline
 from shardwright.search.orders.find_order import find_order
 from tests.search.joint.test_labels import random_case
 from tests.search.orders.replay import chain

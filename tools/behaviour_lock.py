@@ -97,7 +97,7 @@ UNSET: Final = ("COLUMNS", "FORCE_COLOR", "SHARDWRIGHT_SEED")
 LEFT_OUT: Final = (
     "shardwright.execute",
     "shardwright.calibrate",
-    "shardwright.compile_kernel_objects",
+    "shardwright.compile_numba_kernels_to_objects",
     "shardwright._kernels",
 )
 """Packages that are not imported before the fork. They need an optional extra, or start threads

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from shardwright.validation.training.predictions_of_published_runs import FILE, PredictedRun
+from shardwright.validation.training.shipped_predictions_of_published_runs import FILE, PredictedRun
 from shardwright.validation.training.sweep_and_scaling_checks import TrainingRow, timed
 from shardwright.validation.validate_tables import accuracy, reader_of
 

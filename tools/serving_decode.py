@@ -24,8 +24,8 @@ from shardwright.hardware.catalog.serving_kernel_formula_constants import (
     DECODE_TILE,
 )
 from shardwright.job.serving_job import NumberFormat
-from shardwright.model.absorbed_latent_attention import LatentSizes
 from shardwright.model.ir.operator import AttentionShape
+from shardwright.model.latent_attention_sizes import LatentSizes
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEY_HEADS = (1, 2, 4, 8)

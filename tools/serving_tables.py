@@ -27,7 +27,10 @@ from shardwright.cost.kernels.accelerator_rates import Machine, machine_of
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.fitted_training_constants import Constants
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "serving-kernels.md"

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from shardwright.api.simulate_deployment import serve_simulate as serve_simulate
     from shardwright.api.simulate_strategy import simulate as simulate
     from shardwright.api.simulate_strategy import simulation as simulation
-    from shardwright.api.what_if.search_positions import break_even as break_even
-    from shardwright.api.what_if.search_positions import what_if as what_if
+    from shardwright.api.what_if.search_best_plans_along_axis import break_even as break_even
+    from shardwright.api.what_if.search_best_plans_along_axis import what_if as what_if
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError
@@ -53,8 +53,8 @@ _HOMES: Final = {
     "serve_simulate": "shardwright.api.simulate_deployment",
     "check": "shardwright.api.searches.grid_search",
     "why": "shardwright.api.compare_plan_with_strategy",
-    "what_if": "shardwright.api.what_if.search_positions",
-    "break_even": "shardwright.api.what_if.search_positions",
+    "what_if": "shardwright.api.what_if.search_best_plans_along_axis",
+    "break_even": "shardwright.api.what_if.search_best_plans_along_axis",
     "validate": "shardwright.validation.validate_tables",
     "read_plan_file": "shardwright.files.read_plan_and_simulation_files",
     "Request": "shardwright.search.search_request",

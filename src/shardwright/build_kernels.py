@@ -210,7 +210,7 @@ def _signatures() -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Build the extension, or with --objects one process's part of it, and return the exit code."""
     if arguments[:1] == ["--objects"]:
-        import_module("shardwright.compile_kernel_objects").write_objects(
+        import_module("shardwright.compile_numba_kernels_to_objects").write_objects(
             _signatures(), arguments[3:], Path(arguments[1]), Path(arguments[2])
         )
         return 0

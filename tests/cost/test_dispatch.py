@@ -15,8 +15,8 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
 from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_bytes, volume_with_rows
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.hardware.link import Tier
-from shardwright.hardware.network_level_units import equal_units
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block

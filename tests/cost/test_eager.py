@@ -15,7 +15,7 @@ from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.kernels import eager_kernel_bytes
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import ElementKernels, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ElementKernels, TpOverlap
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

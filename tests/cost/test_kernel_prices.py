@@ -28,7 +28,10 @@ from shardwright.hardware.catalog.kernel_tables import gemm_correction
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+)
 from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

@@ -9,7 +9,7 @@ import pytest
 from shardwright.arrays import FloatArray
 from shardwright.cost.part_phase_recompute_keys import ATTENTION, CP, PHASES
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
-from shardwright.runtime.framework_feature_kinds import SelectiveRecompute
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import SelectiveRecompute
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

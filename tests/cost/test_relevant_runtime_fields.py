@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.relevant_runtime_fields import block_problem, sums_problem
-from shardwright.cost.step import device_family_costs
+from shardwright.cost.step import identical_device_family_costs as device_family_costs
 from shardwright.cost.tables import all_block_costs_by_degrees as problem_tables
 from shardwright.cost.tables import plan_block_costs as plan_blocks
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table

@@ -11,7 +11,7 @@ import pytest
 from shardwright.validation.errors.prediction_errors import Validation
 from shardwright.validation.serving.accuracy_page import serving_page
 from shardwright.validation.table_reader_and_study import Fitted, Study
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page
 
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,8 @@ from shardwright.execute.launch.train_rank_by_interpreter import run_rank
 from shardwright.execute.training.device_training_state import create_device_state
 from shardwright.execute.training.training_loop import StepReport, step_task, train_rank
 from shardwright.execute.transport.communication_requests import Answer, Task
-from shardwright.execute.transport.group_collectives import GLOO
 from shardwright.execute.transport.torch_distributed import DistributedTransport
+from shardwright.execute.transport.torch_distributed_collectives import GLOO
 from shardwright.program.step_trace import StepTrace
 from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, Small

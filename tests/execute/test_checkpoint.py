@@ -31,8 +31,8 @@ from shardwright.execute.checkpoints.write_checkpoint import (
     finish_checkpoint,
     write_device,
 )
-from shardwright.execute.device_state.flat_tensor_boxes import box_views
 from shardwright.execute.device_state.parameter_store import Key, box_slice, seeded
+from shardwright.execute.device_state.views_of_flat_ranges_as_boxes import box_views
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.device_training_state import (
     DeviceState,

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.attention.distance_bias import bias_rows, distance_biases
+from shardwright.execute.numerics.attention.learned_distance_bias import bias_rows, distance_biases
 from shardwright.model.ir.operator import Mask
 
 FAR = torch.arange(-300, 301)

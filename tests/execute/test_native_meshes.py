@@ -28,9 +28,9 @@ from shardwright.execute.native.rank_samples_and_positions import (
 from shardwright.model.ir.numerical_constants import Settings
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.program.layout.device_cuts_in_placement_tree import Cell
 from shardwright.program.layout.device_parts_of_dims import token_box
 from shardwright.program.layout.index_cuts import indices
-from shardwright.program.layout.placement_tree_cells import Cell
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid

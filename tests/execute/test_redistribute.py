@@ -20,7 +20,7 @@ from shardwright.execute.transport.communication_record import CommunicationReco
 from shardwright.execute.transport.in_process_transport import run_in_process
 from shardwright.program.layout.tensor_layout import Holding, Layout
 from shardwright.program.transition.cheapest_layout_transition import best_acts, transition
-from shardwright.program.transition.layout_transition_steps import StepKind
+from shardwright.program.transition.transition_steps_and_symbolic_proof import StepKind
 from tests.execute.layouts import (
     EVERYTHING,
     boxed,

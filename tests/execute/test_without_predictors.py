@@ -15,7 +15,7 @@ from shardwright.execute.training.device_training_state import create_device_sta
 from shardwright.execute.weights.checkpoint_to_hugging_face_weights import write_checkpoint_weights
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob
-from shardwright.model.load_trainable_model_and_teacher import requested_model
+from shardwright.model.requested_model_with_teacher import requested_model
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.published_configs import batch_of, made, sequences_of
 from tests.execute.saved import save

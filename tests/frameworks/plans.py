@@ -9,7 +9,7 @@ import yaml
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.model.load_trainable_model_and_teacher import requested_model
+from shardwright.model.requested_model_with_teacher import requested_model
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts

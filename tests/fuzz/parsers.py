@@ -41,7 +41,7 @@ from shardwright.hardware.files.read_cluster_file import cluster_from_yaml
 from shardwright.hardware.files.weighted_cluster_conditions_file import states_from_yaml
 from shardwright.hardware.inventories.cluster_from_inventories import cluster_from_inventories
 from shardwright.hardware.inventories.format_detection import read_inventory
-from shardwright.hardware.multiply_expression_counts import multiply_counts
+from shardwright.hardware.multiply_expression_counts_by_factor import multiply_counts
 from shardwright.job.serving_job import ServingJob
 from shardwright.model.catalog.load_model_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
@@ -61,7 +61,7 @@ from shardwright.strategy.text.translate_phrases_to_grid_notation import transla
 from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE
 from shardwright.validation.tables.csv_rows import parse_table
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, parse_facts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts, parse_facts
 from shardwright.validation.training.cells_from_megatron_arguments import with_launch_cells
 from shardwright.validation.training.row_to_training_run import to_training_run
 from shardwright.validation.training.training_table_columns import (
@@ -81,7 +81,7 @@ from tests.search.problems import facts_of, real_problem
 from tests.serving.traffic.test_read_request_trace import AZURE, MOONCAKE, OWN
 from tests.validation.serving_tables import HEADER as SERVING_HEADER
 from tests.validation.serving_tables import LINE as SERVING_LINE
-from tests.validation.tables.test_table_row_rules_and_limits import HEADER, LINE
+from tests.validation.tables.test_table_facts_from_toml import HEADER, LINE
 from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS
 from tests.validation.training.test_cells_from_megatron_arguments import DENSE, LATENT, SPLIT
 

@@ -22,7 +22,7 @@ from shardwright.hardware.catalog.default_nodes import PCIE_GB_PER_S, default_no
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, family_of
 from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.files.read_cluster_file import load_cluster
-from shardwright.runtime.framework_feature_kinds import AttentionKernel
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
 from tests.hardware.catalog_rows import NODES, node_of

@@ -8,7 +8,7 @@ from shardwright.errors import ModelError
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.block import MEMORY
-from shardwright.model.load_trainable_model_and_teacher import requested_model
+from shardwright.model.requested_model_with_teacher import requested_model
 from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.strategy.grid.counts_for_grid_rules import layer_runs, num_layers
 from shardwright.strategy.grid.grid_to_plan import chunk_items

@@ -11,7 +11,7 @@ from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.validation.errors.prediction_errors import judge
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
-from shardwright.validation.tables.table_row_rules_and_limits import ErrorLimit
+from shardwright.validation.tables.table_facts_from_toml import ErrorLimit
 from shardwright.validation.training.accuracy_page import training_limit_result
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun

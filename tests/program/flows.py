@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.program.transition.cheapest_layout_transition import Transition, best_acts
 from shardwright.program.transition.layout_pieces import PlacedPiece
-from shardwright.program.transition.layout_transition_steps import Flow
+from shardwright.program.transition.transition_steps_and_symbolic_proof import Flow
 
 
 def flows(found: Transition) -> tuple[tuple[PlacedPiece, tuple[tuple[Flow, ...], ...]], ...]:

@@ -17,7 +17,7 @@ from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import Capture
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture
 from shardwright.runtime.runtime_registry import load_runtime
 
 TOKENS, TOPK, EXPERTS, WIDE, HIDDEN = 1024, 4, 32, 2880, 2880

@@ -10,6 +10,11 @@ import pytest
 from shardwright.errors import StrategyError
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
+from shardwright.program.layout.device_cuts_in_placement_tree import (
+    class_trees,
+    leaves,
+    stage_cells,
+)
 from shardwright.program.layout.device_parts_of_dims import token_box
 from shardwright.program.layout.index_cuts import (
     AxisStep,
@@ -18,7 +23,6 @@ from shardwright.program.layout.index_cuts import (
     indices,
     largest_remainder,
 )
-from shardwright.program.layout.placement_tree_cells import class_trees, leaves, stage_cells
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.program.placed import layer_of, on_device, operator_of
 from tests.strategy.splits import parse_split

@@ -11,7 +11,7 @@ from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job_from_flags import job_from_flags
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.load_trainable_model_and_teacher import requested_model
+from shardwright.model.requested_model_with_teacher import requested_model
 from shardwright.program.block.block_program import BlockProgram, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.program.layout.tensor_layout import Box, Indices, joined_intervals
 from shardwright.program.stages.gradient_sum_groups import GradientShare, SumGroup, Work, sum_groups
 from tests.tiers import examples

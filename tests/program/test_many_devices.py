@@ -14,11 +14,11 @@ import pytest
 
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import _leaves_island
 from shardwright.cost.network.stage_transfers import crossing_of
-from shardwright.hardware.network_level_units import Units, equal_units
+from shardwright.hardware.device_partition_by_network_level import Units, equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.device_classes_with_equal_actions import class_numbers
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.placement_tree_cells import StageCells
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.stages.device_equivalence_traits import Trait, message_traits, reach_trait
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid

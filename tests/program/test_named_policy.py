@@ -9,7 +9,7 @@ import pytest
 from shardwright.model.ir.block import INPUT
 from shardwright.program.block.selective_recompute_policy import named_policy
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import KeptOutput
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import KeptOutput
 from shardwright.runtime.runtime_registry import load_runtime
 from tests.strategies import dense_model, expert_model
 

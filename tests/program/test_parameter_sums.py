@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.program.stages import gradient_sum_groups_as_arrays as parameter_reductions
 from shardwright.program.stages.device_shares_of_parameter_use import ParameterUse
 from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums

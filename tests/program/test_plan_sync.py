@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, token_box

@@ -9,11 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
-from shardwright.program.layout.placement_tree_cells import (
+from shardwright.program.layout.device_cuts_in_placement_tree import (
     Cell,
     ClassTree,
     StageCells,
@@ -22,6 +21,7 @@ from shardwright.program.layout.placement_tree_cells import (
     regular_levels,
     stage_cells,
 )
+from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
 from shardwright.program.stages.device_colour_refinement import StageDevices, refine_families
 from shardwright.program.stages.gradient_sum_groups import sum_groups
 from shardwright.program.stages.held_parameters import (

@@ -6,7 +6,10 @@ import pytest
 
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.block import Block
-from shardwright.program.block.recomputed_operators import is_dropped, recomputed_operators
+from shardwright.program.block.operators_recomputed_in_every_mode import (
+    is_dropped,
+    recomputed_operators,
+)
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.predict_plan import predict
 from shardwright.strategy.text.grid_notation import parse_grid

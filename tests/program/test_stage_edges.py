@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.program.stages.stage_messages import (
     Messages,
     StageEdge,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.program.layout.tensor_layout import (
     Box,
     Holding,
@@ -33,7 +33,7 @@ from shardwright.program.transition.cheapest_layout_transition import (
     transition,
 )
 from shardwright.program.transition.layout_pieces import PlacedPiece, components
-from shardwright.program.transition.layout_transition_steps import (
+from shardwright.program.transition.transition_steps_and_symbolic_proof import (
     Act,
     StepKind,
     TransitionStep,

@@ -13,7 +13,7 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.report.screens.plan_screen import render_answer, render_simulation
 from shardwright.search.answer_summary_text import prediction_lines
-from shardwright.search.joint.joint_plan_costs import ChunkChoice, JointPlan
+from shardwright.search.joint.joint_plan_and_step_costs import ChunkChoice, JointPlan
 from shardwright.search.joint.joint_plan_to_general_plan import joint_plan_text
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import strategy_text

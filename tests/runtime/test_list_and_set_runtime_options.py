@@ -9,7 +9,11 @@ import pytest
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import Capture, ExpertDispatch, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    Capture,
+    ExpertDispatch,
+    TpOverlap,
+)
 from shardwright.runtime.list_and_set_runtime_options import (
     default_options,
     offered_values,

@@ -14,7 +14,7 @@ from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.errors import RuntimeModelError
 from shardwright.program.strategy_rule_violations import grid_violations, plan_violations
-from shardwright.runtime.framework_feature_kinds import ExpertDispatch
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ExpertDispatch
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.enumerate_members import enumerate_members, member_grid
 from shardwright.search.grid.members.pinned_and_excluded_values import restricted

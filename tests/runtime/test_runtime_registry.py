@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     Capture,
     ElementKernels,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.action_order_arrays import KINDS, ActionTable
+from shardwright.schedules.action_table_to_csv import format_csv
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.format_action import format_action
-from shardwright.schedules.format_csv import format_csv
 from shardwright.schedules.plan_entries_and_time_slots import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.schedules.table_picture import draw

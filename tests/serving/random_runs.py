@@ -18,7 +18,10 @@ from shardwright.job.serving_job import (
 from shardwright.runtime.serving_engines.default_rules_by_device import Estimate
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
-from shardwright.serving.simulation.fleet_and_draft_acceptance import DraftAcceptance, Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import (
+    DraftAcceptance,
+    Fleet,
+)
 from shardwright.serving.simulation.request_router import Router
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.draw_requests import draw_requests

@@ -25,7 +25,7 @@ from shardwright.serving.simulation.disaggregated_serving import (
     combined_result,
     select_requests,
 )
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.kv_cache_transfer import CacheLink
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests

@@ -12,7 +12,7 @@ import pytest
 
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, SharedPrefix
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.latency_and_throughput_metrics import metric_spread, metrics
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.traffic.draw_requests import draw_requests

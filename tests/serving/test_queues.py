@@ -11,7 +11,7 @@ import pytest
 from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, Trace
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import Requests

@@ -20,7 +20,7 @@ from shardwright.serving.deployments.engine_settings_on_worker import problem_on
 from shardwright.serving.deployments.scheduler_settings import running_at_once, scheduler_settings
 from shardwright.serving.policy.scheduler_state import SchedulerState
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.step_times.build_step_table import step_table as table_of
 from shardwright.serving.traffic.draw_requests import draw_requests

@@ -14,7 +14,7 @@ from shardwright.runtime.serving_engines.serving_engine import Batching
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import ServedRequests

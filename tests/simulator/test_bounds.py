@@ -24,7 +24,7 @@ from shardwright.program.stages.blocks_of_pipeline_chunks import chunk_contents
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem, under
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     Capture,
     ExpertDispatch,
     KeptOutput,

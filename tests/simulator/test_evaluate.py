@@ -23,7 +23,7 @@ from shardwright.hardware.link import Link
 from shardwright.hardware.slowdown_scenarios import slower_device
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class

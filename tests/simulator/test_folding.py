@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.cluster import FabricTier
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.device_classes_with_equal_actions import class_numbers
 from shardwright.program.stages.held_parameters import plan_holdings

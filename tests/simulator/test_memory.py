@@ -20,7 +20,7 @@ from shardwright.dtype import Dtype
 from shardwright.job.training_job import Optimizer
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import AttentionKernel
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import AttentionKernel
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.simulator.plan_simulation import footprint_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

@@ -20,7 +20,10 @@ from shardwright.program.block.block_program import BlockProgram, KernelKind, Ph
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+)
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of

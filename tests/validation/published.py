@@ -11,7 +11,7 @@ from shardwright.validation.fits.cached_parallel_predictions import Predictor
 from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import SkippedRow
-from shardwright.validation.tables.table_row_rules_and_limits import (
+from shardwright.validation.tables.table_facts_from_toml import (
     ErrorLimit,
     TableFacts,
     read_facts,

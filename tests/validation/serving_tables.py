@@ -15,7 +15,7 @@ from shardwright.validation.serving.serving_validation_pipeline import SERVED
 from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, read_facts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts, read_facts
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published" / "serving"
 HEADER = (

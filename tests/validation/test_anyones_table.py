@@ -16,7 +16,7 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.tables.table_template import template_text
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_run

@@ -21,7 +21,7 @@ from shardwright.validation.serving.measured_deployment import ServingRun
 from shardwright.validation.serving.row_to_serving_run import to_serving_run
 from shardwright.validation.serving.serving_table_columns import SERVING_TABLE
 from shardwright.validation.tables.skipped_rows import SkippedRow
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, parse_facts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts, parse_facts
 from tests.validation.serving_tables import FOLDER, facts, published_cases, row_of
 
 FILES = ("inferencex.toml", "inferencex_disaggregated.toml")

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.validation.errors.accuracy_page_tables import remark_of
 from shardwright.validation.errors.prediction_errors import judge
-from shardwright.validation.tables.table_row_rules_and_limits import Remark
+from shardwright.validation.tables.table_facts_from_toml import Remark
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_fitting_run
 from shardwright.validation.training.row_to_training_run import to_training_run

@@ -28,7 +28,7 @@ from shardwright.validation.serving.serving_errors import (
 from shardwright.validation.serving.serving_table_columns import ServingMetric
 from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.skipped_rows import SkipReason
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from tests.validation.serving_tables import (
     HEADER,
     LINE,

@@ -17,7 +17,7 @@ from shardwright.validation.errors.prediction_errors import (
 )
 from shardwright.validation.table_reader_and_study import Fitted, Study
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun

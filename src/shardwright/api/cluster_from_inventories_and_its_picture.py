@@ -17,7 +17,7 @@ from shardwright.hardware.inventories.cluster_from_inventories import (
 from shardwright.hardware.inventories.format_detection import FORMATS, Format, read_inventory_file
 from shardwright.hardware.inventories.node_facts import BusRate, Inventory
 from shardwright.hardware.profile.measured_rates import bus_share
-from shardwright.report.pictures.cluster_tree import ClusterPicture, cluster_picture
+from shardwright.report.pictures.cluster_picture_content import ClusterPicture, cluster_picture
 from shardwright.units import MIB, format_bytes
 
 MAX_FILES: Final = 64

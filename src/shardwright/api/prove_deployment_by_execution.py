@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.api.simulate_deployment import serving_problem
 from shardwright.errors import DataError, StrategyError, UsageError
-from shardwright.execute.serve.serving_proof import Log, ServedProof
+from shardwright.execute.serve.serving_proof_result import Log, ServedProof
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
 from shardwright.serving.deployments.engine_settings_on_worker import problem_on_worker
@@ -27,7 +27,7 @@ from shardwright.serving.policy.scheduler_state import (
     SchedulerState,
     new_state,
 )
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.step_times.build_step_table import step_table
 from shardwright.serving.step_times.step_table import StepTable

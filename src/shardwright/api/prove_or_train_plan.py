@@ -142,11 +142,13 @@ def run(
         begun: called after all checks.
 
     Raises:
-        UsageError: PyTorch is not installed; others of `execute.launch.run_training.run_plan`.
+        UsageError: PyTorch is not installed; others of
+            `execute.launch.train_in_this_process.run_plan`.
+        `execute.launch.train_in_this_process.run_plan`.
     """
     require_runnable(stored.problem, options)
     try:
-        from shardwright.execute.launch.run_training import run_plan  # PyTorch is an extra
+        from shardwright.execute.launch.train_in_this_process import run_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
     check_plan(stored.problem, stored.plan)

@@ -25,7 +25,7 @@ from shardwright.hardware.scale_network_limit_devices_reserve_memory import (
     smallest_memory_bytes,
 )
 from shardwright.job.training_job_from_flags import job_from_flags
-from shardwright.model.load_trainable_model_and_teacher import requested_model
+from shardwright.model.requested_model_with_teacher import requested_model
 from shardwright.program.identity_cache_keys import one_of_equals
 from shardwright.program.strategy_rule_violations import facts_of as facts_of
 from shardwright.program.training_problem import Problem

@@ -24,7 +24,11 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.identity_cache_keys import Same, one_of_equals
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, Capture, ExpertDispatch
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    Capture,
+    ExpertDispatch,
+)
 
 Fields = Mapping[str, object]
 """Fields of `Runtime` that a part of the cost model ignores, each with the one value that replaces

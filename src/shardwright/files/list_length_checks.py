@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from shardwright.errors import DataError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.search.certificate_part_of_cluster_states import ScenariosPart
 from shardwright.search.mixed_cluster_certificate import MixedPart
-from shardwright.search.scenario_certificate import ScenariosPart
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from shardwright.files.relative_paths import is_same_model
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.catalog.load_model_by_name import load_model
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.load_trainable_model_and_teacher import requested_model
+from shardwright.model.requested_model_with_teacher import requested_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.grid.parallelism_grid import Grid

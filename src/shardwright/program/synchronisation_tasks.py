@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct
 from shardwright.program.action_tasks import ActionTasks
-from shardwright.program.backward_pieces_before_reductions import pieces_before
+from shardwright.program.backward_piece_awaited_by_reduction import pieces_before
 from shardwright.program.device_classes_with_equal_actions import DeviceClass, Posts, TaskShape
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import Stream, TaskKind

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from shardwright.dtype import Dtype
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     Capture,
     ElementKernels,

@@ -10,7 +10,7 @@ from typing import Final
 
 from shardwright.cost.step.dollars_and_joules import Spending
 from shardwright.hardware.accelerator import Evidence
-from shardwright.search.scenario_certificate import judged_by
+from shardwright.search.certificate_part_of_cluster_states import judged_by
 from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Counted, HostMemory, Prediction, host_lack
 from shardwright.strategy.text.printable_text import printable

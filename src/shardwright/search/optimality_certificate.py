@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.search.certificate_part_of_cluster_states import ScenariosPart
 from shardwright.search.mixed_cluster_certificate import MixedPart
-from shardwright.search.scenario_certificate import ScenariosPart
 from shardwright.search.search_time_limit import Stops
 
 

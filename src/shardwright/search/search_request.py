@@ -58,7 +58,7 @@ class Request:
         scenarios: path of a file of cluster conditions with probabilities; empty = the cluster as
             it is.
         tail: level of the slow tail whose mean judges plans for several states
-            (`search.scenario_certificate.tail_mean`).
+            (`search.certificate_part_of_cluster_states.tail_mean`).
         profile: path of a profile whose measured rates replace the catalog's; empty = none.
     """
 

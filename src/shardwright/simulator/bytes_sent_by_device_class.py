@@ -25,7 +25,7 @@ from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import
 from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.part_phase_recompute_keys import MODES
 from shardwright.cost.relevant_runtime_fields import block_problem
-from shardwright.cost.step.device_family_costs import recompute_mode
+from shardwright.cost.step.identical_device_family_costs import recompute_mode
 from shardwright.cost.step.shared_scalar_cost_formulas import gathers_again
 from shardwright.cost.tables.plan_block_costs import local_sizes
 from shardwright.cost.tables.work_repeated_by_selective_recompute import repeats_move

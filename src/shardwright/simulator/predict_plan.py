@@ -20,7 +20,7 @@ from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.training_problem import Problem, under
 from shardwright.simulator.busy_and_waiting_times import kind_names, kind_times
 from shardwright.simulator.cluster_texts_and_sources import cluster_sources, host_sources
-from shardwright.simulator.network_egress_cost import egress_usd
+from shardwright.simulator.network_egress_dollars import egress_usd
 from shardwright.simulator.plan_simulation import (
     SimulatedPlan,
     peak_flops,

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import with_overlap_of
 from shardwright.cost.network.networks_of_plan_devices import working_problem
-from shardwright.cost.step.device_family_costs import family_costs
 from shardwright.cost.step.device_family_synchronisation import Shape
+from shardwright.cost.step.identical_device_family_costs import family_costs
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, Sharing, StageCosts
 from shardwright.cost.tables.plan_block_costs import network_unit
 from shardwright.hardware.strided_device_list import DeviceList

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.event_kernel_rounding import picoseconds
+from shardwright.cost.bounds.round_as_event_kernel_does import picoseconds
 from shardwright.cost.part_phase_recompute_keys import EP, PARTS
 from shardwright.cost.step.overlapped_action_pairs import pair_seconds
 from shardwright.cost.step.stage_action_seconds import (

@@ -22,7 +22,7 @@ from shardwright.validation.errors.prediction_errors import Validation, judge
 from shardwright.validation.fits.cached_parallel_predictions import predictor
 from shardwright.validation.tables.csv_rows import TableForm, read_table
 from shardwright.validation.tables.skipped_rows import SkippedRow
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, facts_of
+from shardwright.validation.tables.table_facts_from_toml import TableFacts, facts_of
 from shardwright.validation.tables.table_template import TemplateColumn
 
 

@@ -16,7 +16,7 @@ from shardwright.validation.errors.prediction_errors import Validation
 from shardwright.validation.serving.serving_table_columns import is_serving_table
 from shardwright.validation.serving.serving_validation_pipeline import SERVED
 from shardwright.validation.table_reader_and_study import Study, TableReader
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.training_reader import TRAINING
 
 MAX_WORKERS: Final = 8

@@ -13,7 +13,7 @@ import pytest
 from shardwright.api.report.answer_card_content import answer_card
 from shardwright.api.request_to_command import request_to_command
 from shardwright.api.what_if.axes_of_request import AXES, usual_values, why_without
-from shardwright.api.what_if.search_positions import what_if
+from shardwright.api.what_if.search_best_plans_along_axis import what_if
 from shardwright.cli.main import run
 from shardwright.errors import InfeasibleError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan

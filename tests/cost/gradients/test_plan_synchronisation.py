@@ -12,7 +12,7 @@ from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import
     corresponding_members,
     placed_in_buckets,
 )
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings

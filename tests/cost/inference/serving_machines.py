@@ -15,7 +15,10 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+)
 
 DEVICES = ("h200-sxm", "b200-sxm", "mi300x")
 """Two with tables, one without."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.hardware.catalog.serving_kernel_formula_constants import DECODE_BANDWIDTH
 from shardwright.job.serving_job import NumberFormat
-from shardwright.model.absorbed_latent_attention import LatentSizes
 from shardwright.model.ir.operator import AttentionShape
+from shardwright.model.latent_attention_sizes import LatentSizes
 from tests.cost.inference.serving_machines import (
     DEVICES,
     decode_attention,

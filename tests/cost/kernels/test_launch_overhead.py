@@ -26,10 +26,10 @@ from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.operator_cut_protocol import is_routed
-from shardwright.program.block.recomputed_operators import recomputed_operators
+from shardwright.program.block.operators_recomputed_in_every_mode import recomputed_operators
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import Capture, ExpertDispatch
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture, ExpertDispatch
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.row_to_training_run import with_facts

@@ -25,7 +25,7 @@ from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import Scaling, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Scaling, TpOverlap
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

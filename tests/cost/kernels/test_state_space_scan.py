@@ -22,7 +22,10 @@ from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.operator import ScanShape
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+)
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid

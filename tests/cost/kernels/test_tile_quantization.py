@@ -21,7 +21,10 @@ from shardwright.hardware.catalog.multiprocessors_and_gemm_tiles import (
     MULTIPROCESSORS,
     Multiprocessors,
 )
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+)
 from shardwright.strategy.grid.parallelism_grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of

@@ -22,7 +22,7 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import Phase
 from shardwright.program.training_problem import Problem
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import ElementKernels, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ElementKernels, TpOverlap
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid

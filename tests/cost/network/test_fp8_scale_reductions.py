@@ -12,7 +12,7 @@ from shardwright.cost.step.strategy_task_seconds import PART_NAMES, StepCosts, s
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import ScaleGroup, Scaling
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ScaleGroup, Scaling
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.parallelism_grid import Grid

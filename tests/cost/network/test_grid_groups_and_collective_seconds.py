@@ -23,8 +23,8 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
 from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.hardware.link import Tier
-from shardwright.hardware.network_level_units import equal_units
 from tests.tiers import examples
 
 AXES = ("tp", "ulysses", "ring", "dp", "pp")

@@ -23,7 +23,11 @@ from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, slowdown_beside
 from shardwright.kernel_compilation import python_form
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels, Scaling
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+    Scaling,
+)
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid

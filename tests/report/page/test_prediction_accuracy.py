@@ -32,7 +32,7 @@ from shardwright.files.plan_and_simulation_file_contents import plan_document, s
 from shardwright.report.page.report_page import report_html
 from shardwright.simulator.prediction import Doubt
 from shardwright.simulator.step_time_interval import COEFFICIENTS, interval
-from shardwright.validation.training.predictions_of_published_runs import (
+from shardwright.validation.training.shipped_predictions_of_published_runs import (
     PredictedRun,
     predictions_of_published_runs,
 )

@@ -15,7 +15,7 @@ from shardwright.api.report.make_report import add_what_if, make_report, report_
 from shardwright.api.report.what_if_content import what_if_axes
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.what_if.axes_of_request import AXES, own_value
-from shardwright.api.what_if.search_positions import can_repeat_search
+from shardwright.api.what_if.search_best_plans_along_axis import can_repeat_search
 from shardwright.cli.main import run
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import to_text

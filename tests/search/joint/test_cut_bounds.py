@@ -14,7 +14,7 @@ from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import 
     facts_of as kernel_facts,
 )
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
-from shardwright.search.joint.joint_plan_costs import JointPlan, plan_of_cut
+from shardwright.search.joint.joint_plan_and_step_costs import JointPlan, plan_of_cut
 from shardwright.search.joint.joint_space import (
     PipelineShape,
     ShapedSpace,
@@ -27,9 +27,13 @@ from shardwright.search.joint.label_program_inputs import (
     label_pipeline_of,
     splits_of,
 )
-from shardwright.search.joint.layer_chain import chain_of
-from shardwright.search.joint.pipeline_label_bound import border_of, decode_choice, fill_cells
-from shardwright.search.joint.rank_options_for_labels import Cells, Pipeline
+from shardwright.search.joint.one_layer_positions_of_model import chain_of
+from shardwright.search.joint.options_of_each_pipeline_rank import Cells, Pipeline
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
+    border_of,
+    decode_choice,
+    fill_cells,
+)
 from shardwright.search.joint.score_joint_plan import path_score
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, random_of, seeds

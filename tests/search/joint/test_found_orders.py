@@ -18,9 +18,12 @@ from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import 
     facts_of as kernel_facts,
 )
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
-from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
+from shardwright.search.joint.chunk_layer_counts_with_time_bounds import (
+    any_order_bounds,
+    layer_counts,
+)
 from shardwright.search.joint.find_joint import FOUND_ORDERS, find_joint
-from shardwright.search.joint.joint_plan_costs import (
+from shardwright.search.joint.joint_plan_and_step_costs import (
     ChunkChoice,
     JointPlan,
     joint_step_costs,
@@ -40,8 +43,11 @@ from shardwright.search.joint.label_program_inputs import (
     label_pipeline_of,
     splits_of,
 )
-from shardwright.search.joint.layer_chain import chain_of
-from shardwright.search.joint.pipeline_label_bound import RankChoice, bound_pipeline
+from shardwright.search.joint.one_layer_positions_of_model import chain_of
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
+    RankChoice,
+    bound_pipeline,
+)
 from shardwright.search.joint.recompute_with_order import (
     memory_options_of_rank,
     search_recompute_and_order,

@@ -17,13 +17,13 @@ from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import 
 )
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
-from shardwright.search.joint.chunk_layer_counts import (
+from shardwright.search.joint.chunk_layer_counts_with_time_bounds import (
     layer_count_bounds,
     layer_counts,
     least_full_recompute,
 )
 from shardwright.search.joint.find_joint import find_joint
-from shardwright.search.joint.joint_plan_costs import plan_of_cut, plan_of_sizes
+from shardwright.search.joint.joint_plan_and_step_costs import plan_of_cut, plan_of_sizes
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import joint_space, shaped_space
 from shardwright.search.joint.label_program_inputs import (
@@ -31,8 +31,11 @@ from shardwright.search.joint.label_program_inputs import (
     label_pipeline_of,
     splits_of,
 )
-from shardwright.search.joint.layer_chain import chain_of
-from shardwright.search.joint.pipeline_label_bound import RankChoice, bound_pipeline
+from shardwright.search.joint.one_layer_positions_of_model import chain_of
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
+    RankChoice,
+    bound_pipeline,
+)
 from shardwright.search.joint.score_joint_plan import path_score, simulate_scored
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan

@@ -23,12 +23,16 @@ from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import 
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.host_memory_share import host_share
-from shardwright.search.joint.joint_plan_costs import JointPlan, plan_of_cut
+from shardwright.search.joint.joint_plan_and_step_costs import JointPlan, plan_of_cut
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_search_state import JointInputs
 from shardwright.search.joint.joint_space import PipelineShape, joint_space, shaped_space
 from shardwright.search.joint.label_program_inputs import has_equal_layers
-from shardwright.search.joint.pipeline_label_bound import PipelineBound, RankChoice, bound_pipeline
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
+    PipelineBound,
+    RankChoice,
+    bound_pipeline,
+)
 from shardwright.search.joint.score_joint_plan import path_score, simulate_scored
 from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.simulator.prediction import HostMemory

@@ -18,7 +18,7 @@ from shardwright.program.training_problem import Problem, under
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.standard_and_exhaustive_space import standard_space
 from shardwright.search.mixed.bounds.cost_bound import interval_holds, least_value
-from shardwright.search.mixed.bounds.cost_rate_bound import (
+from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import (
     floor_holds,
     floor_of,
     least_floors,

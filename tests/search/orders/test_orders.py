@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.schedules.action_order_arrays import KINDS
+from shardwright.schedules.action_table_to_csv import format_csv
 from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
-from shardwright.schedules.format_csv import format_csv
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.search.orders.find_order import find_order
 from shardwright.search.orders.found_order import (

@@ -11,6 +11,7 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.slowdown_scenarios import NodeState, State, cluster_in_state, time_shares
+from shardwright.search.certificate_part_of_cluster_states import tail_mean
 from shardwright.search.parallel.engine_by_name import PROCESSES, engine_of
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.robust import find_robust as robust
@@ -21,7 +22,6 @@ from shardwright.search.robust.best_plans_in_one_state import (
     seconds_in,
 )
 from shardwright.search.robust.find_robust import find_robust
-from shardwright.search.scenario_certificate import tail_mean
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_time_limit import STOP
 from tests.search.brute import count

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from shardwright.search.scenario_certificate import judged_by, tail_mean
+from shardwright.search.certificate_part_of_cluster_states import judged_by, tail_mean
 from tests.tiers import examples
 
 STATES = st.lists(st.tuples(st.floats(0.01, 100.0), st.floats(0.01, 1.0)), min_size=1, max_size=6)

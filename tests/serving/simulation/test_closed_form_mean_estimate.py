@@ -11,7 +11,10 @@ from shardwright.serving.simulation.closed_form_mean_estimate import (
     stack_tables,
 )
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet_and_draft_acceptance import DraftAcceptance, Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import (
+    DraftAcceptance,
+    Fleet,
+)
 from shardwright.serving.simulation.latency_and_throughput_metrics import metrics
 from shardwright.serving.traffic.draw_requests import draw_requests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table

@@ -18,7 +18,7 @@ from shardwright.serving.policy.scheduler_state import (
     SchedulerState,
 )
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.python_simulation_loop import serve_requests_in_python
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.requests_and_outcomes import ServedRequests

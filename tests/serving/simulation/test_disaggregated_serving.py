@@ -13,7 +13,7 @@ from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
 from shardwright.serving.simulation.disaggregated_serving import serve_disaggregated
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.kv_cache_transfer import CacheLink, CacheTransfers
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.draw_requests import draw_requests

@@ -10,7 +10,7 @@ from shardwright.runtime.parse_launch_arguments import options_from_arguments, p
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.row_to_training_run import to_training_run
 from shardwright.validation.training.training_table_columns import TrainingMeasurement

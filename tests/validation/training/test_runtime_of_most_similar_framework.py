@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.fit_constants import read_folds
 from shardwright.validation.training.predict_run import predict_run
 from shardwright.validation.training.runtime_of_most_similar_framework import (

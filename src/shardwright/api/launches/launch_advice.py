@@ -93,7 +93,7 @@ def read_texts(
 
 def _platform(request: Request, cluster: Cluster) -> dict[str, Any]:
     """Arguments of a reader of launches: the model, the devices and the runtime of a request."""
-    from shardwright.model.load_trainable_model_and_teacher import requested_model
+    from shardwright.model.requested_model_with_teacher import requested_model
 
     return {
         "model": requested_model(request.model, train=request.train, teacher=request.teacher),

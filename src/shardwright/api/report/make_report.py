@@ -11,6 +11,7 @@ from typing import Any
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
 from shardwright.api.report.bubble_causes import idle_pieces
+from shardwright.api.report.change_that_shortens_idle_time import timeline_change
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.comparison_advice_and_serving_report import (
     report_of_other_answer,
@@ -21,9 +22,8 @@ from shardwright.api.report.prediction_accuracy_content import prediction_accura
 from shardwright.api.report.searched_members_content import searched_members
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import step_time_parts
-from shardwright.api.report.timeline_change import timeline_change
 from shardwright.api.report.what_if_content import what_if_axes
-from shardwright.api.what_if.search_positions import can_repeat_search
+from shardwright.api.what_if.search_best_plans_along_axis import can_repeat_search
 from shardwright.errors import UsageError
 from shardwright.files.canonical_json import canonical_value, read_text
 from shardwright.files.dataclass_to_json import to_json_value

@@ -7,7 +7,7 @@ from math import log2
 from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.validation.training.predictions_of_published_runs import PredictedRun
+from shardwright.validation.training.shipped_predictions_of_published_runs import PredictedRun
 
 _OTHER_DEVICE: Final = 1.0
 _OTHER_RELEASE: Final = 0.5

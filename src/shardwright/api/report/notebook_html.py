@@ -20,10 +20,10 @@ from shardwright.files.read_comparison_advice_and_serving import read_serving_do
 from shardwright.program.step_trace import StepTrace
 from shardwright.report.page.markup.notebook_fragment import fragment_html
 from shardwright.report.page.markup.view import View
-from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.answer_card_view import answer_view
 from shardwright.report.page.views.plan_view import plan_view
 from shardwright.report.page.views.serving_card_view import serving_card_view
-from shardwright.report.page.views.step_trace_view import step_trace_view
+from shardwright.report.page.views.traced_device_times_view import step_trace_view
 from shardwright.report.serving.deployment_screen import serving_document
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation

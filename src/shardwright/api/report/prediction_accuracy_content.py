@@ -28,7 +28,7 @@ from shardwright.report.page.contents.scatter_chart_data import (
 )
 from shardwright.simulator.prediction import Doubt
 from shardwright.simulator.step_time_interval import COEFFICIENTS, interval
-from shardwright.validation.training.predictions_of_published_runs import (
+from shardwright.validation.training.shipped_predictions_of_published_runs import (
     PredictedRun,
     predictions_of_published_runs,
 )

@@ -15,7 +15,7 @@ from shardwright.api.what_if.axes_of_request import (
     usual_values,
     why_without,
 )
-from shardwright.api.what_if.search_positions import what_if_of_axes
+from shardwright.api.what_if.search_best_plans_along_axis import what_if_of_axes
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
 from shardwright.report.page.contents.line_chart_data import (
@@ -31,9 +31,9 @@ from shardwright.report.page.contents.what_if_axes import (
     PlanChange,
     WhatIfAxes,
 )
+from shardwright.search.best_plans_along_what_if_axis import WhatIf, WhatIfPosition
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_request import Request
-from shardwright.search.what_if_answer import WhatIf, WhatIfPosition
 
 _CHANGE: Final = "the best plan changes"
 
@@ -72,7 +72,7 @@ def what_if_axes(
         prices: dollars a device-hour, beside those of the cluster and the catalog.
 
     Raises:
-        ShardwrightError: as `api.what_if.search_positions.what_if`.
+        ShardwrightError: as `api.what_if.search_best_plans_along_axis.what_if`.
     """
     given = dict(prices or {})
     reasons = {name: why_without(request, axis, given) for name, axis in AXES.items()}

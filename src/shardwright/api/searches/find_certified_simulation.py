@@ -16,7 +16,7 @@ from shardwright.api.request_to_problem import (
 )
 from shardwright.errors import UsageError
 from shardwright.progress_callback import Progress
-from shardwright.search.certified_simulation import CertifiedSimulation
+from shardwright.search.best_simulation_with_certificate import CertifiedSimulation
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation

@@ -24,7 +24,7 @@ from shardwright.hardware.cluster_text_with_scale_factors import (
     multiply_factor,
     split_scale_factors,
 )
-from shardwright.hardware.multiply_expression_counts import multiply_counts
+from shardwright.hardware.multiply_expression_counts_by_factor import multiply_counts
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.search.search_request import Request
 

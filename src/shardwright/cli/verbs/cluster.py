@@ -15,9 +15,9 @@ from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verbs
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
+from shardwright.report.pictures.cluster_picture_content import cluster_document
 from shardwright.report.pictures.cluster_svg import cluster_page, cluster_svg
 from shardwright.report.pictures.cluster_text import ClusterText
-from shardwright.report.pictures.cluster_tree import cluster_document
 from shardwright.report.screens.cluster_read_screen import (
     cluster_facts_document,
     render_cluster_facts,

@@ -14,15 +14,7 @@ from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Option, values_by_flag
-from shardwright.cli.parsing.parse_run_verb_options import (
-    absolute_file,
-    absolute_path,
-    command_line_words,
-    options_on_command_line,
-    read_kinds,
-    run_options_of,
-)
-from shardwright.cli.parsing.run_verb_options import (
+from shardwright.cli.parsing.option_groups_of_run import (
     CHECKPOINTS,
     DATA,
     CheckpointFlags,
@@ -32,6 +24,14 @@ from shardwright.cli.parsing.run_verb_options import (
     RecordFlags,
     RouterFlags,
     help_with_choices,
+)
+from shardwright.cli.parsing.parse_run_verb_options import (
+    absolute_file,
+    absolute_path,
+    command_line_words,
+    options_on_command_line,
+    read_kinds,
+    run_options_of,
 )
 from shardwright.cli.parsing.verb_from_function import verb
 from shardwright.cli.terminal import output_and_progress as screen

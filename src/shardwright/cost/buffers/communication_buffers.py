@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.collectives.algorithm_registry import CALL_NCCL
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 from shardwright.units import KIB, MIB
 
 CHANNELS: Final = 16

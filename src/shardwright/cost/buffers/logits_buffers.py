@@ -13,7 +13,7 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import ElementKernels, LinearLoss
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ElementKernels, LinearLoss
 
 BESIDE_TEACHER: Final = 2 * (2 + 4 + 4) + 3 * 4
 """Bytes an element where the loss is the divergence from a teacher: of both models the logits in 16

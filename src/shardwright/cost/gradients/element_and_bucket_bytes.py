@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shardwright.job.training_job import TrainingJob
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import Scaling
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Scaling
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:

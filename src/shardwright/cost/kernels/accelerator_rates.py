@@ -19,7 +19,11 @@ from shardwright.hardware.accelerator import (
 )
 from shardwright.hardware.catalog.fitted_training_constants import SHIPPED, Constants, clock_ratio
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels, Scaling
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+    Scaling,
+)
 
 EIGHT_BIT_ATTENTION = 1.6
 """Speed of fused attention in 8 bits over 16: FlashAttention-3 reaches 1.2 PFLOP/s against 740

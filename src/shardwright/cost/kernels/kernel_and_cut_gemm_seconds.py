@@ -27,7 +27,7 @@ from shardwright.program.block.block_program import (
     Move,
     Phase,
 )
-from shardwright.program.block.quantised_operators import stays_wide
+from shardwright.program.block.operators_quantised_by_recipe import stays_wide
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 
 _PART_OF_KERNEL: Final = {

@@ -15,7 +15,7 @@ from shardwright.program.block.block_program import BlockProgram, BlockWork, Ker
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import Capture, ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture, ElementKernels
 
 EAGER_KERNELS = 3
 """Kernels of one element-wise operator that nothing fuses (an eager norm, rotary embedding or

@@ -14,8 +14,8 @@ from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.block.block_program import Phase
-from shardwright.program.block.quantised_operators import is_scaled_by_block, scaled_width
-from shardwright.runtime.framework_feature_kinds import Scaling
+from shardwright.program.block.operators_quantised_by_recipe import is_scaled_by_block, scaled_width
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Scaling
 
 WIDE: Final = 2.0
 """Bytes of an element before it is quantised."""

@@ -11,15 +11,19 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.cost.network.networks_of_plan_devices import plan_units
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_cache_keys import Same
+from shardwright.program.layout.device_cuts_in_placement_tree import (
+    StageCells,
+    regular_levels,
+    row_of,
+)
 from shardwright.program.layout.devices_by_part import group_and_first_members, projection
-from shardwright.program.layout.placement_tree_cells import StageCells, regular_levels, row_of
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 
 _PRODUCTS: Final = frozenset({OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM})
 _APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})

@@ -17,7 +17,7 @@ from shardwright.hardware.catalog.fitted_training_constants import family_of
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import ExpertDispatch, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ExpertDispatch, TpOverlap
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:

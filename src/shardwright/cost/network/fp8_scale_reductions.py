@@ -15,7 +15,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, least_seconds
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import ScaleGroup, Scaling
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ScaleGroup, Scaling
 
 MAGNITUDES: Final = 1024
 """Bytes of one reduction: 4 for each of three operands of four products a layer, over a rank's

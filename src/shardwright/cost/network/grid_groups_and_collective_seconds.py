@@ -32,9 +32,9 @@ from shardwright.hardware.catalog.kernel_tables import (
 )
 from shardwright.hardware.catalog.measured_serving_kernels import engine_curves
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.device_topology import network_units
 from shardwright.hardware.link import Link, Tier
-from shardwright.hardware.network_level_units import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 
 

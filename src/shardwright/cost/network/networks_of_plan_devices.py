@@ -19,6 +19,7 @@ from shardwright.collectives.groups.span_of_device_list import (
 )
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.device_topology import (
     group_ends,
     network_levels,
@@ -28,7 +29,6 @@ from shardwright.hardware.device_topology import (
     zone_rates,
 )
 from shardwright.hardware.link import Tier
-from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same

@@ -22,7 +22,7 @@ from shardwright.cost.network.networks_of_plan_devices import (
     kind_problem,
     network_of_devices,
 )
-from shardwright.cost.tables.free_synchronisation_seconds import without_free_parts
+from shardwright.cost.tables.mesh_costs_without_free_parts import without_free_parts
 from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
 from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
@@ -36,7 +36,7 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import TABLES, Dim, ParameterClass
 from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.placement_tree_cells import (
+from shardwright.program.layout.device_cuts_in_placement_tree import (
     WIDTHS,
     StageCells,
     parts_along,
@@ -47,7 +47,7 @@ from shardwright.program.stages.held_parameters import HeldParameters
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.training_problem import Problem
 from shardwright.program.zero_sharding import ShardRules
-from shardwright.runtime.framework_feature_kinds import ScaleGroup
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ScaleGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_operator_cuts import on_replica
 from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.placement_tree_cells import StageCells
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.training_problem import Problem
 

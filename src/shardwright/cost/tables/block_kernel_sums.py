@@ -42,10 +42,10 @@ from shardwright.program.block.block_program import (
     Recomputable,
     SavedTensor,
 )
-from shardwright.program.block.recomputed_operators import recomputed_operators
+from shardwright.program.block.operators_recomputed_in_every_mode import recomputed_operators
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import FullRecompute, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import FullRecompute, TpOverlap
 
 Variant: TypeAlias = tuple[tuple[SavedTensor, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""

@@ -48,7 +48,7 @@ from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_sizes import is_hybrid
 from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 
 
 def block_table(

@@ -28,7 +28,7 @@ from shardwright.cost.network.grid_groups_and_collective_seconds import (
     tokens_copied,
 )
 from shardwright.cost.parallel_degree_columns import DegreeRows
-from shardwright.cost.tables.free_synchronisation_seconds import without_free_parts
+from shardwright.cost.tables.mesh_costs_without_free_parts import without_free_parts
 from shardwright.cost.tables.parameter_bytes_and_update_traffic import gradient_pass_bytes
 from shardwright.cost.tables.sharding_copies_and_overlap_slowdown import (
     copy_seconds,
@@ -41,7 +41,7 @@ from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.block.grid_operator_cuts import Structure
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.training_problem import Problem
-from shardwright.runtime.framework_feature_kinds import ScaleGroup
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ScaleGroup
 
 
 def shared_parameters(model: Model) -> frozenset[str]:

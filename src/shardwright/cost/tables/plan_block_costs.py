@@ -36,14 +36,14 @@ from shardwright.program.block.block_program import BlockProgram
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.index_cuts import indices
-from shardwright.program.layout.placement_tree_cells import (
+from shardwright.program.layout.device_cuts_in_placement_tree import (
     WIDTHS,
     StageCells,
     parts_along,
     product_class,
     regular_levels,
 )
+from shardwright.program.layout.index_cuts import indices
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.layout.tensor_layout import count
 from shardwright.program.stages.device_equivalence_traits import Grouping

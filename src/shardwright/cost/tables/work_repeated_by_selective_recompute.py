@@ -10,7 +10,7 @@ from shardwright.program.block.block_program import BlockProgram, BlockWork, Ker
 from shardwright.program.block.selective_recompute_policy import named_policy, saved_products
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate_sum
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import SelectiveRecompute
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import SelectiveRecompute
 
 
 def repeats_move(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:

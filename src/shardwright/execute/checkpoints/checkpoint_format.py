@@ -19,11 +19,11 @@ import torch
 from shardwright.execute.checkpoints.torch_checkpoint_planners import (
     CheckpointPiece,
 )
-from shardwright.execute.device_state.flat_tensor_boxes import box_views
 from shardwright.execute.device_state.parameter_store import (
     Key,
     whole_shape,
 )
+from shardwright.execute.device_state.views_of_flat_ranges_as_boxes import box_views
 from shardwright.execute.device_state.zero_bucket_collectives import Bucket
 from shardwright.model.ir.model_graph import Model
 

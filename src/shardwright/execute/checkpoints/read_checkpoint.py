@@ -31,13 +31,13 @@ from shardwright.execute.checkpoints.torch_checkpoint_planners import (
     read_pieces,
     written_elements,
 )
-from shardwright.execute.device_state.flat_tensor_boxes import box_views
 from shardwright.execute.device_state.parameter_store import (
     Key,
     Source,
     parameter_part,
     whole_shape,
 )
+from shardwright.execute.device_state.views_of_flat_ranges_as_boxes import box_views
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import Settings

@@ -12,7 +12,7 @@ import torch
 from shardwright.execute.device_state.flat_buckets import rows_within
 from shardwright.execute.device_state.parameter_store import Key, ParameterStore, StoredParameter
 from shardwright.execute.transport.communication_requests import Post, Reduce, Take, Task
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.layout.tensor_layout import Box, count
 from shardwright.program.stages.gradient_sum_groups import SumGroup, sum_groups

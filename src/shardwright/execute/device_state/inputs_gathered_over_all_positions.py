@@ -7,9 +7,9 @@ from functools import lru_cache
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.plan_operator_cuts import CellStructure
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import token_box
 from shardwright.program.layout.index_cuts import indices
-from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.tensor_layout import count, joined_intervals
 
 

@@ -14,9 +14,9 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.plan_operator_cuts import CellStructure
+from shardwright.program.layout.device_cuts_in_placement_tree import Cell, StageCells
 from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, reference_runs
 from shardwright.program.layout.index_cuts import covered_runs, indices
-from shardwright.program.layout.placement_tree_cells import Cell, StageCells
 from shardwright.program.layout.tensor_layout import (
     Box,
     Indices,

@@ -23,7 +23,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box
 from shardwright.program.stages.held_parameters import shares_of
 from shardwright.program.stages.uses_of_each_parameter import ParameterPlace
-from shardwright.program.transition.layout_transition_steps import even_ranges
+from shardwright.program.transition.transition_steps_and_symbolic_proof import even_ranges
 
 Interval = tuple[int, int]
 Places = Mapping[Key, tuple[ParameterPlace, ...]]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import LaneBalance
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.plan_action_rows import ActionRows

@@ -8,7 +8,7 @@ import torch
 
 from shardwright.errors import UsageError
 from shardwright.execute.launch.run_options_and_report import AUTO, MESSAGES
-from shardwright.execute.transport.group_collectives import GLOO, NCCL
+from shardwright.execute.transport.torch_distributed_collectives import GLOO, NCCL
 
 
 def own_device(text: str, environment: Mapping[str, str]) -> torch.device:

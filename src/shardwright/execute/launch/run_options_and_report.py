@@ -1,6 +1,6 @@
 """Options and report of a run, readable without PyTorch.
 
-`execute.launch.run_training` makes the report.
+`execute.launch.train_in_this_process` makes the report.
 """
 
 from __future__ import annotations

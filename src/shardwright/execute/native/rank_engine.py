@@ -20,8 +20,8 @@ from shardwright.execute.device_state.parameter_store import Source, parameter_o
 from shardwright.execute.interpreter.prepared_step import Batch
 from shardwright.execute.native.decoder_module import NativeStage
 from shardwright.execute.native.device_meshes import GridMeshes, grid_meshes
+from shardwright.execute.native.expert_load_balancing_loss import NativeBalance, native_balance
 from shardwright.execute.native.grids_that_torch_can_run import require_expressible_grid
-from shardwright.execute.native.load_balancing import NativeBalance, native_balance
 from shardwright.execute.native.parallelize_stages import parallelize_stages
 from shardwright.execute.native.private_torch_api import create_pipeline_runtime, local_shard
 from shardwright.execute.native.rank_samples_and_positions import (

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from shardwright.execute.redistribution.box_overlaps import Overlap, overlap
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import (
     Box,
@@ -26,7 +26,7 @@ from shardwright.program.layout.tensor_layout import (
 )
 from shardwright.program.transition.cheapest_layout_transition import best_acts, transition
 from shardwright.program.transition.layout_pieces import Component, Group, PlacedPiece
-from shardwright.program.transition.layout_transition_steps import Flow, StepKind
+from shardwright.program.transition.transition_steps_and_symbolic_proof import Flow, StepKind
 
 Range = tuple[int, int]
 """Elements [low, high) of the buffer."""

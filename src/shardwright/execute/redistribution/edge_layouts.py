@@ -22,6 +22,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.shared_key_gradients import CotangentRoute, shared_cotangent_routes
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.index_cuts import indices
 from shardwright.program.layout.operator_tensor_layouts import (
     cotangent_layout,
@@ -29,7 +30,6 @@ from shardwright.program.layout.operator_tensor_layouts import (
     stream_operator,
     wanted_layout,
 )
-from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.tensor_layout import Layout
 
 

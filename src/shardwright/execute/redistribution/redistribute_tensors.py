@@ -33,10 +33,10 @@ from shardwright.execute.transport.communication_requests import (
     Take,
     Task,
 )
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
-from shardwright.program.transition.layout_transition_steps import StepKind
+from shardwright.program.transition.transition_steps_and_symbolic_proof import StepKind
 
 Tensors = tuple[torch.Tensor, ...]
 """One tensor for each box of the device in a layout, in the layout's order."""

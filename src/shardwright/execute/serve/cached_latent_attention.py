@@ -38,9 +38,9 @@ from shardwright.execute.serve.kv_cache_blocks import key_reach
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
+from shardwright.model.latent_attention_sizes import latent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from shardwright.execute.serve.scheduled_serving import (
     serve_prefill_and_decode,
     serve_requests,
 )
-from shardwright.execute.serve.serving_proof import Log, ServedProof
+from shardwright.execute.serve.serving_proof_result import Log, ServedProof
 from shardwright.execute.serve.serving_worker import CacheSize
 from shardwright.execute.serve.undivided_model_logits import unsplit_logits
 from shardwright.model.ir.model_graph import Model

@@ -20,7 +20,7 @@ from shardwright.execute.serve.cached_operators import LatentReads, ServedLayer
 from shardwright.execute.serve.device_kv_cache import DeviceCache
 from shardwright.execute.serve.kv_cache_blocks import CacheBlockTables, KeyReach, key_reaches
 from shardwright.execute.serve.padded_iteration_rows import IterationRows
-from shardwright.execute.serve.served_part_of_model import require_served
+from shardwright.execute.serve.served_text_decoder import require_served
 from shardwright.execute.training.lower_plan_for_execution import prepare_forward
 from shardwright.execute.transport.communication_requests import Task
 from shardwright.execute.transport.device_share_of_operator import OperatorShare

@@ -42,7 +42,7 @@ from shardwright.execute.training.unsupported_router_settings import (
     require_biases,
     require_trainable,
 )
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model

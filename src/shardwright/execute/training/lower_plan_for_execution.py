@@ -11,7 +11,7 @@ from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.sum_router_counts_for_balancing_loss import lane_balances
 from shardwright.execute.training.unsupported_image_cuts import require_images
 from shardwright.execute.training.unsupported_key_selection_cuts import require_selections
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.model_graph import Model

@@ -15,8 +15,8 @@ from shardwright.job.training_job import TrainingJob
 from shardwright.model.blocks.vision_tower_and_projector import IMAGE
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import token_box
-from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.tensor_layout import Indices
 from shardwright.program.stages.stage_segments import StageParts
 

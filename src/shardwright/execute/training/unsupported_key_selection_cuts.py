@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.indexer_key_block_selection import RULE
 from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import token_box
-from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.stages.stage_segments import StageParts
 
 

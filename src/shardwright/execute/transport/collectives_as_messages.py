@@ -26,7 +26,7 @@ from shardwright.execute.transport.communication_requests import (
     answer_requests,
 )
 from shardwright.execute.transport.inline_side_tasks import side_tasks_in_turn
-from shardwright.program.transition.layout_transition_steps import even_ranges
+from shardwright.program.transition.transition_steps_and_symbolic_proof import even_ranges
 
 T = TypeVar("T")
 

@@ -17,8 +17,11 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.group_collectives import Communicators, error_on_one_line
 from shardwright.execute.transport.message_inbox import Inbox, MessageAddress, ReceivedMessage
+from shardwright.execute.transport.torch_distributed_collectives import (
+    Communicators,
+    error_on_one_line,
+)
 from shardwright.lazily_compiled_dataclass import dataclass
 
 DTYPES = (

@@ -19,9 +19,9 @@ from shardwright.errors import StrategyError
 from shardwright.execute.transport.collectives_as_messages import as_messages
 from shardwright.execute.transport.communication_record import CommunicationRecord
 from shardwright.execute.transport.communication_requests import Answer, Post, Take, Task
-from shardwright.execute.transport.group_collectives import Communicators
 from shardwright.execute.transport.message_inbox import Inbox, ReceivedMessage
 from shardwright.execute.transport.rank_connections import RankConnections
+from shardwright.execute.transport.torch_distributed_collectives import Communicators
 
 T = TypeVar("T")
 

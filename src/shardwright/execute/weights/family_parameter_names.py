@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.execute.weights.image_parameter_names import OF_IMAGES
-from shardwright.execute.weights.layer_parameter_names import (
+from shardwright.execute.weights.hugging_face_layer_parameter_names import (
     BLOOM,
     CODE,
     EXPERTS,
@@ -40,6 +39,7 @@ from shardwright.execute.weights.layer_parameter_names import (
     UNGATED,
     t5_layer,
 )
+from shardwright.execute.weights.image_parameter_names import OF_IMAGES
 from shardwright.execute.weights.naming_rules import (
     FamilyNames,
     LayerStackNames,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardwright.execute.weights.layer_parameter_names import (
+from shardwright.execute.weights.hugging_face_layer_parameter_names import (
     CLIP,
     CLIP_EMBED,
     GEMMA4,

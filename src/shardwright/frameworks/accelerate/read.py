@@ -21,7 +21,7 @@ from shardwright.frameworks.launch.framework_detection import (
 )
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.pytorch_fsdp.sharding_strategies import Sharding, sharding
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.model.ir.model_graph import Model

@@ -36,9 +36,12 @@ from shardwright.frameworks.export.unsupported_plan_features import (
     universal_shortfalls,
 )
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import fsdp2_degrees, fsdp2_shortfalls
+from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees_and_shortfalls_of_grid import (
+    fsdp2_degrees,
+    fsdp2_shortfalls,
+)
 from shardwright.frameworks.settings.setting_table import written_settings
-from shardwright.runtime.framework_feature_kinds import ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ElementKernels
 from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name, name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import OFF, refusals, refused
 from shardwright.frameworks.transformers.read import normalize_dtypes
 from shardwright.frameworks.transformers.settings import ATTENTION

@@ -38,7 +38,7 @@ from shardwright.frameworks.export.unsupported_plan_features import (
     universal_shortfalls,
 )
 from shardwright.frameworks.settings.setting_table import Pair, grid_values, written_settings
-from shardwright.runtime.framework_feature_kinds import ElementKernels
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ElementKernels
 from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.lazily_compiled_dataclass import dataclass
 
 KINDS: Final = name_set(

@@ -17,11 +17,11 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.export.exporter import ExportFile, PlanToExport, one_line
 from shardwright.frameworks.export.parse_host_file import HostEntry
-from shardwright.frameworks.settings.parse_and_look_up_names import names
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import names
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.strategy.grid.axis_coordinates_of_every_device import coordinates
 from shardwright.strategy.grid.parallelism_grid import Grid
-from shardwright.strategy.grid.rank_coordinates import coordinates
 from shardwright.strategy.plan.stage_splits_and_policies import Stage
 
 RANKS, TABLE, HOSTS = "ranks.json", "ranks.csv", "hostfile"

@@ -12,8 +12,8 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.exporter import PlanToExport, Shortfall
 from shardwright.job.training_job import OptimizerFamily
+from shardwright.strategy.grid.axis_coordinates_of_every_device import same_ranks
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.rank_coordinates import same_ranks
 
 
 def other_framework_shortfalls(export: PlanToExport, *names: str) -> Iterator[Shortfall]:

@@ -23,7 +23,7 @@ from shardwright.frameworks.launch.training_launch import (
 )
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name, name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OFF,
     OPTIMIZER,

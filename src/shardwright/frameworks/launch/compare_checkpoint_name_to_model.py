@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
 from shardwright.model.ir.model_graph import Model
 

@@ -17,7 +17,7 @@ from shardwright.frameworks.launch.framework_detection import FileKind, Signatur
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name, entry_of, name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, entry_of, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.read import normalize_dtypes

@@ -34,7 +34,7 @@ from shardwright.frameworks.export.unsupported_plan_features import (
     universal_shortfalls,
 )
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.frameworks.maxtext.mesh_axes import degrees, mesh_shortfalls
+from shardwright.frameworks.maxtext.plan_mesh_axes_by_slice import degrees, mesh_shortfalls
 from shardwright.frameworks.maxtext.settings import MODELS, PLACES, SCHEDULES, SETTINGS
 from shardwright.frameworks.settings.setting_table import Pair, written_settings
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

@@ -23,10 +23,10 @@ from shardwright.frameworks.megatron.write_model_arguments import (
     model_shortfalls,
 )
 from shardwright.frameworks.settings.setting_table import grid_values, written_settings
-from shardwright.runtime.read_megatron_arguments import MODULES
+from shardwright.runtime.settings_from_megatron_arguments import MODULES
+from shardwright.strategy.grid.axis_coordinates_of_every_device import same_ranks
 from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
-from shardwright.strategy.grid.rank_coordinates import same_ranks
 
 MAPPED: Final = "use-tp-pp-dp-mapping"
 SHARDED: Final = (2, 3)

@@ -27,7 +27,7 @@ from shardwright.frameworks.megatron.arguments_megatron_rejects_or_ignores impor
 )
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
 from shardwright.frameworks.megatron.write_model_arguments import model_flags, model_shortfalls
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import priced_notes, refuse
 from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
 from shardwright.frameworks.settings.setting_verdicts import (
@@ -41,7 +41,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.framework_description import Options, Runtime
 from shardwright.runtime.option_vocabulary import in_vocabulary_order
 from shardwright.runtime.parse_launch_arguments import OFF, Arguments, options_from_arguments
-from shardwright.runtime.read_megatron_arguments import (
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.runtime.settings_from_megatron_arguments import (
     DEFAULTS,
     MODULES,
     has_dropout,
@@ -50,7 +51,6 @@ from shardwright.runtime.read_megatron_arguments import (
     recompute_setting,
     sharding_stage,
 )
-from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.grid.counts_for_grid_rules import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

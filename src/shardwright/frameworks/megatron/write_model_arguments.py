@@ -12,7 +12,7 @@ from shardwright.frameworks.export.decoder_view_and_unsupported_layers import (
     unsupported_layer_shortfalls,
 )
 from shardwright.frameworks.export.exporter import Shortfall
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.numerical_constants import LongerRotary
 from shardwright.model.ir.operator import OperatorKind

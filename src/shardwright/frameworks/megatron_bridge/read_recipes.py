@@ -27,7 +27,7 @@ from shardwright.frameworks.launch.framework_detection import (
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
-from shardwright.frameworks.settings.parse_and_look_up_names import names
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import names
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.setting_verdicts import LaunchSetting, Verdict
 from shardwright.model.ir.model_graph import Model

@@ -26,7 +26,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
     option_shortfalls,
 )
 from shardwright.frameworks.megatron_bridge.settings import RECIPES, SETTINGS, Field, fields_of
-from shardwright.runtime.framework_feature_kinds import TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 
 MODULE, FUNCTION = "shardwright_plan", "plan"

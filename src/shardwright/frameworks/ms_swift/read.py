@@ -23,7 +23,7 @@ from shardwright.frameworks.launch.training_launch import (
 )
 from shardwright.frameworks.megatron.megatron_core_fields import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name, name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OPTIMIZER,
     refusals,

@@ -11,7 +11,7 @@ from shardwright.frameworks.launch.framework_detection import FileKind, NamedFil
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.nanotron.settings import SETTINGS
 from shardwright.frameworks.nanotron.write import stage_layers_by_cost
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import refuse
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.model.ir.model_graph import Model

@@ -37,7 +37,7 @@ from shardwright.frameworks.export.unsupported_plan_features import (
 )
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.nanotron.settings import SETTINGS
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.setting_table import (
     Pair,
     grid_values,

@@ -19,7 +19,7 @@ from shardwright.frameworks.megatron.megatron_core_fields import (
     without_section,
 )
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set, names
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set, names
 from shardwright.frameworks.settings.setting_table import KnownSetting, setting_table
 from shardwright.frameworks.settings.value_conversion import choice
 

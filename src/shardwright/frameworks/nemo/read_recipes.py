@@ -34,7 +34,7 @@ from shardwright.frameworks.nemo.recipe_defaults import (
     base_settings,
     trainer_defaults,
 )
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.model.ir.model_graph import Model

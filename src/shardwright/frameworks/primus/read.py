@@ -25,7 +25,7 @@ from shardwright.frameworks.launch.training_launch import (
     default_notes,
 )
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name, entry_of
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, entry_of
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OPTIMIZER,
     refusals,

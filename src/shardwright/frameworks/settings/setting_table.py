@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name
 from shardwright.frameworks.settings.refuse_unpriced_settings import Refusal
 from shardwright.frameworks.settings.setting_verdicts import Verdict
 from shardwright.frameworks.settings.value_conversion import WHOLE, ValueForm

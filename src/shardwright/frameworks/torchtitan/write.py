@@ -27,7 +27,7 @@ from shardwright.frameworks.export.unsupported_plan_features import (
     rank_order_shortfalls,
     universal_shortfalls,
 )
-from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees import (
+from shardwright.frameworks.pytorch_fsdp.fsdp2_degrees_and_shortfalls_of_grid import (
     fsdp2_degrees,
     fsdp2_shortfalls,
     sharding_ranks,
@@ -36,7 +36,11 @@ from shardwright.frameworks.settings.setting_table import in_section, written_se
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.write_pytorch_schedule_csv import schedule_csv
-from shardwright.runtime.framework_feature_kinds import ElementKernels, LinearLoss, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    ElementKernels,
+    LinearLoss,
+    TpOverlap,
+)
 from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.strategy.grid.chunk_placement_by_schedule import WAVE, grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute

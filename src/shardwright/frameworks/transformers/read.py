@@ -11,7 +11,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_detection import CONFIGURATIONS, FileKind, Signature
-from shardwright.frameworks.settings.parse_and_look_up_names import names
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import names
 from shardwright.frameworks.transformers.trainer_reader import (
     TrainerNames,
     files_of,

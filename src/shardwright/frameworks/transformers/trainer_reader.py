@@ -32,7 +32,7 @@ from shardwright.frameworks.launch.training_launch import (
     LaunchReader,
     default_notes,
 )
-from shardwright.frameworks.settings.parse_and_look_up_names import entry_of
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import entry_of
 from shardwright.frameworks.settings.refuse_unpriced_settings import (
     OFF,
     Refusal,

@@ -16,7 +16,7 @@ from shardwright.frameworks.launch.build_launch import replicas
 from shardwright.frameworks.launch.fused_losses import linear_loss_argument
 from shardwright.frameworks.launch.training_launch import FileSettings
 from shardwright.frameworks.pytorch_fsdp.sharding_strategies import STRATEGIES, sharding
-from shardwright.frameworks.settings.parse_and_look_up_names import names
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import names
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name, name_set, names
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, name_set, names
 from shardwright.frameworks.settings.refuse_unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normalize_dtypes, set_default_peft_targets
 from shardwright.frameworks.transformers.trainer_reader import (

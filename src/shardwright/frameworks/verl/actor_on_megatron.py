@@ -11,7 +11,7 @@ from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch
 from shardwright.frameworks.megatron.megatron_core_fields import attention_backend
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import OFF
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.trainer_reader import judged_settings

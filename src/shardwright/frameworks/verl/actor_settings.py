@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.build_launch import replicas
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name, prefixed
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name, prefixed
 from shardwright.frameworks.settings.refuse_unpriced_settings import refused
 from shardwright.frameworks.settings.value_conversion import count
 from shardwright.frameworks.transformers.read import normalize_dtypes

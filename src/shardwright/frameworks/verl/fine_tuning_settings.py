@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.settings.parse_and_look_up_names import by_name
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import by_name
 from shardwright.frameworks.settings.refuse_unpriced_settings import refused
 from shardwright.frameworks.transformers.trainer_reader import TrainerNames
 from shardwright.frameworks.verl.actor_settings import DOCS, device_count_notes, normalize_formats

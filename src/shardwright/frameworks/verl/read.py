@@ -17,7 +17,7 @@ from typing import Final
 from shardwright.frameworks.launch.framework_detection import FileKind, Signature
 from shardwright.frameworks.launch.training_launch import FileSettings, Launch, LaunchReader
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME
-from shardwright.frameworks.settings.parse_and_look_up_names import name_set
+from shardwright.frameworks.settings.name_lists_and_prefix_tables import name_set
 from shardwright.frameworks.settings.refuse_unpriced_settings import OPTIMIZER, refuse
 from shardwright.frameworks.transformers.trainer_reader import read_trainer, settings_if_supported
 from shardwright.frameworks.transformers.trainer_strategy import FSDP

@@ -11,7 +11,7 @@ from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.non_nvidia_accelerators import AMD, GOOGLE, OTHERS
 from shardwright.hardware.catalog.nvidia_datacenter_gpus import NVIDIA
-from shardwright.hardware.catalog.nvidia_gpus_without_nvswitch import NVIDIA_SMALL
+from shardwright.hardware.catalog.nvidia_volta_turing_and_gddr_gpus import NVIDIA_SMALL
 
 ACCELERATORS: Final[tuple[Accelerator, ...]] = NVIDIA + NVIDIA_SMALL + AMD + GOOGLE + OTHERS
 

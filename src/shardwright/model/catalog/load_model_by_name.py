@@ -8,7 +8,7 @@ from typing import Final
 
 from shardwright.errors import ModelError, nearest
 from shardwright.model.catalog.dense_models import DENSE_ENTRIES
-from shardwright.model.catalog.gpt_models import GPT_ENTRIES
+from shardwright.model.catalog.gpt_opt_bloom_falcon_models import GPT_ENTRIES
 from shardwright.model.catalog.hybrid_sparse_and_encoder_models import EXTRA_ENTRIES
 from shardwright.model.catalog.mixture_of_experts_models import MOE_ENTRIES
 from shardwright.model.catalog.published_model_record import CatalogEntry

@@ -28,7 +28,10 @@ from shardwright.model.families.fields.vision_language_sections import (
     tied_text_fields,
 )
 from shardwright.model.families.huggingface_config import build_architecture
-from shardwright.model.families.images.kimi_tower import merged_patch_sides, position_table_shape
+from shardwright.model.families.images.kimi_tower_settings import (
+    merged_patch_sides,
+    position_table_shape,
+)
 from shardwright.model.families.images.llava_tower_settings import STRATEGIES
 from shardwright.model.families.images.minimax_tower_settings import merge_sizes
 from shardwright.model.families.images.tower_settings_interface_and_fields import MAX_PATCH

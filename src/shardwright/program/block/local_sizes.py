@@ -11,7 +11,7 @@ from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import Capture, ExpertDispatch
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture, ExpertDispatch
 
 DEEPEP_PEERS: Final = 8
 """Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""

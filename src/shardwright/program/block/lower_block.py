@@ -44,10 +44,10 @@ from shardwright.program.block.local_sizes import (
     router_kernels,
 )
 from shardwright.program.block.operator_cut_protocol import Placing, is_routed
-from shardwright.program.block.quantised_operators import is_narrow
+from shardwright.program.block.operators_quantised_by_recipe import is_narrow
 from shardwright.program.block.saved_tensors import saved_tensors
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,

@@ -20,6 +20,7 @@ from shardwright.program.block.operator_cut_protocol import LayoutChange
 from shardwright.program.block.shared_key_gradients import cotangent_routes
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_cache_keys import Same
+from shardwright.program.layout.device_cuts_in_placement_tree import Cell, StageCells
 from shardwright.program.layout.device_parts_of_dims import cut_dims, interval, token_box
 from shardwright.program.layout.devices_by_part import TOKENS, projection
 from shardwright.program.layout.index_cuts import covered_runs, indices
@@ -28,7 +29,6 @@ from shardwright.program.layout.operator_tensor_layouts import (
     stream_operator,
     wanted_layout,
 )
-from shardwright.program.layout.placement_tree_cells import Cell, StageCells
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.layout.tensor_layout import Box, count, intersection
 from shardwright.strategy.plan.operator_split_tree import Exchange

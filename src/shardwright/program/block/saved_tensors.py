@@ -25,7 +25,7 @@ from shardwright.program.block.local_sizes import (
 from shardwright.program.block.operator_cut_protocol import Placing, is_routed
 from shardwright.program.block.saved_under_recompute import saved_after_recompute
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     ElementKernels,
 )

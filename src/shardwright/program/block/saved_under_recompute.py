@@ -10,13 +10,19 @@ from shardwright.model.tensors_without_gradient import has_backward
 from shardwright.program.block.block_program import Recomputable, SavedTensor
 from shardwright.program.block.local_sizes import LoweringContext, output_sizes, stream_volume
 from shardwright.program.block.operator_cut_protocol import Placing
-from shardwright.program.block.recomputed_operators import is_dropped, recomputed_operators
+from shardwright.program.block.operators_recomputed_in_every_mode import (
+    is_dropped,
+    recomputed_operators,
+)
 from shardwright.program.block.selective_recompute_policy import (
     NamedPolicy,
     named_policy,
     saved_products,
 )
-from shardwright.runtime.framework_feature_kinds import ElementKernels, SelectiveRecompute
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    ElementKernels,
+    SelectiveRecompute,
+)
 
 
 def saved_after_recompute(

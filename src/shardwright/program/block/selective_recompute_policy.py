@@ -12,7 +12,10 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import KeptOutput, SelectiveRecompute
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    KeptOutput,
+    SelectiveRecompute,
+)
 
 _ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
 _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)

@@ -18,6 +18,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Extent
 from shardwright.program.block.operator_cut_protocol import is_routed
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import cut_dims, reference_runs
 from shardwright.program.layout.index_cuts import covered_runs
 from shardwright.program.layout.operator_tensor_layouts import (
@@ -25,7 +26,6 @@ from shardwright.program.layout.operator_tensor_layouts import (
     interned_layout,
     made_layout,
 )
-from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.tensor_layout import Box, Interval, Layout, intersection
 
 

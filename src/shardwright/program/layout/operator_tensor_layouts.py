@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
+from shardwright.program.layout.device_cuts_in_placement_tree import CellRow, StageCells
 from shardwright.program.layout.device_parts_of_dims import (
     covered_runs_of_cells,
     dims_cut,
@@ -17,7 +18,6 @@ from shardwright.program.layout.device_parts_of_dims import (
     reference_runs,
 )
 from shardwright.program.layout.devices_by_part import PARTS, projection, tokens
-from shardwright.program.layout.placement_tree_cells import CellRow, StageCells
 from shardwright.program.layout.tensor_layout import Holding, Interval, Layout
 
 

@@ -12,13 +12,13 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.layout.index_cuts import indices
-from shardwright.program.layout.placement_tree_cells import (
+from shardwright.program.layout.device_cuts_in_placement_tree import (
     Cell,
     StageCells,
     devices_of,
     regular_levels,
 )
+from shardwright.program.layout.index_cuts import indices
 from shardwright.strategy.plan.operator_split_tree import Exchange, Split
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.errors import StrategyError
 from shardwright.program.orders.plan_action_rows import action_rows
 from shardwright.schedules.action_order_arrays import ActionTable
-from shardwright.schedules.format_csv import format_csv
+from shardwright.schedules.action_table_to_csv import format_csv
 from shardwright.strategy.plan.plan import Plan
 
 

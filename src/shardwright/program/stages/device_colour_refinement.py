@@ -18,7 +18,7 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, numbered_rows, split_by
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.strided_device_list import DeviceList, are_disjoint
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.identity_cache_keys import Same

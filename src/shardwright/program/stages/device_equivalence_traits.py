@@ -16,13 +16,20 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct, is_increasing, numbered_rows
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_cache_keys import Same
+from shardwright.program.layout.device_cuts_in_placement_tree import (
+    CellRow,
+    StageCells,
+    devices_of,
+    regular_levels,
+    row_of,
+)
 from shardwright.program.layout.device_parts_of_dims import intervals
 from shardwright.program.layout.devices_by_part import (
     PARTS,
@@ -30,13 +37,6 @@ from shardwright.program.layout.devices_by_part import (
     projection,
     stride_numbers,
     tokens,
-)
-from shardwright.program.layout.placement_tree_cells import (
-    CellRow,
-    StageCells,
-    devices_of,
-    regular_levels,
-    row_of,
 )
 from shardwright.program.layout.tensor_layout import Interval
 from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums, numbered_values

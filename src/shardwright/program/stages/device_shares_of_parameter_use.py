@@ -9,6 +9,7 @@ from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
+from shardwright.program.layout.device_cuts_in_placement_tree import CellRow, StageCells, row_of
 from shardwright.program.layout.device_parts_of_dims import (
     covered_runs_of_cells,
     dims_present,
@@ -22,7 +23,6 @@ from shardwright.program.layout.devices_by_part import (
     projection,
     tokens,
 )
-from shardwright.program.layout.placement_tree_cells import CellRow, StageCells, row_of
 from shardwright.program.layout.tensor_layout import Box
 from shardwright.program.stages.gradient_sum_groups import GradientShare
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from itertools import product
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.one_device_per_class_groups import (
     Group,

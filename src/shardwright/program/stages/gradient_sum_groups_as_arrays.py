@@ -12,7 +12,7 @@ from operator import le, lt
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, distinct_rows
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.devices_by_part import DevicesByPart, DeviceTokens
 from shardwright.program.layout.one_device_per_class_groups import (

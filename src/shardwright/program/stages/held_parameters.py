@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.strided_device_list import DeviceList
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.model.tensors_without_gradient import runs_backward, without_gradient
-from shardwright.program.block.quantised_operators import is_narrow
+from shardwright.program.block.operators_quantised_by_recipe import is_narrow
 from shardwright.program.stages.device_shares_of_parameter_use import ParameterUse, device_shares
 from shardwright.program.stages.gradient_sum_groups import GradientShare
 from shardwright.program.stages.gradient_sum_groups_as_arrays import Sums, sums_of

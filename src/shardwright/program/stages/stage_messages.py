@@ -10,19 +10,19 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import Dim, Extent
+from shardwright.program.layout.device_cuts_in_placement_tree import StageCells
 from shardwright.program.layout.device_parts_of_dims import intervals
 from shardwright.program.layout.devices_by_part import PARTS, projection, tokens
 from shardwright.program.layout.operator_tensor_layouts import made_layout, stream_operator
-from shardwright.program.layout.placement_tree_cells import StageCells
 from shardwright.program.layout.tensor_layout import Holding, Layout, volume
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.transition.cheapest_layout_transition import transition
-from shardwright.program.transition.layout_transition_steps import StepKind
+from shardwright.program.transition.transition_steps_and_symbolic_proof import StepKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.tensors_without_gradient import computes_input_gradient, without_gradient
 from shardwright.program.identity_cache_keys import Same
-from shardwright.program.layout.placement_tree_cells import (
+from shardwright.program.layout.device_cuts_in_placement_tree import (
     StageCells,
     class_trees,
     leaves,

@@ -11,7 +11,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter
-from shardwright.program.layout.placement_tree_cells import row_of
+from shardwright.program.layout.device_cuts_in_placement_tree import row_of
 from shardwright.program.stages.stage_segments import Segment, StageParts
 
 Use = tuple[int, int, int]

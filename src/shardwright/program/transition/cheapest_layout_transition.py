@@ -13,17 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
-from shardwright.program.transition.copy_steps import copy_alternatives
+from shardwright.program.transition.copy_communication_alternatives import copy_alternatives
 from shardwright.program.transition.layout_pieces import (
     Component,
     LayoutPiece,
     PlacedPiece,
     components,
 )
-from shardwright.program.transition.layout_transition_steps import (
+from shardwright.program.transition.reduction_steps import sum_alternatives
+from shardwright.program.transition.transition_steps_and_symbolic_proof import (
     Act,
     Load,
     StepKind,
@@ -31,7 +32,6 @@ from shardwright.program.transition.layout_transition_steps import (
     add,
     delivers_wanted_values,
 )
-from shardwright.program.transition.reduction_steps import sum_alternatives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

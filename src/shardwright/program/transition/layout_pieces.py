@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.network_level_units import Units
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box, Layout, count, ticks
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardwright.program.layout.one_device_per_class_groups import representatives, transversals
-from shardwright.program.transition.copy_steps import joined_steps
+from shardwright.program.transition.copy_communication_alternatives import joined_steps
 from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece
-from shardwright.program.transition.layout_transition_steps import (
+from shardwright.program.transition.transition_steps_and_symbolic_proof import (
     Act,
     Flow,
     StepKind,

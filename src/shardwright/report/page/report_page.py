@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from shardwright.report.page.markup.page_frame import page_html
 from shardwright.report.page.markup.view import View
-from shardwright.report.page.views.answer_view import answer_view
+from shardwright.report.page.views.answer_card_view import answer_view
 from shardwright.report.page.views.communication_view import communication_view
 from shardwright.report.page.views.compared_strategies_view import compared_strategies_view
-from shardwright.report.page.views.launch_advice_view import launch_advice_view
+from shardwright.report.page.views.faster_launch_changes_view import launch_advice_view
 from shardwright.report.page.views.memory_view import memory_view
 from shardwright.report.page.views.prediction_accuracy_view import prediction_accuracy_view
 from shardwright.report.page.views.searched_members_view import searched_members_view

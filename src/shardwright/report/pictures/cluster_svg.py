@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from shardwright.report.pictures.cluster_tree import Branch, ClusterPicture
+from shardwright.report.pictures.cluster_picture_content import Branch, ClusterPicture
 from shardwright.report.pictures.fill_colours_of_numbered_items import PALETTE
 from shardwright.report.pictures.svg_drawing import (
     FAINT,

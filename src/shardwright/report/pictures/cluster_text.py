@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.pictures.cluster_tree import Branch, ClusterPicture
+from shardwright.report.pictures.cluster_picture_content import Branch, ClusterPicture
 from shardwright.report.terminal_line_wrapping import WrappedText
 from shardwright.strategy.text.printable_text import printable
 

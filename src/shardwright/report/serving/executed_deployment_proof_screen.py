@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shardwright.execute.serve.serving_proof import ServedProof
+from shardwright.execute.serve.serving_proof_result import ServedProof
 from shardwright.report.terminal_line_wrapping import WrappedText
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.framework_feature_kinds import ExpertDispatch
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ExpertDispatch
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core
 from shardwright.runtime.releases import (

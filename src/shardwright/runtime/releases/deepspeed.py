@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.framework_description import Offer
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+    TpOverlap,
+)
 from shardwright.runtime.releases import deepspeed
 from shardwright.runtime.runtime_from_sourced_statements import (
     derive,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.framework_feature_kinds import Capture, Scaling
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Capture, Scaling
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core, nemo
 from shardwright.runtime.runtime_from_sourced_statements import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,

@@ -10,7 +10,10 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from shardwright.runtime.framework_description import Offer, Runtime
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ExpertDispatch
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ExpertDispatch,
+)
 from shardwright.runtime.releases.megatron_core import V0_12
 from shardwright.runtime.runtime_from_sourced_statements import (
     Statement,

@@ -6,7 +6,11 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.framework_description import Offer
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ExpertDispatch, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ExpertDispatch,
+    TpOverlap,
+)
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.releases import megatron_core
 from shardwright.runtime.releases import (

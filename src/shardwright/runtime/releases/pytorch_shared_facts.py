@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.framework_feature_kinds import LinearLoss, TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import LinearLoss, TpOverlap
 from shardwright.runtime.option_vocabulary import option_offer
 from shardwright.runtime.runtime_from_sourced_statements import read, stated
 from shardwright.units import MIB

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import (
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
     AttentionKernel,
     Capture,
     ElementKernels,

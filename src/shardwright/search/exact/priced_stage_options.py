@@ -10,14 +10,14 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.cost.bounds.event_kernel_rounding import picoseconds
+from shardwright.cost.bounds.round_as_event_kernel_does import picoseconds
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import (
     with_overlap_of,
     without_fused_overlap,
 )
 from shardwright.cost.network.networks_of_plan_devices import plan_units, working_problem
-from shardwright.cost.step.device_family_costs import family_costs
 from shardwright.cost.step.device_family_synchronisation import Shape
+from shardwright.cost.step.identical_device_family_costs import family_costs
 from shardwright.cost.step.stage_action_seconds import FamilyCosts, StageCosts, sharings_of_stage
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster

@@ -18,7 +18,7 @@ from shardwright.search.grid.bounds.problem_constants_and_jitter_factors import 
 from shardwright.search.grid.find_best_grid import find, problem_text
 from shardwright.search.grid.members.grid_search_space import Space, parts_of
 from shardwright.search.grid.search_by_mesh import fastest_first
-from shardwright.search.joint.chunk_layer_counts import layer_counts
+from shardwright.search.joint.chunk_layer_counts_with_time_bounds import layer_counts
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_search_state import OPEN_LIMIT, JointInputs, JointSearchState
 from shardwright.search.joint.joint_space import (
@@ -27,7 +27,7 @@ from shardwright.search.joint.joint_space import (
     joint_space,
     shaped_space,
 )
-from shardwright.search.joint.pipeline_label_bound import load_label_kernels
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import load_label_kernels
 from shardwright.search.joint.score_joint_plan import ScoredPlan
 from shardwright.search.joint.search_1f1b_pipelines import search_named_orders
 from shardwright.search.joint.search_any_order import CHUNKS, any_order_pipelines, search_any_orders

@@ -23,7 +23,7 @@ from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_order_arrays import ActionTable, I, W
 from shardwright.search.joint.host_memory_share import host_share
-from shardwright.search.joint.joint_plan_costs import JointPlan, joint_step_costs
+from shardwright.search.joint.joint_plan_and_step_costs import JointPlan, joint_step_costs
 from shardwright.search.joint.joint_space import ShapedSpace
 from shardwright.search.orders.find_order import find_order, make_found_order
 from shardwright.search.orders.found_order import codes_of_table, evaluate_order

@@ -8,11 +8,11 @@ from shardwright.cost.bounds.compiled_bound_array_records import ProblemNumbers
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.progress_callback import Progress
-from shardwright.search.joint.joint_plan_costs import ChunkChoice, JointPlan
+from shardwright.search.joint.joint_plan_and_step_costs import ChunkChoice, JointPlan
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
 from shardwright.search.joint.label_program_inputs import label_pipeline_of, splits_of
-from shardwright.search.joint.layer_chain import Chain, chain_of
-from shardwright.search.joint.rank_options_for_labels import Pipeline, Splits
+from shardwright.search.joint.one_layer_positions_of_model import Chain, chain_of
+from shardwright.search.joint.options_of_each_pipeline_rank import Pipeline, Splits
 from shardwright.search.joint.score_joint_plan import ScoredPlan, path_score, simulate_scored
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial

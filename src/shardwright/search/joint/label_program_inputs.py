@@ -9,8 +9,8 @@ from shardwright.cost.bounds.compiled_bound_array_records import Costs, ProblemN
 from shardwright.program.training_problem import Problem
 from shardwright.search.joint.host_memory_share import host_share
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
-from shardwright.search.joint.layer_chain import Chain, chain_of
-from shardwright.search.joint.rank_options_for_labels import (
+from shardwright.search.joint.one_layer_positions_of_model import Chain, chain_of
+from shardwright.search.joint.options_of_each_pipeline_rank import (
     BACKWARD,
     BORDER,
     COPIED,

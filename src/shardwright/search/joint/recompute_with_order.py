@@ -10,7 +10,7 @@ from shardwright.cost.step.strategy_rank_bytes import again_bytes
 from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.errors import InfeasibleError
 from shardwright.program.training_problem import Problem
-from shardwright.search.joint.joint_plan_costs import (
+from shardwright.search.joint.joint_plan_and_step_costs import (
     ChunkChoice,
     JointPlan,
     joint_step_costs,
@@ -25,7 +25,7 @@ from shardwright.search.joint.joint_plan_orders import (
     with_order,
 )
 from shardwright.search.joint.joint_space import ShapedSpace
-from shardwright.search.joint.layer_chain import chain_of
+from shardwright.search.joint.one_layer_positions_of_model import chain_of
 from shardwright.search.orders.chunk_memory_options import MemoryOption
 from shardwright.search.orders.find_order_and_memory import find_order_with_memory
 

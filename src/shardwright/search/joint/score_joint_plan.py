@@ -12,7 +12,7 @@ from shardwright.cost.step.strategy_task_seconds import StepCosts
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.program.training_problem import Problem
 from shardwright.schedules.action_order_arrays import ActionTable
-from shardwright.search.joint.joint_plan_costs import JointPlan, joint_step_costs
+from shardwright.search.joint.joint_plan_and_step_costs import JointPlan, joint_step_costs
 from shardwright.search.joint.joint_plan_to_general_plan import general_plan
 from shardwright.search.joint.joint_space import ShapedSpace
 from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan

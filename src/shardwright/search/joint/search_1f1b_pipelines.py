@@ -12,14 +12,18 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import order_table
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.joint.chunk_layer_counts import (
+from shardwright.search.joint.chunk_layer_counts_with_time_bounds import (
     layer_count_bounds,
     layer_count_path_s,
     layer_counts,
     least_full_recompute,
     shape_times,
 )
-from shardwright.search.joint.joint_plan_costs import plan_of_cut, plan_of_sizes, split_grid
+from shardwright.search.joint.joint_plan_and_step_costs import (
+    plan_of_cut,
+    plan_of_sizes,
+    split_grid,
+)
 from shardwright.search.joint.joint_search_state import (
     BOUNDED,
     BoundTask,
@@ -29,8 +33,12 @@ from shardwright.search.joint.joint_search_state import (
 )
 from shardwright.search.joint.joint_space import PipelineShape
 from shardwright.search.joint.label_program_inputs import has_equal_layers
-from shardwright.search.joint.pipeline_label_bound import Cut, PipelineBound, bound_pipeline
-from shardwright.search.joint.rank_options_for_labels import Pipeline, Splits
+from shardwright.search.joint.options_of_each_pipeline_rank import Pipeline, Splits
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
+    Cut,
+    PipelineBound,
+    bound_pipeline,
+)
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.search.parallel.engine_protocol import rounds
 

@@ -13,8 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
-from shardwright.search.joint.joint_plan_costs import (
+from shardwright.search.joint.chunk_layer_counts_with_time_bounds import (
+    any_order_bounds,
+    layer_counts,
+)
+from shardwright.search.joint.joint_plan_and_step_costs import (
     JointPlan,
     joint_step_costs,
     plan_of_cut,
@@ -34,7 +37,7 @@ from shardwright.search.joint.joint_search_state import (
 )
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
 from shardwright.search.joint.label_program_inputs import has_equal_layers
-from shardwright.search.joint.pipeline_label_bound import bound_pipeline
+from shardwright.search.joint.pipeline_bound_by_dynamic_programming import bound_pipeline
 from shardwright.search.joint.recompute_with_order import search_recompute_and_order
 from shardwright.search.joint.score_joint_plan import ScoredPlan, path_score
 from shardwright.search.joint.work_bounds import pipeline_work_bounds

@@ -10,7 +10,7 @@ from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.runtime.framework_description import Options
 from shardwright.search.mixed.bounds.cost_bound import interval_up_to
-from shardwright.search.mixed.bounds.cost_rate_bound import ValuesCache
+from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import ValuesCache
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.pipelines.pool_cost_rates import (
     ENERGY,

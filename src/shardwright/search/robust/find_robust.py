@@ -20,6 +20,13 @@ from typing import Any, Final
 from shardwright.errors import InfeasibleError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
+from shardwright.search.certificate_part_of_cluster_states import (
+    ScenarioOutcome,
+    ScenariosPart,
+    Tried,
+    judged_by,
+    tail_mean,
+)
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.optimality_certificate import Certificate, Counts, assert_sound
 from shardwright.search.parallel.engine_protocol import Engine, rounds
@@ -30,13 +37,6 @@ from shardwright.search.robust.best_plans_in_one_state import (
     StateQuestion,
     ranked,
     seconds_in,
-)
-from shardwright.search.scenario_certificate import (
-    ScenarioOutcome,
-    ScenariosPart,
-    Tried,
-    judged_by,
-    tail_mean,
 )
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.universal_time_bound import universal_seconds

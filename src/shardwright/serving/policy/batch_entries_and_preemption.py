@@ -9,7 +9,7 @@ from shardwright.serving.policy.kv_cache_blocks import (
     release_blocks,
     skipped_tokens,
 )
-from shardwright.serving.policy.request_queue import pop_first, prepend
+from shardwright.serving.policy.linked_lists_of_waiting_requests import pop_first, prepend
 from shardwright.serving.policy.scheduler_state import (
     AHEAD,
     BEFORE,

@@ -9,7 +9,7 @@ from shardwright.serving.policy.batch_entries_and_preemption import (
     answered_tokens,
     known_tokens,
 )
-from shardwright.serving.policy.counted_decode_requests import (
+from shardwright.serving.policy.decode_steps_from_request_counts import (
     COUNTED,
     MEMBERS,
     PARTIAL,
@@ -34,8 +34,11 @@ from shardwright.serving.policy.kv_cache_blocks import (
     release_blocks,
     use_free_blocks,
 )
+from shardwright.serving.policy.linked_lists_of_waiting_requests import (
+    first_waiting,
+    refresh_visible,
+)
 from shardwright.serving.policy.policy_interface import begin_plan, end_plan, plan_iteration
-from shardwright.serving.policy.request_queue import first_waiting, refresh_visible
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
     BATCHING,

@@ -11,7 +11,7 @@ from shardwright.arrays import BoolArray
 from shardwright.kernel_compilation import allocation_free, inner
 from shardwright.serving.policy.batch_entries_and_preemption import answer_tokens
 from shardwright.serving.policy.kv_cache_blocks import blocks_of, publish_blocks, release_blocks
-from shardwright.serving.policy.request_queue import append, refresh_visible
+from shardwright.serving.policy.linked_lists_of_waiting_requests import append, refresh_visible
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
     BATCHING,

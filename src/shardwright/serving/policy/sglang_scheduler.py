@@ -46,7 +46,7 @@ from shardwright.serving.policy.kv_cache_blocks import (
     revived_blocks,
     skipped_tokens,
 )
-from shardwright.serving.policy.request_queue import append, first_waiting
+from shardwright.serving.policy.linked_lists_of_waiting_requests import append, first_waiting
 from shardwright.serving.policy.scheduler_state import (
     BLOCK_TOKENS,
     CHUNKED,

@@ -25,7 +25,10 @@ from shardwright.serving.policy.kv_cache_blocks import (
     revived_blocks,
     skipped_tokens,
 )
-from shardwright.serving.policy.request_queue import first_waiting, refresh_visible
+from shardwright.serving.policy.linked_lists_of_waiting_requests import (
+    first_waiting,
+    refresh_visible,
+)
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
     BALANCE_ITERATIONS,

@@ -30,7 +30,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.kernel_compilation import allocation_free, inner
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.serving_engines.serving_engine import Admission, Batching
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.step_times.iteration_seconds import exposed_host_seconds
 from shardwright.serving.step_times.step_table import StepTable
 

@@ -10,7 +10,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.kernel_compilation import allocation_free, by_reference, compiling, inner
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.serving.policy.answer_tokens_of_iteration import tokens_given
-from shardwright.serving.policy.counted_decode_requests import (
+from shardwright.serving.policy.decode_steps_from_request_counts import (
     COUNTED,
     SLOT_CONTEXT,
     SLOT_MEMBERS,
@@ -42,7 +42,7 @@ from shardwright.serving.policy.scheduler_state import (
     new_state,
 )
 from shardwright.serving.policy.tensorrt_llm_prompt_delay import decide_delay, delays_prompts
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.python_simulation_loop import collect_served_requests
 from shardwright.serving.simulation.request_router import route, router_number
 from shardwright.serving.simulation.worker_event_tree import (

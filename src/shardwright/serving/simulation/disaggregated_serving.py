@@ -44,7 +44,7 @@ from shardwright.serving.simulation.compiled_simulation_loop import (
     new_simulation,
     served_requests,
 )
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.kv_cache_transfer import CacheLink, CacheTransfers
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRequests

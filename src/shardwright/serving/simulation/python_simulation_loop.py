@@ -33,7 +33,7 @@ from shardwright.serving.policy.scheduler_state import (
     new_state,
 )
 from shardwright.serving.policy.tensorrt_llm_prompt_delay import update_prompt_delay
-from shardwright.serving.simulation.fleet_and_draft_acceptance import Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import Fleet
 from shardwright.serving.simulation.request_router import route, router_number
 from shardwright.serving.step_times.iteration_seconds import (
     NUM_COUNTS,

@@ -19,7 +19,10 @@ from shardwright.serving.simulation.closed_form_mean_estimate import (
 )
 from shardwright.serving.simulation.compiled_simulation_loop import serve_requests
 from shardwright.serving.simulation.disaggregated_serving import serve_disaggregated
-from shardwright.serving.simulation.fleet_and_draft_acceptance import DraftAcceptance, Fleet
+from shardwright.serving.simulation.fleet_description_and_draft_acceptance import (
+    DraftAcceptance,
+    Fleet,
+)
 from shardwright.serving.simulation.kv_cache_transfer import CacheLink
 from shardwright.serving.step_times.build_step_table import step_table
 from shardwright.serving.step_times.worker_memory import cached_bytes

@@ -26,13 +26,16 @@ from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.fitted_serving_constants import ServingConstants
 from shardwright.job.serving_job import NumberFormat
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
 from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.runtime.framework_feature_kinds import AttentionKernel, ElementKernels
+from shardwright.model.latent_attention_sizes import latent_of
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import (
+    AttentionKernel,
+    ElementKernels,
+)
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.worker_pools import Worker
 from shardwright.serving.step_times.step_table import StepTable

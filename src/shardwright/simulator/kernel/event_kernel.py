@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
 from shardwright.kernel_compilation import allocation_free, inlined, inner
-from shardwright.simulator.kernel.integer_arrays_for_kernels import (
+from shardwright.simulator.kernel.fixed_width_kernel_arguments import (
     check_rows,
     fixed32,
     fixed64,

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray
 from shardwright.kernel_compilation import compiled
-from shardwright.simulator.kernel.integer_arrays_for_kernels import mark_stuck
+from shardwright.simulator.kernel.fixed_width_kernel_arguments import mark_stuck
 
 
 @compiled

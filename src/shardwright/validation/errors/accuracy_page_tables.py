@@ -10,7 +10,7 @@ from shardwright.units import format_percent
 from shardwright.validation.errors.measured_run_protocol import MeasuredRun, PredictionT, RunT
 from shardwright.validation.errors.prediction_errors import JudgedRow, Validation
 from shardwright.validation.tables.row_conditions import cells_of
-from shardwright.validation.tables.table_row_rules_and_limits import Remark
+from shardwright.validation.tables.table_facts_from_toml import Remark
 
 Line = tuple[str, ...]
 

@@ -15,7 +15,7 @@ from shardwright.validation.errors.prediction_errors import (
     mean_error_of_all,
 )
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.table_row_rules_and_limits import ErrorLimit
+from shardwright.validation.tables.table_facts_from_toml import ErrorLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

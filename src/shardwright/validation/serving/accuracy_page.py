@@ -33,7 +33,7 @@ from shardwright.validation.serving.serving_errors import (
 )
 from shardwright.validation.serving.serving_table_columns import ServingMetric
 from shardwright.validation.table_reader_and_study import Study
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 
 FAR: Final = 0.5
 """Relative error above which the page lists a row."""

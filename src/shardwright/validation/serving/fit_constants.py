@@ -32,7 +32,7 @@ from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.serving_errors import FOLDS, is_near_capacity
 from shardwright.validation.serving.serving_table_columns import ServingMetric
 from shardwright.validation.table_reader_and_study import Fitted
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 
 NOISE: Final = {ServingMetric.TPOT: 0.05, ServingMetric.TTFT: 0.2, ServingMetric.THROUGHPUT: 0.15}
 """Spread of ln(measured) that no constant explains, such as that between versions of an engine."""

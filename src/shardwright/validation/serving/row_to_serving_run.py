@@ -50,7 +50,7 @@ from shardwright.validation.tables.skipped_rows import (
     UnusableRowError,
     skip_of,
 )
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.cluster_of_row import row_cluster
 from shardwright.validation.training.model_from_sizes import model_of_config
 from shardwright.validation.training.model_of_row_name import catalog_name

@@ -15,7 +15,7 @@ from shardwright.validation.serving.serving_errors import (
     waiting_agreement,
 )
 from shardwright.validation.serving.serving_table_columns import ServingMetric
-from shardwright.validation.tables.table_row_rules_and_limits import ErrorLimit
+from shardwright.validation.tables.table_facts_from_toml import ErrorLimit
 
 MIN_ROWS: Final = 30
 """Smallest number of rows for which an engine on a device has its own error limit."""

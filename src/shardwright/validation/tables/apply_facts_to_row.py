@@ -14,7 +14,7 @@ from shardwright.validation.tables.evaluate_expressions_in_option_text import (
 )
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.tables.table_row_rules_and_limits import (
+from shardwright.validation.tables.table_facts_from_toml import (
     CellReading,
     RowRule,
     TableFacts,

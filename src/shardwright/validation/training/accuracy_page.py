@@ -23,7 +23,7 @@ from shardwright.validation.errors.error_limits import BarResult, errors_against
 from shardwright.validation.errors.prediction_errors import error_statistics, grouped, source_of
 from shardwright.validation.table_reader_and_study import Study
 from shardwright.validation.tables.row_conditions import cells_of
-from shardwright.validation.tables.table_row_rules_and_limits import ErrorLimit, Remark, TableFacts
+from shardwright.validation.tables.table_facts_from_toml import ErrorLimit, Remark, TableFacts
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.sweep_and_scaling_checks import (
     TrainingRow,

@@ -1,7 +1,7 @@
 """Fill cells of a row from the Megatron-LM arguments of its launch.
 
 The column has all arguments of the launch: others are at Megatron's defaults
-(`runtime.read_megatron_arguments`).
+(`runtime.settings_from_megatron_arguments`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from shardwright.runtime.parse_launch_arguments import (
     options_from_arguments,
     parse_arguments,
 )
-from shardwright.runtime.read_megatron_arguments import (
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.runtime.settings_from_megatron_arguments import (
     DEFAULTS,
     has_dropout,
     number_format,
@@ -26,7 +27,6 @@ from shardwright.runtime.read_megatron_arguments import (
     sharding_stage,
     whole_number,
 )
-from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.tables.apply_facts_to_row import cell_text, text_of_options
 from shardwright.validation.tables.csv_rows import EMPTY
 from shardwright.validation.training.implied_cells import QUANTUM, padded

@@ -15,7 +15,7 @@ from shardwright.hardware.cluster_expression import MAX_DEVICES, fill_nodes, par
 from shardwright.hardware.files.read_cluster_file import load_cluster
 from shardwright.validation.tables.csv_rows import CLUSTER_FILES
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.tables.table_row_rules_and_limits import NetworkCards, TableFacts
+from shardwright.validation.tables.table_facts_from_toml import NetworkCards, TableFacts
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 _TERM: Final = re.compile(

@@ -35,7 +35,7 @@ from shardwright.validation.fits.cached_parallel_predictions import Predictor, p
 from shardwright.validation.fits.robust_least_squares import fitted_values, row_curvature
 from shardwright.validation.table_reader_and_study import Fitted
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.cross_validation_folds import FOLDS
 from shardwright.validation.training.measured_training_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import step_seconds

@@ -41,7 +41,7 @@ from shardwright.validation.tables.skipped_rows import (
     UnusableRowError,
     skip_of,
 )
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training import parse_memory_schedule_format_cells as table_spellings
 from shardwright.validation.training.cells_from_megatron_arguments import (
     loads_teacher,

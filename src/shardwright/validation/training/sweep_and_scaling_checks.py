@@ -19,7 +19,7 @@ from shardwright.validation.errors.prediction_errors import (
     source_of,
 )
 from shardwright.validation.tables.row_conditions import cells_of
-from shardwright.validation.tables.table_row_rules_and_limits import ScalingCheck
+from shardwright.validation.tables.table_facts_from_toml import ScalingCheck
 from shardwright.validation.training.measured_training_run import TrainingRun
 from shardwright.validation.training.training_table_columns import TrainingMetric
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.model.catalog.load_model_by_name import load_model
-from shardwright.search.joint.layer_chain import chain_of
+from shardwright.search.joint.one_layer_positions_of_model import chain_of
 from shardwright.search.mixed.stages.allowed_layer_cuts import (
     AFTER,
     BEFORE,

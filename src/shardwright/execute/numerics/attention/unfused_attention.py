@@ -8,10 +8,10 @@ from math import log2
 
 import torch
 
-from shardwright.execute.numerics.attention.distance_bias import distance_biases
 from shardwright.execute.numerics.attention.image_token_mask import same_image_mask
 from shardwright.execute.numerics.attention.indexer_key_block_selection import selected_mask
 from shardwright.execute.numerics.attention.key_value_exchange import KeyBlock
+from shardwright.execute.numerics.attention.learned_distance_bias import distance_biases
 from shardwright.execute.numerics.attention.merge_fused_attention_calls import PartialAttention
 from shardwright.execute.numerics.attention.position_masks import visibility_mask
 from shardwright.execute.numerics.attention.score_tiles import TileRows, score_tiles

@@ -12,13 +12,13 @@ from shardwright.program.block.block_program import Exposure, Move, Phase, move_
 from shardwright.program.block.communication.expert_dispatch_moves import dispatch_moves
 from shardwright.program.block.local_sizes import GEMM_KINDS, LoweringContext
 from shardwright.program.block.operator_cut_protocol import LayoutChange, Placing, is_routed
-from shardwright.program.block.quantised_operators import (
+from shardwright.program.block.operators_quantised_by_recipe import (
     is_scaled_by_block,
     scaled_width,
     stays_wide,
 )
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.runtime.framework_feature_kinds import TpOverlap
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 
 
 def edge_moves(

@@ -6,14 +6,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.network_level_units import equal_units
+from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.program.block.operator_cut_protocol import LayoutChange
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_cache_keys import Same
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.transition.cheapest_layout_transition import Transition, transition
 from shardwright.program.transition.exchanging_devices import component
-from shardwright.program.transition.layout_transition_steps import StepKind
+from shardwright.program.transition.transition_steps_and_symbolic_proof import StepKind
 
 
 @lru_cache(maxsize=16384)

@@ -7,8 +7,8 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.markup.figure_card import append_card, append_figure
 from shardwright.report.page.markup.json_pointer import value_at
+from shardwright.report.page.markup.quantity_card import append_card, append_figure
 from shardwright.report.page.markup.sentences import append_words, value_element
 
 

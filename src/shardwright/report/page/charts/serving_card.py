@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from shardwright.report.page.markup.figure_card import append_card, append_figure
+from shardwright.report.page.markup.quantity_card import append_card, append_figure
 
 
 def append_serving_card(parent: Element, document: Any) -> None:

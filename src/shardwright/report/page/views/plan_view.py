@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from shardwright.report.page.markup.figure_card import append_card, append_figure
+from shardwright.report.page.markup.quantity_card import append_card, append_figure
 from shardwright.report.page.markup.sentences import append_sentence, value_element
 from shardwright.report.page.markup.value_tables import Column, append_table
 from shardwright.report.page.markup.view import View

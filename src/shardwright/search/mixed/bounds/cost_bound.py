@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.bounds.cost_rate_bound import (
+from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import (
     ValuesCache,
     floor_holds,
     least_floors,

@@ -14,7 +14,11 @@ from shardwright.arrays import IntArray
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.runtime.framework_description import Options
-from shardwright.search.mixed.bounds.cost_rate_bound import ValuesCache, floor_of, with_rates
+from shardwright.search.mixed.bounds.dollars_or_joules_per_second_bound import (
+    ValuesCache,
+    floor_of,
+    with_rates,
+)
 from shardwright.search.mixed.pipelines.column_generation_pricing import (
     PricedPipelines,
     ShapeMicrobatches,

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.search.joint.layer_chain import chain_of
+from shardwright.search.joint.one_layer_positions_of_model import chain_of
 
 LAYER, BEFORE, AFTER = range(3)
 """Parts of a stage: one unit of layers, all before the first unit, all after the last unit."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shardwright.program.layout.one_device_per_class_groups import transversals
 from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece, connected
-from shardwright.program.transition.layout_transition_steps import (
+from shardwright.program.transition.transition_steps_and_symbolic_proof import (
     Act,
     Flow,
     Load,

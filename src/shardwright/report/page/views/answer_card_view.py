@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from shardwright.report.page.markup.figure_card import append_card, append_figure, append_gauge
+from shardwright.report.page.markup.quantity_card import append_card, append_figure, append_gauge
 from shardwright.report.page.markup.view import View
 from shardwright.report.page.views.next_change_sentences import best_improvement
 

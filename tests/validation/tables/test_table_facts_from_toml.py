@@ -17,7 +17,7 @@ from shardwright.units import GIB
 from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
-from shardwright.validation.tables.table_row_rules_and_limits import TableFacts, parse_facts
+from shardwright.validation.tables.table_facts_from_toml import TableFacts, parse_facts
 from shardwright.validation.training.measured_training_run import MeasuredKind, TrainingRun
 from shardwright.validation.training.row_to_training_run import to_training_run, with_facts
 from shardwright.validation.training.training_reader import TRAINING

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.program.backward_pieces_before_reductions import BlockRange, last_piece
+from shardwright.program.backward_piece_awaited_by_reduction import BlockRange, last_piece
 from shardwright.search.mixed.pipelines.column_generation_pricing import PricedPipelines
 from shardwright.search.mixed.plans.mixed_plan_to_general_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.subspaces_and_stage_costs import MixedStageCosts

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Parameter
-from shardwright.runtime.framework_feature_kinds import Scaling
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import Scaling
 
 _SCALE_BYTES: Final = {Scaling.MX: 1 / 32, Scaling.BLOCKWISE: 4 / 128}
 _FP4_SCALE_BYTES: Final = 1 / 16

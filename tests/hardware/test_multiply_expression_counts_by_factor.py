@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.multiply_expression_counts import multiply_counts
+from shardwright.hardware.multiply_expression_counts_by_factor import multiply_counts
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,15 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.joint import rank_options_for_labels as label_options
+from shardwright.search.joint import options_of_each_pipeline_rank as label_options
 from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
-from shardwright.search.joint.rank_options_for_labels import OPTIONS, Cells, Pipeline, Splits, fill
+from shardwright.search.joint.options_of_each_pipeline_rank import (
+    OPTIONS,
+    Cells,
+    Pipeline,
+    Splits,
+    fill,
+)
 
 PRECISION = 1e-4
 """Relative distance of the lower bound from the least time that the labels allow."""

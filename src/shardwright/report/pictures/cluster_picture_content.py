@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind, NodeTier
+from shardwright.hardware.device_partition_by_network_level import Units
 from shardwright.hardware.device_topology import (
     group_ends,
     levels_inside_nodes,
@@ -21,7 +22,6 @@ from shardwright.hardware.device_topology import (
     network_units,
 )
 from shardwright.hardware.link import Tier
-from shardwright.hardware.network_level_units import Units
 from shardwright.hardware.zone_links_and_price_limits import ZoneLink
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.units import (
@@ -69,7 +69,7 @@ class ClusterPicture:
 def cluster_picture(cluster: Cluster) -> ClusterPicture:
     """Build the tree of a cluster's tiers, nodes and islands.
 
-    `hardware.network_level_units` divides the cluster.
+    `hardware.device_partition_by_network_level` divides the cluster.
     """
     units = network_units(cluster)
     tree = _unit(cluster, units, len(units) - 1, 0, cluster.num_devices)

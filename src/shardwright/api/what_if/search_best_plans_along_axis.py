@@ -25,12 +25,12 @@ from shardwright.api.what_if.axes_of_request import (
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
-from shardwright.search.certified_simulation import CertifiedSimulation
+from shardwright.search.best_plans_along_what_if_axis import BreakEven, WhatIf, WhatIfPosition
+from shardwright.search.best_simulation_with_certificate import CertifiedSimulation
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
-from shardwright.search.what_if_answer import BreakEven, WhatIf, WhatIfPosition
 from shardwright.units import MEGA
 
 TOLERANCE: Final = 0.01

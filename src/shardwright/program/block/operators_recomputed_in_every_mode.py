@@ -17,7 +17,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.identity_cache_keys import Same
 from shardwright.runtime.framework_description import Runtime
-from shardwright.runtime.framework_feature_kinds import FullRecompute, LinearLoss
+from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import FullRecompute, LinearLoss
 
 _ENDS: Final = (OperatorClass.EMBED, OperatorClass.HEAD)
 

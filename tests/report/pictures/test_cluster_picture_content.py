@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.files.read_cluster_file import load_cluster
+from shardwright.report.pictures.cluster_picture_content import Branch, cluster_picture
 from shardwright.report.pictures.cluster_svg import cluster_svg
-from shardwright.report.pictures.cluster_tree import Branch, cluster_picture
 
 MIXED = """
 nodes:

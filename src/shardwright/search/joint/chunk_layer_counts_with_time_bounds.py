@@ -10,16 +10,16 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.event_kernel_rounding import picoseconds
 from shardwright.cost.bounds.longest_path import rank_end_picoseconds
 from shardwright.cost.bounds.rank_memory_bound import in_flight_microbatches as in_flight_rows
+from shardwright.cost.bounds.round_as_event_kernel_does import picoseconds
 from shardwright.cost.step.shared_scalar_cost_formulas import reserved_bytes, temporary_bytes
 from shardwright.cost.step.strategy_task_seconds import MAX_PIECES
 from shardwright.kernel_compilation import python_form
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.schedules.action_order_arrays import ActionTable, B, F
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.search.joint.rank_options_for_labels import (
+from shardwright.search.joint.options_of_each_pipeline_rank import (
     BACKWARD,
     BORDER,
     COPIED,

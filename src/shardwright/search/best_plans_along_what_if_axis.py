@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.search.certified_simulation import CertifiedSimulation
+from shardwright.search.best_simulation_with_certificate import CertifiedSimulation
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.strategy.grid.parallelism_grid import Grid
