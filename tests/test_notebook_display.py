@@ -16,8 +16,11 @@ import pytest
 
 import shardwright
 from shardwright.api.plan_and_problem_from_file import stored_plan
-from shardwright.api.report.notebook_html import notebook_document, notebook_html
-from shardwright.api.report.register_notebook_formatters import RESULT_TYPES, register_formatters
+from shardwright.api.report.notebook_cards.notebook_html import notebook_document, notebook_html
+from shardwright.api.report.notebook_cards.register_notebook_formatters import (
+    RESULT_TYPES,
+    register_formatters,
+)
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.simulate_deployment import serve_simulate
@@ -215,7 +218,7 @@ def test_the_import_registers_where_ipython_runs(running: bool) -> None:
     loaded = [
         "shardwright.api",
         "shardwright.api.report",
-        "shardwright.api.report.register_notebook_formatters",
+        "shardwright.api.report.notebook_cards.register_notebook_formatters",
     ]
     expected = (sorted(RESULT_TYPES), loaded) if running else ([], [])
     assert done.stdout == f"{expected[0]} {expected[1]}\n"

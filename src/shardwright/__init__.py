@@ -89,9 +89,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: Any) -> None:
     """Have notebooks show results as HTML cards (``%load_ext shardwright``)."""
-    import_module("shardwright.api.report.register_notebook_formatters").register_formatters(
-        ipython
-    )
+    import_module(
+        "shardwright.api.report.notebook_cards.register_notebook_formatters"
+    ).register_formatters(ipython)
 
 
 # In a notebook the import suffices: IPython is loaded then, and its shell exists.

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import exportable_frameworks as frameworks_for_plan
 from shardwright.api import prove_or_train_plan as run_plan
 from shardwright.api import simulate_strategy
 from shardwright.api import verify_plan_file as verify_stored_answers
+from shardwright.api.exports import exportable_frameworks as frameworks_for_plan
 from shardwright.api.launches import launch_advice
 from shardwright.api.searches import gain_of_unsearched_options as unsearched_options
 from shardwright.api.searches import grid_search

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.report.notebook_html import notebook_html
+from shardwright.api.report.notebook_cards.notebook_html import notebook_html
 from tests.report.page.page_numbers import read_page
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))

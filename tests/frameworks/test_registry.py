@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shardwright.api.export_plan import export_plan
+from shardwright.api.exports.export_plan import export_plan
 from shardwright.errors import StrategyError
 from shardwright.frameworks.registry import READERS, STRATEGY_FLAGS, TARGETS, claimants
 from shardwright.strategy.text.grid_notation import parse_grid

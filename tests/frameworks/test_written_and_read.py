@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.launch.build_launch import effective_options
 from shardwright.frameworks.read_launch import read_launch

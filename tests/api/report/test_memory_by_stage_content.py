@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from shardwright.api.compare_plan_with_strategy import why
-from shardwright.api.report import changes_that_free_memory
-from shardwright.api.report.changes_that_free_memory import LEAST_FREED, MORE_ROOM
+from shardwright.api.report.changes import changes_that_free_memory
+from shardwright.api.report.changes.changes_that_free_memory import LEAST_FREED, MORE_ROOM
 from shardwright.api.report.memory_by_stage_content import MOST_POSITIONS, memory_by_stage
 from shardwright.api.searches.grid_search import plan
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.accelerate.write import FILE, SCRIPT
 from shardwright.frameworks.deepspeed.write import CONFIG

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.deepspeed.write import CONFIG, SCRIPT
 from shardwright.strategy.grid.canonical_grid import canonical

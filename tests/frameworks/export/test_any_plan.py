@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from shardwright.api.export_plan import export_plan
+from shardwright.api.exports.export_plan import export_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS

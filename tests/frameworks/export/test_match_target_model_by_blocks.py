@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from shardwright.api.export_plan import export_plan
+from shardwright.api.exports.export_plan import export_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.frameworks.export.exporter import ExportFile
 from shardwright.frameworks.registry import TARGETS

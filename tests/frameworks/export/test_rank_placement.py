@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.export_plan import Export, export_plan
+from shardwright.api.exports.export_plan import Export, export_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.errors import DataError
 from shardwright.frameworks.export.parse_host_file import HostEntry, parse_hosts

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.maxtext.settings import AXES
 from shardwright.frameworks.maxtext.write import FILE

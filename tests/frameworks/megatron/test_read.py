@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import DataError, ShardwrightError, StrategyError
 from shardwright.frameworks.launch.training_launch import Launch
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, SETTINGS

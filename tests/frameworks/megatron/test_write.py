@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.megatron.write import SCRIPT
 from shardwright.model.catalog.load_model_by_name import load_model

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.nanotron.write import FILE
 from shardwright.model.catalog.load_model_by_name import load_model

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError

@@ -11,7 +11,7 @@ from typing import Any
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
 from shardwright.api.report.bubble_causes import idle_pieces
-from shardwright.api.report.change_that_shortens_idle_time import timeline_change
+from shardwright.api.report.changes.change_that_shortens_idle_time import timeline_change
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
 from shardwright.api.report.comparison_advice_and_serving_report import (
     report_of_other_answer,

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.report.changes_that_free_memory import changes_that_free_memory
+from shardwright.api.report.changes.changes_that_free_memory import changes_that_free_memory
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.progress_callback import Progress

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.report.pins_of_grid import pins_of_grid
+from shardwright.api.report.changes.pins_of_grid import pins_of_grid
 from shardwright.api.request_to_command import command_text
 from shardwright.api.request_to_problem import (
     SearchMethod,

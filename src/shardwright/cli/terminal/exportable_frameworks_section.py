@@ -5,7 +5,7 @@ Every exporter is asked, so this module is imported only for plans that are not 
 
 from __future__ import annotations
 
-from shardwright.api.exportable_frameworks import frameworks_for_plan
+from shardwright.api.exports.exportable_frameworks import frameworks_for_plan
 from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.cli.terminal.additional_screen_sections_and_json import ExtraAnswers
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation

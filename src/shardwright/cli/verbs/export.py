@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.exports.export_plan import export_plan, write_export
 from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option

@@ -20,8 +20,8 @@ from shardwright.files.canonical_json import to_text
 from shardwright.report.guide.agent_skill_file import agent_skill
 from shardwright.report.guide.guide_html_page import guide_html
 from shardwright.report.guide.guide_markdown_page import guide_markdown
+from shardwright.report.guide.guide_screen import guide_line, render_guide
 from shardwright.report.page.contents.guide_rules_and_verdicts import Guide
-from shardwright.report.screens.guide_screen import guide_line, render_guide
 from shardwright.search.search_request import Request
 
 SKILL_FILE: Final = "SKILL.md"

@@ -13,7 +13,7 @@ from shardwright.cli.terminal import keyboard_interrupt
 from shardwright.cli.terminal import output_and_progress as screen
 from shardwright.errors import UsageError
 from shardwright.report.page.report_page import report_html
-from shardwright.report.screens.report_summary_screen import render_report, report_line
+from shardwright.report.page.report_summary_screen import render_report, report_line
 from shardwright.search.parallel.engine_by_name import engine_of
 
 WITH_WHAT_IF: Final = ("plan", "simulation")

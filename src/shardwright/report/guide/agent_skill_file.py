@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
+from shardwright.report.guide.guide_screen import plan_text, value_text
 from shardwright.report.page.contents.guide_rules_and_verdicts import Guide
-from shardwright.report.screens.guide_screen import plan_text, value_text
 
 HEADER: Final = """---
 name: parallelism-plan

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from shardwright.api.export_plan import Export, export_plan, write_export
+from shardwright.api.exports.export_plan import Export, export_plan, write_export
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.frameworks.export.launchers.shared_kubernetes_pod_parts import MOUNT
 from shardwright.frameworks.export.parse_host_file import HostEntry

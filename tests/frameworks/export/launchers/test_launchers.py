@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.export_plan import export_plan
+from shardwright.api.exports.export_plan import export_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
@@ -198,7 +198,7 @@ CONFIGURATION_ONLY = Exporter(
 
 
 def test_a_target_without_a_script_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shardwright.api import export_plan as exports
+    from shardwright.api.exports import export_plan as exports
 
     monkeypatch.setattr(
         exports, "TARGETS", Registry("target", {"other": f"{__name__}:CONFIGURATION_ONLY"})

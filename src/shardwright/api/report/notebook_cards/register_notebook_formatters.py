@@ -30,5 +30,7 @@ def register_formatters(ipython: Any) -> None:
 
 def _html(result: object) -> str | None:
     """HTML of a result, with the modules loaded on the first one."""
-    found: str | None = import_module("shardwright.api.report.notebook_html").notebook_html(result)
+    found: str | None = import_module(
+        "shardwright.api.report.notebook_cards.notebook_html"
+    ).notebook_html(result)
     return found

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.export_plan import export_plan
-from shardwright.api.exportable_frameworks import frameworks_for_plan
+from shardwright.api.exports.export_plan import export_plan
+from shardwright.api.exports.exportable_frameworks import frameworks_for_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem, stored_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.api.export_plan import exportable_plan
+from shardwright.api.exports.export_plan import exportable_plan
 from shardwright.api.plan_and_problem_from_file import PlanOfProblem
 from shardwright.frameworks.export.exporter import Shortfall
 from shardwright.frameworks.registry import TARGETS

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from shardwright.api.report.answer_card_content import answer_card, prediction_card
-from shardwright.api.report.plan_card_content import plan_card
+from shardwright.api.report.notebook_cards.plan_card_content import plan_card
+from shardwright.api.report.notebook_cards.step_trace_card_content import step_trace_card
 from shardwright.api.report.serving_latencies_content import latencies_of_requests
-from shardwright.api.report.step_trace_card_content import step_trace_card
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import (
     StoredSimulation,

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.report.change_that_shortens_idle_time import pipeline_words, timeline_change
-from shardwright.api.report.simulate_changes import MOST_TASKS, best_grid_change, proven_best
+from shardwright.api.report.changes.change_that_shortens_idle_time import (
+    pipeline_words,
+    timeline_change,
+)
+from shardwright.api.report.changes.simulate_changes import (
+    MOST_TASKS,
+    best_grid_change,
+    proven_best,
+)
 from shardwright.api.report.simulate_stored_plan import SimulatedStep, simulate_stored
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.simulate_strategy import simulation

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardwright.api.report.simulate_changes import best_grid_change, doubled_batch, proven_best
+from shardwright.api.report.changes.simulate_changes import (
+    best_grid_change,
+    doubled_batch,
+    proven_best,
+)
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.report.page.contents.simulated_change import SimulatedChange
