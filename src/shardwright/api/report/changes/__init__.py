@@ -1,1 +1,1 @@
-"""Searched or simulated changes of a stored plan that a report suggests, with what each is worth."""
+"""Searched or simulated changes of a stored plan that a report suggests, and their worth."""
