@@ -218,6 +218,7 @@ def test_the_import_registers_where_ipython_runs(running: bool) -> None:
     loaded = [
         "shardwright.api",
         "shardwright.api.report",
+        "shardwright.api.report.notebook_cards",
         "shardwright.api.report.notebook_cards.register_notebook_formatters",
     ]
     expected = (sorted(RESULT_TYPES), loaded) if running else ([], [])

@@ -296,7 +296,7 @@ def interpreted() -> Iterator[tuple[ModuleType, ModuleType]]:
     """The kernels (events, longest path) as they are without numba."""
     names = [
         f"shardwright.simulator.kernel.{name}"
-        for name in ("integer_arrays_for_kernels", "task_heaps", "event_kernel", "longest_path")
+        for name in ("fixed_width_kernel_arguments", "task_heaps", "event_kernel", "longest_path")
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shardwright.kernel_compilation, "form", "python")

@@ -154,6 +154,8 @@ def sums_problem(problem: Problem) -> Problem:
 
 def with_free_parts_of_blocks(problem: Problem) -> Problem:
     """The problem with only those of its free parts that a block's cost depends on."""
+    if not problem.free_parts:
+        return problem
     return _with_free_parts_among(Same(problem), _PARTS_OF_BLOCKS)
 
 
@@ -162,6 +164,8 @@ def with_free_parts_of_sums(problem: Problem) -> Problem:
 
     Gradient reduction, parameter all-gather, the update and the reduction of scales.
     """
+    if not problem.free_parts:
+        return problem
     return _with_free_parts_among(Same(problem), _PARTS_OF_SUMS)
 
 

@@ -34,7 +34,7 @@ def test_page_json_and_line_are_of_one_report(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["absent.json"], 7, "cannot read file of an answer absent.json"),
+        (["absent.json"], 7, "cannot read answer file absent.json"),
         (["best.json", "-o", "page.pdf"], 2, "end the name in .html"),
         (["best.json", "--tokens", "many"], 2, "--tokens"),
     ],

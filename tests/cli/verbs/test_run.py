@@ -419,12 +419,12 @@ def test_words_of_the_optimizer_that_mean_nothing_are_refused(
 
 BROKEN = """import os
 if os.environ.get("RANK") == "1":
-    from shardwright.execute.launch import run_training
+    from shardwright.execute.launch import train_in_this_process
 
     def broken(*asked, **more):
         raise KeyError("lost on the way")
 
-    run_training.run_rank = broken
+    train_in_this_process.run_rank = broken
 """
 
 

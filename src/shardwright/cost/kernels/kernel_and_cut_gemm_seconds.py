@@ -30,11 +30,14 @@ from shardwright.program.block.block_program import (
 from shardwright.program.block.operators_quantised_by_recipe import stays_wide
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 
-_PART_OF_KERNEL: Final = {
+PART_OF_KERNEL: Final = {
+    KernelKind.GEMM: GEMM,
+    KernelKind.GROUPED_GEMM: GEMM,
     KernelKind.ELEMENT: ELEMENT,
     KernelKind.ATTENTION: ATTENTION,
     KernelKind.SCAN: ATTENTION,
 }
+"""Number of the part of the step's seconds to which a kernel belongs."""
 EXPERT_STREAMS = 4
 """Streams that experts' GEMMs are launched on, one launch an expert.
 
@@ -47,25 +50,10 @@ def unquantised_operators(program: BlockProgram) -> frozenset[str]:
     return frozenset(o.name for o in program.operators if stays_wide(o))
 
 
-def part_of_kernel(kernel: KernelKind) -> int:
-    """Number of the part of the step's seconds to which a kernel belongs."""
-    return _PART_OF_KERNEL.get(kernel, GEMM)
-
-
 def work_seconds(
     work: BlockWork, degrees: Degrees, machine: Machine
 ) -> tuple[FloatArray, FloatArray]:
     """(n,) seconds and FLOPs of one kernel of a block on one device; 0 s of a part that is free."""
-    seconds, flops = _priced_kernel(work, degrees, machine)
-    if PARTS[part_of_kernel(work.kernel)] in machine.free_parts:
-        return np.zeros_like(seconds), flops
-    return seconds, flops
-
-
-def _priced_kernel(
-    work: BlockWork, degrees: Degrees, machine: Machine
-) -> tuple[FloatArray, FloatArray]:
-    """(n,) seconds and FLOPs of one kernel at the rates of the machine."""
     n_rows = np.shape(degrees["mbs"])[0]
     if work.kernel is KernelKind.ELEMENT:
         traffic = np.zeros(n_rows)
@@ -77,8 +65,8 @@ def _priced_kernel(
         spent = spent + work.further * machine.accelerator.launch_s
         if work.apart and work.groups is not None:
             spent = spent + (evaluate(work.groups, degrees) - 1) * machine.accelerator.launch_s
-        return spent, np.zeros(n_rows)
-    if work.kernel is KernelKind.ATTENTION:
+        seconds, flops = spent, np.zeros(n_rows)
+    elif work.kernel is KernelKind.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None
         assert work.heads is not None
@@ -92,21 +80,22 @@ def _priced_kernel(
             parts=degrees["ring"] if work.passed else None,
             backward=work.phase is not Phase.F,
         )
-        return spent, attention_flops(
-            work.attention, tokens=tokens, heads=heads, context=work.context
-        )
-    if work.kernel is KernelKind.SCAN:
+        seconds = spent
+        flops = attention_flops(work.attention, tokens=tokens, heads=heads, context=work.context)
+    elif work.kernel is KernelKind.SCAN:
         assert work.scan is not None
         assert work.tokens is not None
         assert work.heads is not None
         tokens, heads = evaluate(work.tokens, degrees), evaluate(work.heads, degrees)
-        return (
-            scan_seconds(
-                machine, work.scan, tokens=tokens, heads=heads, backward=work.phase is not Phase.F
-            ),
-            scan_flops(work.scan, tokens=tokens, heads=heads),
+        seconds = scan_seconds(
+            machine, work.scan, tokens=tokens, heads=heads, backward=work.phase is not Phase.F
         )
-    return _gemm(work, degrees, machine)
+        flops = scan_flops(work.scan, tokens=tokens, heads=heads)
+    else:
+        seconds, flops = _gemm(work, degrees, machine)
+    if machine.free_parts and PARTS[PART_OF_KERNEL[work.kernel]] in machine.free_parts:
+        seconds = np.zeros_like(seconds)
+    return seconds, flops
 
 
 def gemm_shape(

@@ -15,10 +15,10 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
 from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
+    PART_OF_KERNEL,
     cut_seconds,
     gemm_cut_for,
     linear_gemms,
-    part_of_kernel,
     piece_sum_seconds,
     unquantised_operators,
     work_seconds,
@@ -161,7 +161,7 @@ def block_sums(
         )
         clock.kernel(work, spent)
         pair.kernel(work.operator, work.phase, spent)
-        part = part_of_kernel(work.kernel)
+        part = PART_OF_KERNEL[work.kernel]
         seconds[PHASES.index(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count

@@ -29,6 +29,7 @@ class Block:
             that they need no gradient; see `model.inputs_without_gradient`.
         beside: it is not on the path from the first block to the last: a pipeline keeps it with
             the next layer.
+        has_head: True if the block computes logits; found from the operators.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Block:
     memory: str = ""
     constant: tuple[str, ...] = ()
     beside: bool = field(default=False, repr=False)
+    has_head: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seen = {INPUT, MEMORY}
@@ -50,6 +52,8 @@ class Block:
             if operator.name in seen:
                 raise ValueError(f"block {self.name}: two operators are named {operator.name}")
             seen.add(operator.name)
+        has_head = OperatorClass.HEAD in [operator.klass for operator in self.operators]
+        object.__setattr__(self, "has_head", has_head)
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal blocks have equal names. Blocks are keys of caches that look up
@@ -65,11 +69,6 @@ class Block:
     def has_vocabulary(self) -> bool:
         """True if the block is an embedding or a head."""
         return not _WORDS.isdisjoint([o.klass for o in self.operators])
-
-    @property
-    def has_head(self) -> bool:
-        """True if the block computes logits."""
-        return any(o.klass is OperatorClass.HEAD for o in self.operators)
 
     @property
     def is_layer(self) -> bool:
