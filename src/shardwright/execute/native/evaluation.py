@@ -70,7 +70,7 @@ def _pipeline_loss(
 def _loss_without_pipeline(
     engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Share of the batch's mean loss of this rank's tokens, by one forward a microbatch."""
+    """Share of the batch's mean loss of this rank's tokens, by a forward pass a microbatch."""
     (stage,) = engine.stages
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
     return torch.stack(

@@ -15,7 +15,7 @@ from shardwright.model.ir.numerical_constants import ImageInput, Settings, TextR
 
 
 def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:
-    """Raise DataError if a text has more places for image tokens than its image has tokens.
+    """Raise DataError if a text's image places exceed its image's tokens or, for M-RoPE, differ.
 
     Files are checked when they are opened (`training.image_arrays_and_patches`).
 
