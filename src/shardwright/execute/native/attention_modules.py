@@ -62,7 +62,7 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *latent: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Rotate queries and keys by their positions; one tensor for each extent.
+        """(query, key, value), with queries and keys rotated by position; values pass through.
 
         `latent`: the latents, and the part of the keys that is rotated.
         """
@@ -186,7 +186,7 @@ class NativeAttention(nn.Module):  # type: ignore[misc]
         ).transpose(1, 2)
 
     def _operator_share(self, q: torch.Tensor, k: torch.Tensor) -> OperatorShare:
-        """The rank's share of the attention operator, with all its local heads."""
+        """Share of the attention operator narrowed to the rank's local heads, numbered from 0."""
         heads, kv_heads = q.shape[2], k.shape[2]
         return OperatorShare(
             operator=replace(

@@ -132,7 +132,7 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
                 )
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Normalise the values; one tensor for each extent."""
+        """Normalise one value for each extent that the norm reads; further values pass through."""
         normed = []
         inputs = (*values, *values[-1:] * (len(self.parts) - len(values)))  # shared keys and values
         for part, spans_width, x in zip(self.parts, self.whole, inputs, strict=False):
@@ -156,7 +156,7 @@ class NativeActivation(nn.Module):  # type: ignore[misc]
         self.clamped = settings if operator.clamped else None
 
     def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Apply the activation, with a gate and clamp where the operator has them."""
+        """f(x), times the next value if the operator is gated; further values pass through."""
         if self.count == 1:
             return (apply_activation(self.curve, x), *rest)
         if self.clamped is not None:
@@ -197,7 +197,7 @@ class TokenTable(nn.Embedding):  # type: ignore[misc]
         self.padding_row = padding_row
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the table for the token ids."""
+        """Table rows of the token ids; the padding row gets no gradient."""
         rows = super().forward(ids)
         if self.padding_row is not None and rows.requires_grad:
             learned = (ids != self.padding_row).unsqueeze(-1)
@@ -299,7 +299,7 @@ def module_path(operator: Operator) -> str:
 
 
 def _module_name(operator: Operator) -> str:
-    """The operator's name with each dot replaced, as torch allows no dots in module names."""
+    """The operator's name with `_` for each dot, as torch allows no dots in module names."""
     return operator.name.replace(".", "_")
 
 

@@ -141,12 +141,12 @@ def _mesh(dims: dict[str, RankAxes], device: str) -> DeviceMesh:
 
 
 def mesh_dim(mesh: DeviceMesh | None, name: str) -> DeviceMesh | None:
-    """One dim of a mesh; None if the mesh has no such dim (one rank)."""
+    """One-dimensional submesh of the dim `name`; None without a mesh or such a dim (one rank)."""
     return mesh[name] if mesh is not None and name in (mesh.mesh_dim_names or ()) else None
 
 
 def expert_shard_dims(meshes: GridMeshes) -> DeviceMesh | None:
-    """The dims of the experts' mesh that cut experts (ep, etp); None if no dim does."""
+    """Submesh of the experts' mesh with the dims that cut experts (ep, etp); None without one."""
     dims = meshes.experts.mesh_dim_names or () if meshes.experts is not None else ()
     names = tuple(name for name in ("ep", "etp") if name in dims)
     return meshes.experts[names] if names and meshes.experts is not None else None

@@ -50,7 +50,7 @@ def evaluate(engine: NativeEngine, batches: Iterable[Batch]) -> float:
 def _pipeline_loss(
     engine: NativeEngine, runtime: Any, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Summed loss of this replica's batch by a forward-only pipeline; 0 off the last chunk."""
+    """Share of the batch's mean loss of this rank's tokens, by pipeline; 0 off the last chunk."""
     losses: list[torch.Tensor] = []
     inputs = (tokens,) if engine.first else ()
 
@@ -70,7 +70,7 @@ def _pipeline_loss(
 def _loss_without_pipeline(
     engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Summed loss of this replica's batch by one forward pass per microbatch, without pipeline."""
+    """Share of the batch's mean loss of this rank's tokens, by a forward pass a microbatch."""
     (stage,) = engine.stages
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
     return torch.stack(

@@ -19,12 +19,12 @@ from shardwright.strategy.rule_violations import Violation
 
 
 def why_not_expressible(model: Model, grid: Grid, *, job: TrainingJob) -> Violation | None:
-    """Reason why PyTorch cannot run a valid `grid` by itself; None if it can."""
+    """First reason why PyTorch cannot run a valid `grid` by itself; None if it can."""
     return next(violations_of_grid(model, grid, job=job), None)
 
 
 def require_expressible_grid(model: Model, grid: Grid, *, job: TrainingJob) -> None:
-    """Raise `StrategyError` with the reason why PyTorch cannot run the grid by itself, if any.
+    """Raise StrategyError if the optimizer is not AdamW or PyTorch cannot run the grid by itself.
 
     Raises:
         StrategyError: a rule ``native.*``; ``run.optimizer``.
@@ -40,7 +40,7 @@ def require_expressible_grid(model: Model, grid: Grid, *, job: TrainingJob) -> N
 
 
 def violations_of_grid(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violation]:
-    """Iterate over all reasons why PyTorch cannot run a grid by itself."""
+    """Iterate over the reasons why PyTorch cannot run a grid by itself, the first of each kind."""
     yield from _grid_violations(grid)
     if model.settings.load_balancing and grid.pp > 1:
         yield Violation(
@@ -78,7 +78,7 @@ def _grid_violations(grid: Grid) -> Iterator[Violation]:
 
 
 def _model_violations(model: Model, grid: Grid) -> Iterator[Violation]:
-    """Violation of a model that is no chain of decoder layers with supported operators."""
+    """First violation by the model: no chain of decoder layers, or an operator without support."""
     expected_inputs: tuple[str, ...] = ()
     for run in model.runs:
         block = model.blocks[run.block]
@@ -125,7 +125,7 @@ attention."""
 
 
 def _why_unsupported(operator: Operator, grid: Grid) -> str:
-    """Reason why PyTorch's engine cannot run an operator; empty if it can."""
+    """Reason why PyTorch's engine cannot run an operator, to follow its name; empty if it can."""
     shape = operator.attention
     gate = (
         operator.kind is OperatorKind.ACTIVATION

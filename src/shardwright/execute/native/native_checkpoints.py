@@ -156,7 +156,7 @@ def _trained_parameters(
 
 
 def _checkpoint_pieces(engine: NativeEngine, model: Model) -> Iterator[CheckpointPiece]:
-    """Iterate over the tensors that this rank writes to a checkpoint."""
+    """Iterate over the values and optimizer states that this rank writes to a checkpoint."""
     for number, (key, parameter, piece, layout) in enumerate(_trained_parameters(engine)):
         shape, states = whole_shape(model, key), engine.optimizer.state[piece]
         tensors = {

@@ -235,7 +235,7 @@ def message_size(runtime: Any, word: str, chunk: int) -> int:
 
 
 def drop_output(runtime: Any, word: str, chunk: int, microbatch: int) -> None:
-    """Free the output of the last chunk's forward, kept for a backward pass that will not come."""
+    """Free the last chunk's output after an action F, as no backward follows; else do nothing."""
     stage = _stage(runtime, chunk)
     if word == "F" and stage.is_last:
         stage.fwd_cache.pop(microbatch)

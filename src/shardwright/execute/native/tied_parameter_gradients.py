@@ -36,7 +36,7 @@ class TiedCopies:
 
 
 def tied_keys(model: Model) -> frozenset[Key]:
-    """Keys of the parameters that another operator shares."""
+    """Keys of the parameters that two operators share, such as embedding and head."""
     return frozenset(
         origin(model, run, 0, operator, parameter).key
         for run, run_of_model in enumerate(model.runs)
@@ -54,7 +54,7 @@ def tied_copies(
     *,
     rank: int,
 ) -> tuple[TiedCopies, ...]:
-    """The copies that this rank's stages have of parameters shared by both ends of a pipeline.
+    """This rank's copies of parameters that the first and last stage share; () with one stage.
 
     Args:
         local_parts: layout of each of `stages`.

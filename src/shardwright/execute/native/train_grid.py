@@ -37,7 +37,7 @@ from shardwright.strategy.plan.pipeline_order import Table
 def _forward_and_backward(
     engine: NativeEngine, tokens: torch.Tensor, labels: torch.Tensor, *, listener: Listener
 ) -> torch.Tensor:
-    """Run all microbatches forward and backward: the loss of this replica, 0 off the last chunk.
+    """Run forward and backward: mean loss's share of this rank's tokens, or 0 off the last chunk.
 
     The loss is zero where the rank does not have the last chunk.
     """

@@ -40,7 +40,7 @@ def attend_to_keys(
     earlier: PartialAttention | None = None,
     score_inputs: ScoreInputs = NO_SCORE_INPUTS,
 ) -> PartialAttention:
-    """Running attention output after one more block of keys (online softmax).
+    """(output, log denominators) of attention after one more block of keys (online softmax).
 
     Args:
         query: (samples, positions, heads x width), of `place.positions`.
@@ -64,7 +64,7 @@ def attend_to_keys_backward(
     grad: torch.Tensor,
     score_inputs: ScoreInputs = NO_SCORE_INPUTS,
 ) -> tuple[torch.Tensor, KeyBlock, *tuple[torch.Tensor, ...]]:
-    """Gradients of queries, of one block of keys and values, and of the table in `score_inputs`.
+    """Gradients of queries, of one block of keys and values, and of the distance-bias table if any.
 
     Args:
         attended: attention over all blocks, with the output in the format of the queries.

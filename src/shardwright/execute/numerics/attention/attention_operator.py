@@ -59,7 +59,7 @@ class Attention:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Attention output, and its saved logarithm of the softmax denominator.
+        """Attention output by position; saves q, k, v, the output and log denominators.
 
         See `Numerics`.
 

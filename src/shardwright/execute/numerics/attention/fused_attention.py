@@ -27,7 +27,7 @@ QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def is_fused(place: OperatorShare, parts: QueryKeyValue) -> bool:
-    """True if a fused kernel supports this attention: plain or causal, with equal head widths.
+    """True if a fused kernel can run: full or causal mask, equal head widths, no bias, cap, window.
 
     Each key head must be read by equally many query heads in turn.
 
@@ -71,7 +71,7 @@ def fused_attention(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Running attention output after one more block of keys, by a fused kernel.
+    """(output, log denominators) of attention after one more block of keys, by a fused kernel.
 
     See `merge_key_block`.
 

@@ -96,7 +96,7 @@ def _runs_cut_at(runs: Indices, borders_of: Indices) -> list[_Run]:
 
 
 def _diagonals(query_runs: list[_Run], key_runs: list[_Run]) -> Iterator[tuple[int, int, int]]:
-    """(first and last query run, first key run) of each causal square of equal positions.
+    """Run numbers (first query, last query, first key) of each causal square of equal positions.
 
     A single position is no diagonal, because it sees itself entirely.
     """

@@ -84,7 +84,7 @@ class CudaFlash:
     """FlashAttention-2 of CUDA devices from Ampere on, in 16 bits."""
 
     def fits(self, parts: Heads) -> bool:
-        """True for 16-bit tensors on Ampere or later with an aligned head width of at most 256."""
+        """True for 16-bit tensors on Ampere or later, head width a multiple of 8, at most 256."""
         query, width = parts[0], parts[0].shape[-1]
         return (
             width % ALIGNED == 0
@@ -140,7 +140,7 @@ class CudaEfficient:
     """
 
     def fits(self, parts: Heads) -> bool:
-        """True for float32 tensors on a CUDA device with an aligned head width."""
+        """True for float32 tensors on a CUDA device whose head width is a multiple of 8."""
         query = parts[0]
         return (
             query.device.type == "cuda"
@@ -209,14 +209,14 @@ def _compute_capability(device: torch.device) -> int:
 
 @cache
 def _no_dropout(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A random generator's seed and offset, which are not read without dropout."""
+    """Uninitialised (seed, offset) tensors, which kernels do not read without dropout."""
     return torch.empty(2, dtype=torch.int64, device=device), torch.empty(
         (), dtype=torch.int64, device=device
     )
 
 
 def _repeated(key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Key heads repeated to one for every query head."""
+    """Key or value heads, repeated so that each query head has its own."""
     return key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
 
 

@@ -12,7 +12,7 @@ from shardwright.execute.transport.device_share_of_operator import OperatorShare
 
 
 def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:
-    """Number of the run of image tokens that holds each token of a text; -1: none.
+    """Number, from 0, of the run of consecutive image tokens that holds each token; -1 for text.
 
     Args:
         ids: (samples, positions), whole texts.

@@ -23,7 +23,7 @@ RULE = "execute.selected"
 
 
 def select_key_blocks(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """Top-scoring key blocks of each query and indexer head: (samples, positions, heads x k).
+    """Numbers of each query's k best key blocks, (samples, queries, indexer heads x k), else -1.
 
     The heads are the indexer's. Unused entries at the end are -1.
 
@@ -104,7 +104,7 @@ def selected_mask(
 def split_off_selection(
     place: OperatorShare, inputs: tuple[Values, ...]
 ) -> tuple[tuple[Values, ...], Values]:
-    """Separate an indexer's key selection from the attention operator's other inputs.
+    """(other inputs, selected key blocks) of an attention operator; () if no indexer selects keys.
 
     Raises:
         StrategyError: single keys are selected (rule ``execute.selected``).

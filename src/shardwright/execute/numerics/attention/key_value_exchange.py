@@ -45,7 +45,7 @@ def local_key_positions(place: OperatorShare) -> Indices:
 
 
 def _positions(place: OperatorShare, device: int) -> Indices:
-    """Sequence positions of the keys that a member of the ring group owns."""
+    """Sequence positions of the keys that a device of the ring or gather group computes."""
     return local_key_positions(place) if device == place.device else place.ring_positions[device]
 
 
@@ -108,7 +108,7 @@ def gather_keys(place: OperatorShare, keys: KeyBlock, *, purpose: str) -> Task[K
 def reduce_scatter_key_grads(
     place: OperatorShare, grads: KeyBlock, own_count: int
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """Gradients of the device's own keys and values, summed over the group ``gather``.
+    """(key, value) gradients at the device's own positions, summed over the group ``gather``.
 
     Args:
         grads: gradients of the gathered keys.

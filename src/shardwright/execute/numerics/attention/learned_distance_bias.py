@@ -53,7 +53,7 @@ def bias_rows(distance: torch.Tensor, *, mask: Mask, rows: int, reach: int) -> t
 
 @lru_cache(maxsize=64)
 def _rows_of_one_side(rows: int, reach: int) -> torch.Tensor:
-    """(reach + 1,) table row of each distance: one a distance at first, then by logarithm.
+    """(reach + 1,) bias-table rows of distances 0 to reach: one each at first, then logarithmic.
 
     In 32 bits on the host, as published tables were made, so that floors are the same.
     """

@@ -69,7 +69,7 @@ def score_tiles(
 
 
 def _sides(queries: int, keys: int, *, tile_scores: int, window: int) -> tuple[int, int]:
-    """(queries, keys) of a tile of about square shape, or window size, within `tile_scores`."""
+    """Numbers of (queries, keys) of a tile, nearly square in `tile_scores`, or as the window."""
     side = isqrt(tile_scores)
     if window and max(window, NARROWEST) < side:
         return (max(window, NARROWEST),) * 2

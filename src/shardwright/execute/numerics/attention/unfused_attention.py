@@ -44,7 +44,7 @@ class ScoreInputs:
     chosen: Values = ()
 
     def of_rows(self, rows: slice) -> ScoreInputs:
-        """Score inputs (biases, sinks, selected keys) for the query rows `rows` only."""
+        """Score inputs with the key selection cut to the query rows `rows`; all else unchanged."""
         return (
             replace(self, chosen=tuple(blocks[:, rows] for blocks in self.chosen))
             if self.chosen
@@ -67,7 +67,7 @@ def unfused_attention(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Running attention output after one more block of keys, from explicit scores.
+    """(output, log denominators) after one more block of keys, from explicit scores.
 
     The result is float32 or wider. Scores are computed a tile at a time (`score_tiles`).
 
@@ -182,7 +182,7 @@ def _merge_tile(
     *,
     scale: float,
 ) -> PartialAttention:
-    """Running attention output of a tile of queries after one more tile of keys."""
+    """(output, log denominators) of a tile of queries after one more tile of keys."""
     out, normal = earlier
     scores = _scores(place, query, keys, score_inputs, scale=scale)
     total = torch.logaddexp(normal, scores.logsumexp(-1))

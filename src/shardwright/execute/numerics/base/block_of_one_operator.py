@@ -27,12 +27,12 @@ def is_expert_choice(extent: Extent) -> bool:
 
 
 def is_stand_in(operator: Operator) -> bool:
-    """True if the operator stands for an input that another node of a cut block computes."""
+    """True for a stand-in of an input computed elsewhere: a residual operator without reads."""
     return operator.kind is OperatorKind.RESIDUAL and not operator.reads
 
 
 def stream_extents(operator: Operator) -> tuple[Extent, ...]:
-    """Extents per token that an operator of a cut block leaves in the stream's layout.
+    """Extents that an operator writes, by token: expert rows as topk slots plus expert numbers.
 
     They are all extents that the operator writes, with slots in place of rows at experts.
     """

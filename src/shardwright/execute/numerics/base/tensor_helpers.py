@@ -54,7 +54,7 @@ def input_gradients(values: Values, grads: dict[int, torch.Tensor]) -> Gradients
 
 
 def require_gradient(gradient: torch.Tensor | None) -> torch.Tensor:
-    """The gradient of a floating-point tensor; None is a program error."""
+    """The given gradient unchanged; AssertionError if it is None."""
     assert gradient is not None
     return gradient
 

@@ -24,7 +24,7 @@ from shardwright.model.ir.tensor_dims import Extent
 
 
 def copy_to_slots(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """Copy each token's row to all its slots; returns the slots and the experts' numbers.
+    """(slots, expert numbers): each token's row copied topk times, side by side.
 
     Inputs: x and ``route``'s (probabilities, numbers).
     """
@@ -35,7 +35,7 @@ def copy_to_slots(place: OperatorShare, inputs: tuple[Values, ...], weights: Wei
 def sum_weighted_slots(
     place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
 ) -> Values:
-    """Sum over a token's slots of probability x row.
+    """Sum of each token's topk slot rows, weighted by the router's probabilities.
 
     Inputs: slots with the experts' numbers, and ``route``'s values.
     """
@@ -208,7 +208,7 @@ def _full_width_rows(
     rows: int,
     like: torch.Tensor,
 ) -> torch.Tensor:
-    """The device's parts of all extents padded with zeros to rows of the full width."""
+    """(rows, width of all extents): the device's parts, and zeros for parts it does not have."""
     intervals = place.reads if extents is place.operator.reads else place.writes
     columns = []
     for number, (extent, (low, high)) in enumerate(zip(extents, intervals, strict=True)):

@@ -106,7 +106,7 @@ class Permute(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Collect the rows' gradients from the experts: sums by token, and router weights'.
+        """Gradients of token rows, collected from the experts and summed, and of router weights.
 
         See `Numerics`. Probabilities have a gradient if they multiply the rows.
         """
@@ -146,7 +146,7 @@ class Unpermute(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Bring the experts' rows back to their tokens, and sum them for each token.
+        """Bring expert rows back to their tokens and sum them, weighted unless they already are.
 
         See `Numerics`.
         """
@@ -275,6 +275,6 @@ class GroupedLinear:
 
 
 def _expert_ends(place: OperatorShare, routes: torch.Tensor) -> torch.Tensor:
-    """(local experts,) row after the last of each expert's rows, from the rows' `routes`."""
+    """(local experts,) end of each expert's rows: cumulative row counts, from `routes`."""
     low, high = place.experts
     return group_ends(routes[0], high - low)

@@ -43,7 +43,7 @@ def router_counts(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
 
 
 def router_rows(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """Number of tokens times routers in a sum of `router_counts`: choices over topk."""
+    """Number of (token, router) pairs in a sum of `router_counts`: expert choices / topk."""
     return total[0].sum() / shape.topk
 
 

@@ -32,7 +32,7 @@ def send_to_experts(
     like: torch.Tensor,
     purpose: str,
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """Send token rows to the chosen experts: (routes, rows) for this device's experts.
+    """Send token rows to chosen experts: (routes of (local expert, token), rows) received here.
 
     Rows are sorted by (expert, token).
 
@@ -94,7 +94,7 @@ def collect_from_experts(
     *,
     purpose: str,
 ) -> Task[list[tuple[TokenChoices, torch.Tensor]]]:
-    """Rows that experts return for this device's tokens: (token choices, rows), by device.
+    """Expert rows returned for this device's tokens: ((tokens, choices), rows) by expert device.
 
     Args:
         routes, rows: routes and rows of the device's own experts.

@@ -15,7 +15,7 @@ from shardwright.model.ir.numerical_constants import ImageInput, Settings, TextR
 
 
 def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:
-    """Raise if a batch's texts have places that its images' tokens do not fill.
+    """Raise DataError if a text's image places exceed its image's tokens or, for M-RoPE, differ.
 
     Files are checked when they are opened (`training.image_arrays_and_patches`).
 
@@ -45,7 +45,7 @@ def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Setting
 
 
 def require_one_row(places: np.ndarray, image: ImageInput, *, grid: tuple[int, int]) -> None:
-    """Raise unless the image places of each sample are one row of as many places as the grid has.
+    """Raise DataError unless each sample has no image places, or one row of as many as the grid.
 
     Samples without places are allowed. Places are (samples, positions).
 

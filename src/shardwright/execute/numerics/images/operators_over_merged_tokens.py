@@ -178,7 +178,7 @@ def _widths(place: OperatorShare) -> tuple[int, ...]:
 
 
 def _share_of_merged_norm(place: OperatorShare) -> OperatorShare:
-    """The share of a norm over the elements of all neighbours, which the device has entirely."""
+    """Share with a norm's extents widened to all neighbours, uncut; other operators' unchanged."""
     operator = place.operator
     if operator.kind is not OperatorKind.NORM:
         return place

@@ -115,7 +115,7 @@ def _table_gradient(
 def _weighted_table_rows(
     place: OperatorShare, positions: torch.Tensor, *, like: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Iterate over (table rows, weights) of positions, whose sum is the interpolated row."""
+    """Iterate over the table rows that contribute to each position: (row numbers, weights)."""
     image, table = place.settings.image, place.settings.stretched
     assert image is not None, "the image tower's settings are known"
     assert table is not None, "the position table is a grid"
@@ -129,7 +129,7 @@ def _weighted_table_rows(
 
 
 def _position_tables(place: OperatorShare) -> list[tuple[str, str]]:
-    """(parameter, "positions" or "class") of tables that this device adds: the first part's."""
+    """(name, "positions" or "class") of tables that this device adds; [] without the first part."""
     named = [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters]
     return (
         [(name, kind) for name, kind in named if kind in ("positions", "class")]

@@ -12,7 +12,7 @@ CUBIC_SLOPE = -0.75
 
 
 def image_grid(image: ImageInput | None, *, patches: int) -> tuple[int, int]:
-    """Number of rows and columns of an image of `patches` patches.
+    """(rows, columns) of patches in a square image; DataError if `patches` fill no such image.
 
     Raises:
         DataError: the image is not a square of whole blocks.

@@ -151,12 +151,12 @@ def weight_and_bias_names(place: OperatorShare) -> tuple[list[str], list[str]]:
 
 
 def adapter_names(place: OperatorShare) -> tuple[tuple[str, ...], ...]:
-    """Names of A and of every B, as one tuple if the operator has adapters, else no tuple."""
+    """((name of A, name of every B, ...),) if the operator has adapters, else ()."""
     return (tuple(p.name for p in place.operator.adapters),) if place.operator.adapted else ()
 
 
 def _require_uncut_diagonal(place: OperatorShare) -> None:
-    """Raise if the operator reads and writes the same dim and the dim is cut."""
+    """Raise StrategyError if the operator reads and writes the same dim and the dim is cut."""
     operator = place.operator
     cut = place.reads[0] != (0, operator.reads[0].size)
     if cut and any(extent.dim is operator.reads[0].dim for extent in operator.writes):

@@ -36,7 +36,7 @@ class Embedding:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Look up the token ids in the device's part of the table.
+        """Embeddings of token ids (0 for ids on other devices), plus position and type rows.
 
         See `Numerics`.
         """

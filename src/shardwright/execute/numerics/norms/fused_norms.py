@@ -35,7 +35,7 @@ def is_fused_norm(part: ExtentNorm, x: torch.Tensor, weights: Weights) -> bool:
 def fused_norm(
     part: ExtentNorm, x: torch.Tensor, weights: Weights, *, eps: float
 ) -> NormStatistics:
-    """(y, mean, scale) of normed blocks; the mean is 0 where it is not subtracted.
+    """(y, mean, 1 / std) of normed blocks; the mean is 0 where it is not subtracted.
 
     Args:
         x: (samples, positions, blocks, elements of a block).
@@ -86,7 +86,7 @@ def _run_backward_kernel(
     *,
     of_input: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Run the backward kernel for the input, or for gain and bias (`of_input`)."""
+    """(input, gain, bias) gradients: the input's with `of_input`, else only the parameters'."""
     (gain, bias), (mean, scale, _) = _gain_and_bias(part, weights), statistics
     g, block = grad.to(x.dtype).reshape(x.shape), [part.block]
     of_gain, of_bias = not of_input and gain is not None, not of_input and bias is not None

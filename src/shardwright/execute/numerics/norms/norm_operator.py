@@ -265,7 +265,7 @@ def _blocks(x: torch.Tensor, part: ExtentNorm) -> torch.Tensor:
 def _saved_statistics(
     part: ExtentNorm, saved: SavedTensors
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(mean, scale, number of devices that hold each element) that forward saved."""
+    """(mean, 1 / std, number of devices that hold each element) that forward saved."""
     mean, scale, copies = saved.own[3 * part.index : 3 * part.index + 3]
     return mean, scale, copies
 

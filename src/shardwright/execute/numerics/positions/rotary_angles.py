@@ -54,7 +54,7 @@ def rotary_rates(
 def _rates_of_one_axis(
     settings: Settings, half: int, *, length: int, device: torch.device
 ) -> torch.Tensor:
-    """(half,) rates of pairs that rotate by one position."""
+    """(half,) radians per position of each pair on one axis, lower for extended contexts."""
     pairs = torch.arange(half, device=device, dtype=torch.float64) / half
     rates = settings.rope_base**-pairs
     match settings.longer:
@@ -96,7 +96,7 @@ def largest_length_with_equal_rotation(settings: Settings) -> float | None:
 def _rates_by_row_and_column(
     turns: GridRotary, half: int, *, base: float, device: torch.device
 ) -> torch.Tensor:
-    """(2, half) rates of pairs that rotate by rows or by columns."""
+    """(2, half) radians per row and column of each pair; 0 on an axis that does not rotate it."""
     parts = len(turns.axes)
     pairs_per_part = half // parts
     rates = base ** -(
@@ -115,7 +115,7 @@ def _rates_by_row_and_column(
 
 
 def _rates_by_time_row_and_column(turns: TextRotary, rates: torch.Tensor) -> torch.Tensor:
-    """(3, half) rates of pairs that rotate by time, rows or columns."""
+    """(3, half) radians per unit of time, row and column of each pair; 0 on its two other axes."""
     pair = torch.arange(len(rates), device=rates.device)
     axis = pair % 3
     axis = torch.where(
@@ -138,7 +138,7 @@ def _longer_rotary_factors(longer: LongerRotary, rates: torch.Tensor) -> torch.T
 def _yarn_factors(
     longer: YarnRotary, half: int, *, base: float, device: torch.device
 ) -> torch.Tensor:
-    """Factors of `YarnRotary` on the rates.
+    """(half,) factors of the rates: from 1 for fast pairs to 1 / factor for slow pairs (YaRN).
 
     Pair i makes t rotations in `trained` positions where i = half ln(trained / (2 pi t)) /
     ln(base).

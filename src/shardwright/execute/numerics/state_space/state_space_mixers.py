@@ -51,7 +51,7 @@ def causal_convolution(
 
 
 def state_space_scan(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """Run the family's recurrence from the start of the sequence, at the device's own positions."""
+    """Outputs of the Mamba or delta-rule recurrence over the sequence, at the share's positions."""
     return (_own_rows(place, scan_from_state(place, inputs, weights, state=None)[0]),)
 
 
