@@ -46,7 +46,7 @@ class ShardGroup:
     reduction_groups: tuple[ShardGroup, ...] = ()
 
     def reduction_group(self, device: int) -> ShardGroup:
-        """The group of devices, this one among them, that sums and gathers by itself."""
+        """The reduction group that has `device`; the whole shard group if there are none."""
         return (
             next(g for g in self.reduction_groups if device in g.devices)
             if self.reduction_groups

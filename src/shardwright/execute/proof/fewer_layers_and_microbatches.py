@@ -67,7 +67,7 @@ def num_operators(
 def _with_fewer_layers(
     model: Model, job: TrainingJob, plan: Plan, layers: int
 ) -> ModelJobPlan | None:
-    """At most `layers` layers an item, and those where a rule ends; None if not valid.
+    """Model, job, plan with at most `layers` layers an item, and those where rules end; or None.
 
     None if lanes would differ.
     """
@@ -134,7 +134,7 @@ def _stage_with_layers(stage: Stage, layers: int, of_teacher: frozenset[str]) ->
 
 
 def _with_half_the_microbatches(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
-    """Half the microbatches in each lane, of the same size; None if odd or not valid.
+    """Model, job, plan with half the microbatches a lane; None if odd, by table or invalid.
 
     None if a rule or order forbids it.
     """

@@ -94,7 +94,7 @@ class PreparedTraining:
 
     @property
     def biases(self) -> tuple[Key, ...]:
-        """The router choice biases that checkpoints keep, updated by steps or not."""
+        """Router choice biases that checkpoints keep, updated or not; empty if they are frozen."""
         if self.bias_rate is None:
             return ()
         return tuple(selection_biases(self.work.model))
