@@ -53,11 +53,11 @@ class InitialValues:
     std: float = 0.02
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """Draw a full parameter."""
+        """Draw the initial values of a full parameter, the same under every plan."""
         return self.part(key, tuple(((0, n),) for n in whole_shape(self.model, key)))
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """Draw the part of a parameter in a box."""
+        """Draw the initial values of a parameter's elements in a box, the same under every plan."""
         run, _, name, parameter = key
         operator = next(
             o for o in self.model.blocks[self.model.runs[run].block].operators if o.name == name
@@ -121,7 +121,7 @@ class InitialValues:
         return np.where(numbers // width == row, 0.0, drawn)
 
     def _draw_scan_parameter(self, key: Key, word: str, numbers: np.ndarray) -> np.ndarray:
-        """Draw elements of a state-space parameter: logarithms of decay rates, or ones."""
+        """Draw state-space elements: logarithms of decay rates for ``a_log``, else ones."""
         if word != "a_log":
             return np.ones(numbers.shape)
         shape = whole_shape(self.model, key)

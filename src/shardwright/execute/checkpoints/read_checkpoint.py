@@ -203,7 +203,7 @@ class SavedSource:
         return self.state if self.saved.has(key, self.state) else VALUE
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """Read a full parameter: from the checkpoint, or if it lacks that, the other source."""
+        """A full parameter from the checkpoint (`state` if stored), else from source `frozen`."""
         return (
             self.saved.whole(key, self._state_name(key))
             if key in self.saved.shapes
@@ -211,7 +211,7 @@ class SavedSource:
         )
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """Read a parameter in a box: from the checkpoint, or if it lacks that, the other source."""
+        """A parameter's box from the checkpoint (`state` if stored), else from source `frozen`."""
         return (
             self.saved.part(key, box, self._state_name(key))
             if key in self.saved.shapes

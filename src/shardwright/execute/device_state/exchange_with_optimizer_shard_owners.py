@@ -86,7 +86,7 @@ def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.T
 
 
 def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch.Tensor]:
-    """Receive updated values of the device's optimizer piece within its reduction group."""
+    """Exchange updated values with owners: those of the device's piece in its reduction group."""
     sharers = bucket.sharing(device)
     swap = _Swap(
         group=sharers.devices,
@@ -99,7 +99,7 @@ def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch
 
 
 def _serving_run(sharers: ShardGroup, number: int) -> tuple[int, ...]:
-    """Members, with every piece once, that send to the receiver at position `number`."""
+    """Consecutive members, together with every piece, that send to receiver position `number`."""
     size = sharers.degrees[0]
     start = number % (len(sharers.devices) // size) * size
     return sharers.devices[start : start + size]

@@ -59,7 +59,7 @@ class DeviceOfStage:
 
 @lru_cache(maxsize=65536)
 def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | None:
-    """A device's rows, parameters, heads, experts and groups of `operator`; None if no part.
+    """A device's rows, parameters, heads, experts and groups of `operator`; None if it has none.
 
     A device that only holds tokens has a share of the operators that exchange tokens.
     """
@@ -146,7 +146,7 @@ def _router_tokens(site: DeviceOfStage) -> tuple[Indices, Indices]:
 
 
 def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]:
-    """Tokens and experts by device that token exchanges link, also via others; empty if one."""
+    """By device linked to this one by token exchanges, its tokens and experts; empty if alone."""
     routers, experts = (
         site.cells.cells.get(OperatorClass.ROUTER, {}),
         site.cells.cells.get(OperatorClass.EXPERTS, {}),
@@ -185,7 +185,7 @@ def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]
 
 
 def _overlaps(first: Box | None, second: Box | None) -> bool:
-    """True if two boxes of tokens overlap."""
+    """True if two boxes of tokens overlap; False if one is None or empty."""
     return bool(first) and bool(second) and intersection(first or (), second or ()) is not None
 
 

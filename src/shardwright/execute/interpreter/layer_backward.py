@@ -153,7 +153,7 @@ def _sum_reader_gradients(
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Task[None]:
-    """Add the gradients of all readers of `name` to `cotangents`, in its maker's layout.
+    """Add the gradients of all readers of `name` to `cotangents`, in the layout of its maker.
 
     Gradients that return from the same layout are added first and move together.
     """

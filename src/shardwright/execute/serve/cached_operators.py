@@ -286,7 +286,7 @@ class LogitsOfRows:
 
 
 def cached_operator(layer: ServedLayer, operator: Operator) -> Forward:
-    """An operator's forward pass over a batch of requests, with cache, positions or logits."""
+    """An operator's forward over a batch of requests, with cache, positions or logits as needed."""
     if operator.kind is OperatorKind.LOSS:
         return LogitsOfRows(layer=layer)
     if operator.kind is OperatorKind.ATTENTION:
