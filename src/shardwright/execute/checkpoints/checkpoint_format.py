@@ -66,7 +66,7 @@ def pieces_of_flat(
 
 
 def file_description(path: Path) -> tuple[str, int, str]:
-    """(name, bytes, BLAKE2 digest) of a file."""
+    """(name without folder, size in bytes, hexadecimal BLAKE2 digest) of a file."""
     digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while chunk := file.read(1 << 24):

@@ -27,5 +27,5 @@ def keep_last(root: Path, count: int) -> tuple[Path, ...]:
 
 
 def is_due(step: int, *, steps: int, every: int, stopped: bool) -> bool:
-    """True after the last step, after every `every` steps (0: never), or if the run stops."""
+    """True if saving or evaluating is due: the last step, each `every`-th (0: none), or a stop."""
     return stopped or step == steps or bool(every and step % every == 0)

@@ -40,7 +40,7 @@ def locked_folder(root: Path) -> Iterator[None]:
 
 
 def _lock(file: int, root: Path) -> None:
-    """Lock an open file without waiting; do nothing on systems without file locks."""
+    """Lock a file without waiting: UsageError if another run has it; nothing without file locks."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system

@@ -53,11 +53,11 @@ class InitialValues:
     std: float = 0.02
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """Draw a full parameter."""
+        """Draw the initial values of a full parameter, the same under every plan."""
         return self.part(key, tuple(((0, n),) for n in whole_shape(self.model, key)))
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """Draw the part of a parameter in a box."""
+        """Draw the initial values of a parameter's elements in a box, the same under every plan."""
         run, _, name, parameter = key
         operator = next(
             o for o in self.model.blocks[self.model.runs[run].block].operators if o.name == name
@@ -88,7 +88,7 @@ class InitialValues:
     def _draw(
         self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray
     ) -> np.ndarray:
-        """Draw elements of a parameter by its operator's rule: normal, uniform or constant."""
+        """Draw a parameter's elements at flat positions `numbers`, by the rule of its operator."""
         leaf_name = parameter.split(".", 1)[1] if "." in parameter else parameter
         is_time_step = parameter.rpartition(".")[2] == "dt_bias" or (
             operator.name.endswith("dt_proj") and "bias" in leaf_name
@@ -121,7 +121,7 @@ class InitialValues:
         return np.where(numbers // width == row, 0.0, drawn)
 
     def _draw_scan_parameter(self, key: Key, word: str, numbers: np.ndarray) -> np.ndarray:
-        """Draw elements of a state-space parameter: decay rates for ``a_log``, else ones."""
+        """Draw state-space elements: logarithms of decay rates for ``a_log``, else ones."""
         if word != "a_log":
             return np.ones(numbers.shape)
         shape = whole_shape(self.model, key)
@@ -143,7 +143,7 @@ class InitialValues:
         return self._uniform_pairs(key, numbers)[0]
 
     def _normal(self, key: Key, numbers: np.ndarray) -> np.ndarray:
-        """Normal numbers by Box and Muller (1958), at most 6.8 standard deviations."""
+        """Standard normal number of each element, by Box and Muller (1958), of size at most 6.8."""
         radius, angle = self._uniform_pairs(key, numbers)
         return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2 * pi * angle))
 

@@ -136,7 +136,7 @@ def has_block(folder: Path, name: str) -> bool:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and verify the manifest of a checkpoint."""
+    """Read a checkpoint's manifest; `DataError` if it is damaged or of another format."""
     path = folder / MANIFEST
     try:
         outer = json.loads(path.read_text())
@@ -203,7 +203,7 @@ class SavedSource:
         return self.state if self.saved.has(key, self.state) else VALUE
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """Read a full parameter."""
+        """A full parameter from the checkpoint (`state` if stored), else from source `frozen`."""
         return (
             self.saved.whole(key, self._state_name(key))
             if key in self.saved.shapes
@@ -211,7 +211,7 @@ class SavedSource:
         )
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """Read the part of a parameter in a box."""
+        """A parameter's box from the checkpoint (`state` if stored), else from source `frozen`."""
         return (
             self.saved.part(key, box, self._state_name(key))
             if key in self.saved.shapes

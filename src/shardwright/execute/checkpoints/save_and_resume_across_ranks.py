@@ -87,7 +87,7 @@ def save_files(
     step: int,
     rank: int,
 ) -> Path:
-    """Save a checkpoint from all ranks, each of which writes files into the given folder.
+    """Save a checkpoint: `write` puts each rank's files in a new folder; returns the final folder.
 
     Raises:
         DataError: a file could not be written, on any rank.

@@ -74,7 +74,7 @@ def merge_stored_options(
 
 
 def changed_options(options: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str, ...]:
-    """Text of each option that differs from its earlier value: ``--rate 0.1 (was 0.001)``."""
+    """Message text of each option that differs from its earlier value: ``--rate 2 (was 1)``."""
     return tuple(
         f"--{name} {_option_text(options[name])} (was {_option_text(earlier[name])})"
         for name in earlier

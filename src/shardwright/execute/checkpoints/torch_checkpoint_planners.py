@@ -206,7 +206,7 @@ def write_metadata(written: list[WrittenPieces], folder: Path) -> None:
 def read_pieces(
     pieces: list[CheckpointPiece], reader: FileSystemReader, metadata: Metadata
 ) -> None:
-    """Fill pieces with values from a checkpoint."""
+    """Read the boxes of pieces from a checkpoint into the pieces' memory."""
     planner = PieceReader(pieces, metadata)
     reader.set_up_storage_reader(metadata, True)
     reader.read_data(planner.create_local_plan(), planner).wait()

@@ -44,7 +44,7 @@ class DeviceFiles:
 
 
 def write_device(state: DeviceState, training: PreparedTraining, folder: Path) -> DeviceFiles:
-    """Write the pieces of a checkpoint that count on this device.
+    """Write a device's values and optimizer states, unless another device writes the same ones.
 
     Args:
         folder: an existing folder. One device writes elements of which several have copies.

@@ -86,7 +86,7 @@ def _to_owners(device: int, bucket: Bucket, total: torch.Tensor) -> Task[torch.T
 
 
 def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch.Tensor]:
-    """Exchange updated values: those of the device's piece in its own reduction group."""
+    """Exchange updated values with owners: those of the device's piece in its reduction group."""
     sharers = bucket.sharing(device)
     swap = _Swap(
         group=sharers.devices,
@@ -99,7 +99,7 @@ def _from_owners(device: int, bucket: Bucket, piece: torch.Tensor) -> Task[torch
 
 
 def _serving_run(sharers: ShardGroup, number: int) -> tuple[int, ...]:
-    """Run of consecutive members, with all pieces together, that sends to receiver `number`."""
+    """Consecutive members, together with every piece, that send to receiver position `number`."""
     size = sharers.degrees[0]
     start = number % (len(sharers.devices) // size) * size
     return sharers.devices[start : start + size]
@@ -125,7 +125,7 @@ class _Swap(NamedTuple):
 def _exchange(
     device: int, swap: _Swap, local_values: torch.Tensor, *, key: tuple[str, int]
 ) -> Task[list[torch.Tensor]]:
-    """All-to-all of the elements that the device wants, once from each of its sources."""
+    """All-to-all: the elements that the device wants, one tensor for each of its source runs."""
     begin, (low, high) = swap.have(device)[0], swap.want(device)
     sent = {
         d: swap.interval(device, d)

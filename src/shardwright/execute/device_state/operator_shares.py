@@ -59,7 +59,7 @@ class DeviceOfStage:
 
 @lru_cache(maxsize=65536)
 def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | None:
-    """Rows, parameters, heads, experts and groups that the device has of `operator`, or None.
+    """A device's rows, parameters, heads, experts and groups of `operator`; None if it has none.
 
     A device that only holds tokens has a share of the operators that exchange tokens.
     """
@@ -108,7 +108,7 @@ def operator_share(site: DeviceOfStage, operator: Operator) -> OperatorShare | N
 
 
 def _tokens(site: DeviceOfStage, cell: Cell | None) -> tuple[Indices, Indices]:
-    """(sample intervals, position intervals in the whole sequence) of a device's cell."""
+    """(sample intervals, position intervals in the whole sequence) of a cell; empty without one."""
     if cell is None:
         return (), ()
     return indices(cell.way(Dim.BATCH), site.cells.samples), _shifted(
@@ -146,7 +146,7 @@ def _router_tokens(site: DeviceOfStage) -> tuple[Indices, Indices]:
 
 
 def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]:
-    """By device, tokens and experts of all devices that token exchanges link, also via others."""
+    """By device linked to this one by token exchanges, its tokens and experts; empty if alone."""
     routers, experts = (
         site.cells.cells.get(OperatorClass.ROUTER, {}),
         site.cells.cells.get(OperatorClass.EXPERTS, {}),
@@ -185,7 +185,7 @@ def _routing(site: DeviceOfStage, operator: Operator) -> dict[int, RoutedTokens]
 
 
 def _overlaps(first: Box | None, second: Box | None) -> bool:
-    """True if two boxes of tokens overlap."""
+    """True if two boxes of tokens overlap; False if one is None or empty."""
     return bool(first) and bool(second) and intersection(first or (), second or ()) is not None
 
 
@@ -255,7 +255,7 @@ def _process_groups(site: DeviceOfStage, operator: Operator) -> dict[str, tuple[
 
 
 def _covers_dim(site: DeviceOfStage, operator: Operator, dim: Dim, group: tuple[int, ...]) -> bool:
-    """True if the members of a group together have all of a dim."""
+    """True if a group's members together have all of a dim; always True for positions."""
     if dim is Dim.SEQUENCE:
         return True  # else all positions are gathered
     cells = site.cells.cells[operator.klass]

@@ -109,7 +109,7 @@ class LayerState:
 def kept_state(
     run: BlockRun, operator: Operator, inputs_given: tuple[Values, ...], saved: SavedTensors
 ) -> OperatorState:
-    """State of an operator from forward to backward: saved tensors, without those recomputed."""
+    """State of an operator for backward: saved tensors less dropped ones, or inputs to rerun it."""
     names = () if operator.kind is OperatorKind.EMBEDDING else operator.inputs
     if operator.name in run.again:
         inputs = tuple(

@@ -65,7 +65,7 @@ def _in_row(
 
 
 def _runs(indices: Indices, positions: Interval) -> list[tuple[Interval, Interval]]:
-    """(index interval, interval of places less the first) of each gapless run at `positions`."""
+    """(index interval, interval counted from the start of `positions`) of each gapless run."""
     runs, start = [], 0
     for a, b in indices:
         low, high = max(positions[0], start), min(positions[1], start + b - a)

@@ -46,7 +46,7 @@ class ShardGroup:
     reduction_groups: tuple[ShardGroup, ...] = ()
 
     def reduction_group(self, device: int) -> ShardGroup:
-        """The group of devices, this one among them, that sums and gathers by itself."""
+        """The reduction group that has `device`; the whole shard group if there are none."""
         return (
             next(g for g in self.reduction_groups if device in g.devices)
             if self.reduction_groups
@@ -75,13 +75,13 @@ class ShardGroup:
         return low, high
 
     def run(self, device: int, level: int) -> tuple[int, ...]:
-        """Consecutive members, with this device, whose pieces together are one copy of a state."""
+        """Consecutive members, with `device`, that share one copy of ZeRO stage `level`'s state."""
         size = self.degrees[level - 1]
         start = self.devices.index(device) // size * size
         return self.devices[start : start + size]
 
     def replicas(self, device: int, level: int) -> tuple[int, ...]:
-        """Members that own the same piece of a state as `device`."""
+        """Members that own the same piece as `device` of ZeRO stage `level`'s state."""
         size = self.degrees[level - 1]
         return self.devices[self.devices.index(device) % size :: size]
 

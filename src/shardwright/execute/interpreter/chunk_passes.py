@@ -230,7 +230,7 @@ class Walker:
         flow.outputs[node.makes] = node.number
 
     def recompute_forward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
-        """Run again the forward operators whose outputs were not kept, for one microbatch slice."""
+        """Restore a chunk's saved tensors for one slice, from the host or by recomputation."""
         place = (lane, chunk, microbatch, part)
         flow = self.flows[place]
         for node, then in with_next(stage_nodes(self.work.stages[lane][chunk], self.work.model)):

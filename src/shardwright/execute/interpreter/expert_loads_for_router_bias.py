@@ -49,7 +49,7 @@ class ExpertLoads:
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
     def add(self, place: Turn, node: StageNode, routed: Routed, *, base: int) -> None:
-        """Count tokens by expert in a layer's routers, if no lower device holds these tokens."""
+        """Count tokens by expert in a layer's biased routers, if no lower device holds them."""
         lane, chunk, *_ = place
         for operator in (o for o in node.block.operators if o.name in routed):
             bias, key = (

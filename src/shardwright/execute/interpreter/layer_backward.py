@@ -153,7 +153,7 @@ def _sum_reader_gradients(
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Task[None]:
-    """Sum the gradients of all readers of `name` in the layout in which the value was made.
+    """Add the gradients of all readers of `name` to `cotangents`, in the layout of its maker.
 
     Gradients that return from the same layout are added first and move together.
     """

@@ -134,7 +134,7 @@ def reads_batch(operator: Operator) -> bool:
 def batch_input(
     run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore
 ) -> list[tuple[torch.Tensor | None, ...]]:
-    """The input that an operator takes from the batch, for the device's samples and positions.
+    """The input that an operator takes from the batch, for the device's tokens; empty if none.
 
     Token ids of an embedding (a teacher's are those of the text), patches of an image tower,
     numbers of image tokens, rotary positions of a text with an image, labels of a loss; for
@@ -177,7 +177,7 @@ def batch_input(
 
 
 def key_selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) -> list[Values]:
-    """The key selection of the block's indexer, as the extra input of an attention operator.
+    """The indexer's key selection as an attention's extra input; empty for other operators.
 
     Cuts that place the indexer on another device are rejected before a step.
     """
@@ -227,7 +227,7 @@ def in_layout(
 def weights_on_device(
     run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore
 ) -> dict[str, torch.Tensor]:
-    """The operator's parameters on this device, in the format of the computation."""
+    """The device's parts of an operator's parameters, by name, in the format of the computation."""
     return {
         p.name: store.use(run.run, run.layer, operator, p, place.parameters[p.name])
         for p in operator.parameters

@@ -112,7 +112,7 @@ class StageExchange:
     def _receive_extent(
         self, source: Layout, target: Layout, key: Key, dtype: torch.dtype
     ) -> Task[torch.Tensor | None]:
-        """Receive one extent of a value over an edge."""
+        """Receive one extent of a value over an edge; None if the device gets no tensor."""
         edge_state, on = self.halfway.pop(key, None), self.store.on
         received = yield from receive_edge(
             edge_state, source, target, device=self.device, key=key, dtype=dtype, on=on

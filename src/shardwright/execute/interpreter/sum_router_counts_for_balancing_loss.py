@@ -74,7 +74,7 @@ def lane_balances(
     length: int,
     samples: int,
 ) -> tuple[LaneBalance | None, ...]:
-    """By lane, devices that count tokens of routers, add the counts, and read the sums; or None.
+    """By lane, devices that count router tokens, add counts and read sums; None without routers.
 
     Routers of different shapes are rejected where the loss is computed (`training.router_checks`).
 
@@ -200,7 +200,7 @@ class Balancer:
             )
 
     def balance(self, lane: int, chunk: int, microbatch: int) -> Task[Balance | None]:
-        """Sum of a microbatch's router counts, and loss factor, for a chunk's backward; or None."""
+        """Sum of a microbatch's router counts, and loss factor; None if the chunk reads no sum."""
         lane_balance = self.lanes[lane]
         if lane_balance is None or (self.device, chunk) not in lane_balance.reading:
             return None
@@ -208,7 +208,7 @@ class Balancer:
         return Balance(total=total, factor=self.coefficient * lane_balance.share)
 
     def losses(self, lanes: Sequence[Lane]) -> Task[torch.Tensor]:
-        """Load-balancing loss of the step's microbatches whose counts this device adds.
+        """Load-balancing loss, summed over the microbatches whose counts this device adds; else 0.
 
         Called once, at the end of the step.
         """

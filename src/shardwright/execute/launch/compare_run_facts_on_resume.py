@@ -125,7 +125,7 @@ def require_words(accepted: Collection[str]) -> None:
 def compare_facts(
     stored: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
 ) -> tuple[str, ...]:
-    """Lines on accepted changes since the stored run; DataError for a change not accepted.
+    """Message lines on accepted changes since the stored run; DataError for any other change.
 
     Raises:
         DataError: a fact differs that is not accepted.
@@ -167,7 +167,7 @@ def _difference_line(word: str, stored: Any, now: Any) -> str:
 
 
 def _changed_sequences(stored: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Comma-separated names of the sequences whose token files differ."""
+    """Text for messages: names of the sequences whose token files differ, joined by "and"."""
     return " and ".join(
         sorted(name for name in {*stored, *now} if stored.get(name) != now.get(name))
     )

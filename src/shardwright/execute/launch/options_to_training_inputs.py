@@ -94,7 +94,7 @@ def native_grid(
     on: torch.device,
     backend: str,
 ) -> tuple[Grid, Table | None]:
-    """The grid that PyTorch's engine runs for a plan, and the plan's order table, if any.
+    """The grid that PyTorch's engine runs for a plan, and its order table (None: a named order).
 
     Raises:
         StrategyError: native.grid if no grid describes the plan; others of

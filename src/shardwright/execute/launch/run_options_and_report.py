@@ -215,5 +215,5 @@ class RunReport:
 
     @property
     def tokens_per_s(self) -> float:
-        """Text tokens per second."""
+        """Text tokens per second of the whole run at the median step time; 0 without steps."""
         return self.tokens / self.step_s if self.step_s else 0.0

@@ -244,7 +244,7 @@ def run_plan(
 
 
 def _class_differences(model: Model) -> tuple[str, ...]:
-    """Lines on differences of the computed model from its published class."""
+    """Report lines on differences of the computed model from its published class."""
     return (
         (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",)
         if model.differs
@@ -253,7 +253,7 @@ def _class_differences(model: Model) -> tuple[str, ...]:
 
 
 def _unapplied_settings(settings: Settings) -> tuple[str, ...]:
-    """Lines on dropout and router losses of the published class that are not applied."""
+    """Report lines on dropout and router losses of the published class that are not applied."""
     kinds = (
         ("trained without dropout (config.json: {})", settings.dropout),
         (
@@ -271,7 +271,7 @@ def _unapplied_settings(settings: Settings) -> tuple[str, ...]:
 
 
 def _unused_weights(source: Source) -> tuple[str, ...]:
-    """Lines on tensors in a folder of weights that the model does not have."""
+    """Report lines on tensors in a folder of weights that the model does not have."""
     return source.remarks if isinstance(source, HuggingFaceWeights) else ()
 
 

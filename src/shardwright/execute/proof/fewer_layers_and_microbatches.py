@@ -51,7 +51,7 @@ def shorter_step(model: Model, job: TrainingJob, plan: Plan, *, most: int) -> Mo
 def num_operators(
     model_job_plan: ModelJobPlan, stages: tuple[tuple[StageParts, ...], ...] | None = None
 ) -> int:
-    """Number of operators that all devices run forward in a step."""
+    """Operators run forward in a step, summed over devices, layers, microbatches and slices."""
     model, _, plan = model_job_plan
     count = 0
     for lane, parts in zip(plan.lanes, stages or plan_stages(plan, model=model), strict=True):
@@ -67,7 +67,7 @@ def num_operators(
 def _with_fewer_layers(
     model: Model, job: TrainingJob, plan: Plan, layers: int
 ) -> ModelJobPlan | None:
-    """At most `layers` layers an item, and those where a rule ends; None if not valid.
+    """Model, job, plan with at most `layers` layers an item, and those where rules end; or None.
 
     None if lanes would differ.
     """
@@ -134,7 +134,7 @@ def _stage_with_layers(stage: Stage, layers: int, of_teacher: frozenset[str]) ->
 
 
 def _with_half_the_microbatches(model: Model, job: TrainingJob, plan: Plan) -> ModelJobPlan | None:
-    """Half the microbatches in each lane, of the same size; None if odd or not valid.
+    """Model, job, plan with half the microbatches a lane; None if odd, fixed by a table or invalid.
 
     None if a rule or order forbids it.
     """

@@ -69,7 +69,7 @@ def narrowest_model(plan: Plan, *, model: Model) -> Model:
 
 
 def _has_enough_runs(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
-    """True if the small model's `dim` has as many runs as each cut has parts, or full runs."""
+    """True if `dim` of `small` has, at each cut, as many runs as parts or as in the full model."""
     for full_cut, small_cut in zip(
         _parts_and_runs(plan, dim, model), _parts_and_runs(plan, dim, small), strict=True
     ):

@@ -237,7 +237,7 @@ def _candidate_lengths(most: int, image: ImageInput | None) -> Iterator[int]:
 def _relative_gradient_differences(
     model: Model, plan_result: StepResult, reference_result: StepResult
 ) -> dict[str, float]:
-    """Largest gradient difference by parameter, relative to the parameter's largest gradient."""
+    """By parameter name, largest gradient difference on any device over its largest gradient."""
     (store,) = reference_result.stores.values()
     largest = {
         key: _largest_element(stored.gradient)
@@ -261,7 +261,7 @@ def _largest_element(gradient: torch.Tensor | None) -> float:
 
 
 def parameter_name(model: Model, key: Key) -> str:
-    """Text name of a parameter: ``run.layer/parameter``, or ``run/parameter`` without layers."""
+    """Text name of a parameter: ``run.layer/parameter``; ``run/parameter`` in a one-layer run."""
     run, layer, _, name = key
     place = model.runs[run]
     return f"{place.name}.{layer}/{name}" if place.count > 1 else f"{place.name}/{name}"

@@ -64,7 +64,7 @@ def _short_operator(operator: Operator, reach: ShortReach) -> Operator:
 
 
 def _fewer_key_blocks(operator: Operator, reach: ShortReach) -> Operator:
-    """An operator with fewer and smaller selected key blocks."""
+    """An operator with fewer, smaller selected key blocks, if its own exceed the window limit."""
     choice = operator.choice
     if choice is None or not reach.window < choice.size * choice.count < reach.beyond:
         return operator

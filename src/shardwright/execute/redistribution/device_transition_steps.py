@@ -259,7 +259,7 @@ def _terms(holdings: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
 
 @lru_cache(maxsize=4096)
 def flows_by_device(component: Component) -> tuple[dict[int, tuple[Flow, ...]], ...]:
-    """For each step of a component, device -> element ranges that it sends or receives."""
+    """For each step of a component, member number -> flows that it sends or receives."""
     result = []
     for act in best_acts(component):
         flows_of_device: dict[int, list[Flow]] = {}

@@ -55,7 +55,7 @@ def at_devices(layout: Layout, base: int) -> Layout:
 
 
 def stays_on_device(block: Block, reader: Operator, name: str) -> bool:
-    """True if the reader takes the value without moving it, as between an expert's operators."""
+    """True if the value is not moved: between operators of routed experts, or from the router."""
     maker = next((o for o in block.operators if o.name == name), None)
     return (
         maker is not None

@@ -23,7 +23,7 @@ def move_tensor(
     on: torch.device | str,
     across: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """Redistribute a device's tensor from layout `source` to layout `target`.
+    """Redistribute a device's tensor from `source` to `target`; None if it has no part of `target`.
 
     None for a device that is only in `source` or in neither.
 

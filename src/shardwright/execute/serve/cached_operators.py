@@ -286,7 +286,7 @@ class LogitsOfRows:
 
 
 def cached_operator(layer: ServedLayer, operator: Operator) -> Forward:
-    """Serving version of an operator's forward pass (cache, positions, logits) for a batch."""
+    """An operator's forward over a batch of requests, with cache, positions or logits as needed."""
     if operator.kind is OperatorKind.LOSS:
         return LogitsOfRows(layer=layer)
     if operator.kind is OperatorKind.ATTENTION:

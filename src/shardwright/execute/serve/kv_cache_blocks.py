@@ -95,7 +95,7 @@ class CacheBlockTables:
         return self.receive(request, first=past, end=end)
 
     def receive(self, request: int, *, first: int, end: int) -> dict[KeyReach, list[int]]:
-        """Reserve cache blocks to `end`, free those that no query from `first` on reads: freed.
+        """Reserve cache blocks to `end`; free and return, by reach, those not read from `first` on.
 
         Blocks that no later query reads are freed and returned, by reach.
         """

@@ -141,7 +141,7 @@ class ScheduledWorker:
         return rank
 
     def finish_iterations(self, now: int) -> list[int]:
-        """Give requests the tokens of iterations that end by turn `now`; return those done.
+        """Give requests the tokens of iterations that end by turn `now`; return the requests done.
 
         Blocks of these requests are not freed yet.
         """

@@ -245,7 +245,7 @@ def _shares(stage: StageParts, work: PreparedStep) -> Iterator[tuple[Operator, O
 
 
 def site_of(segment: Segment, stage: StageParts, device: int, work: PreparedStep) -> DeviceOfStage:
-    """Place of a device in a stage's segment, for samples of one position."""
+    """Place of a device in a stage's segment, for samples of one position and default settings."""
     place, length = device - stage.base, work.lengths[TEXT]
     return DeviceOfStage(
         cells=segment.cells,

@@ -78,7 +78,7 @@ class Moments:
 
 
 def moments(piece: torch.Tensor, *, precision: RunPrecision, host: bool = False) -> Moments:
-    """Create AdamW's zero moments and master copy for a flat piece of parameters."""
+    """Create zero AdamW moments, and a master copy if `precision` has one, for a flat piece."""
 
     def empty_like(dtype: torch.dtype) -> torch.Tensor:
         """Empty tensor of the piece's shape in `dtype`, in host or device memory."""

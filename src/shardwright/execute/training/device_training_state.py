@@ -94,7 +94,7 @@ class PreparedTraining:
 
     @property
     def biases(self) -> tuple[Key, ...]:
-        """The router choice biases that checkpoints keep, updated by steps or not."""
+        """Router choice biases that checkpoints keep, updated or not; empty if they are frozen."""
         if self.bias_rate is None:
             return ()
         return tuple(selection_biases(self.work.model))
@@ -130,7 +130,7 @@ class DeviceState:
     passes: Mapping[int, int] = field(default_factory=dict)
 
     def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
-        """Iterate over (first element, end, states) of the device's piece of a bucket, in order."""
+        """Iterate over (first, end, states) of the device's piece of a bucket, host part first."""
         low, _ = bucket.sharing(self.device).piece(self.device, bucket.elements, 1)
         for states_by_bucket in (self.host, self.states):
             if bucket.number in states_by_bucket:

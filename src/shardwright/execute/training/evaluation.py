@@ -58,7 +58,7 @@ def evaluate_rank(
     training: PreparedTraining,
     batches: Iterable[Batch],
 ) -> float:
-    """Mean loss of all batches over all ranks of the transport.
+    """Mean over `batches` of the mean loss a token, equal on all ranks of the transport.
 
     `members`: device states of this rank.
     """

@@ -96,7 +96,7 @@ def description_path(path: Path) -> Path:
 
 
 def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
-    """Raise if a file's description differs from the file, or names too large a vocabulary."""
+    """Raise if a description beside the file differs from it, or has too large a vocabulary."""
     description_file = description_path(path)
     if not description_file.is_file():
         return

@@ -171,7 +171,7 @@ def step_task(
 def device_loss_sum(
     losses: Mapping[object, torch.Tensor], device: int, training: PreparedTraining
 ) -> torch.Tensor:
-    """Sum of a device's losses, without losses that another device counts."""
+    """Unscaled sum of a device's token losses, without losses that another device counts."""
     return _sum_of(
         [
             loss

@@ -156,7 +156,7 @@ class RankConnections:
         )
 
     def send(self, rank: int, place: MessageAddress, tensor: torch.Tensor) -> None:
-        """Begin to send a message to another rank."""
+        """Copy a tensor, and begin to send the copy to another rank as the message of `place`."""
         octets = torch.empty(
             tensor.numel(),
             dtype=tensor.dtype,

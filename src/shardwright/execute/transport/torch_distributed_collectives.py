@@ -328,7 +328,7 @@ class Communicators:
         return work
 
     def receive(self, tensor: torch.Tensor, rank: int) -> dist.Work:
-        """Begin to receive a tensor from a rank; called by one thread for each rank."""
+        """Begin to receive from a rank into `tensor`; called by one thread for each rank."""
         work = dist.irecv(tensor, rank, group=self._directions[rank < self.rank])
         assert work is not None, "every rank belongs to the group"
         return work

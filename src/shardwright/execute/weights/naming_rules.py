@@ -88,7 +88,7 @@ class FamilyNames:
     stacks: Mapping[str, LayerStackNames] = field(default_factory=dict)
 
     def alternative_name(self, tensor: str) -> str:
-        """Tensor name with its prefix replaced by the one that other files of the family use."""
+        """Tensor name with the prefix of other files of the family; unchanged without one."""
         prefixes = {self.base: self.instead, **self.others}
         return next(
             (
@@ -135,12 +135,12 @@ def fused_projection(
 
 
 def norm_names(ours: str, tensor: str) -> dict[str, NamingRule]:
-    """Rules of a norm's gain and bias."""
+    """Rules of a norm's gain and bias: ``.weight`` and ``.bias`` after `ours` and `tensor`."""
     return {f"{ours}.{kind}": NamingRule(tensor=f"{tensor}.{kind}") for kind in ("weight", "bias")}
 
 
 def expert_names(tensors: tuple[str, str, str]) -> dict[str, NamingRule]:
-    """Rules of gate, up and down of the experts, one tensor for each expert."""
+    """Rules of experts from names (gate, up, down) without ``.weight``, one tensor an expert."""
     names = ("experts.up.weight", "experts.up.weight.1", "experts.down.weight")
     return {
         ours: NamingRule(tensor=f"{tensor}.weight", turned=True)
@@ -160,7 +160,7 @@ def stacked_expert_names(up: str, down: str) -> dict[str, NamingRule]:
 
 
 def stored_less_one(rules: Rules) -> dict[str, NamingRule]:
-    """Rules of norms whose gains are stored minus one."""
+    """The rules, changed so that gains of norms are stored minus one; others stay as they are."""
     return {
         name: replace(rule, add=1.0) if "norm" in name and name.endswith("weight") else rule
         for name, rule in rules.items()
@@ -234,7 +234,7 @@ def in_rotary_pairs(rules: Rules) -> dict[str, NamingRule]:
 
 
 def shared_experts(tensor: str) -> dict[str, NamingRule]:
-    """Rules of gate, up and down of the shared expert, which every token visits."""
+    """Rules of gate, up and down of the shared expert, whose tensor names begin with `tensor`."""
     return {
         **linear_names("shared.up", f"{tensor}.gate_proj"),
         **linear_names("shared.up:1", f"{tensor}.up_proj"),
@@ -243,7 +243,7 @@ def shared_experts(tensor: str) -> dict[str, NamingRule]:
 
 
 def convolution_names(parts: int) -> dict[str, NamingRule]:
-    """Rules of a depthwise convolution whose `parts` are concatenated in one tensor."""
+    """Rules of a depthwise convolution whose `parts` are joined in tensor ``mixer.conv1d``."""
     rules = fused_projection("conv", "mixer.conv1d", parts=parts, turned=False)
     return {
         name: replace(rule, middle=rule.tensor.endswith("weight")) for name, rule in rules.items()

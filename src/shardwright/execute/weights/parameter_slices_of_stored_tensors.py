@@ -217,7 +217,7 @@ def _rows(
     *,
     settings: Settings,
 ) -> tuple[Rows, int]:
-    """(tensor index of each of our output elements, size of the tensor's output dim)."""
+    """(tensor index of each of our output elements, None if equal; size of the output dim)."""
     extent = parameter.extents[out]
     indices = np.arange(extent.size)
     paired = rule.pairs or (bool(rule.rotary) and settings.rope_pairs)

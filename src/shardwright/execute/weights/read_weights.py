@@ -57,11 +57,11 @@ class HuggingFaceWeights:
     remarks: tuple[str, ...] = ()
 
     def __call__(self, key: Key) -> torch.Tensor:
-        """Read a full parameter."""
+        """Read a full parameter from the files, or draw it if it is an adapter's."""
         return self.part(key, tuple(((0, n),) for n in whole_shape(self.model, key)))
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
-        """Read the part of a parameter in a box, and only its slices.
+        """Read only a box of a parameter from the files, or draw it if it is an adapter's.
 
         Raises:
             DataError: the file can no longer be read.
@@ -196,7 +196,7 @@ def _has_predictors(
 
 
 def _module_count_text(model: Model) -> str:
-    """Text such as ``1 prediction module``."""
+    """Text for messages such as ``1 prediction module``."""
     number = num_predictors_of(model)
     return f"{number} prediction module{'s' if number > 1 else ''}"
 

@@ -163,7 +163,7 @@ def _assemble_tensor(tensor: _TensorToWrite, source: Source) -> torch.Tensor:
 
 
 def _config_text(config: Path, dtype: torch.dtype, model: Model) -> str:
-    """JSON text of the configuration, with the written dtype and prediction modules."""
+    """``config.json`` text with the written dtype, and 0 prediction modules if `model` has none."""
     fields = parse_config(config.read_bytes(), source=str(config))
     fields["dtype" if "dtype" in fields else "torch_dtype"] = str(dtype).removeprefix("torch.")
     if not num_predictors_of(model):
