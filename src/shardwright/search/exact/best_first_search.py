@@ -75,7 +75,7 @@ def run_orders(
     plan_of: Callable[[IntArray], Plan],
     fits: Callable[[Plan], bool],
 ) -> None:
-    """Bound all orders of a shape by their longest paths; simulate those below the best step.
+    """Bound orders of a shape by longest path; simulate those below the best step; update `best`.
 
     Args:
         orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them.

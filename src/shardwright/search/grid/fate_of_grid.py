@@ -113,7 +113,7 @@ def _fate_after_longest_path(
 def _part_withaxis_values(
     space: Space, grid: Grid, facts: GridFacts
 ) -> tuple[Space | None, tuple[str, ...]]:
-    """The part of `space` with only the axis values of `grid`, or None and the lacking values."""
+    """Part of `space` with only the axis values of `grid`, and (); or None and the reasons."""
     wanted = canonical(grid, facts=facts)
     wanted_values, given_values = axis_values(wanted), axis_values(grid)
     values: dict[str, Value] = {}
@@ -181,7 +181,7 @@ def _part_with_options(problem: Problem, space: Space, grid: Grid) -> Space | No
 
 
 def axis_values(grid: Grid) -> dict[str, Value]:
-    """The value of each searched axis in `grid`."""
+    """The value of each searched axis in `grid`, by axis name, without dp; switches as 0 or 1."""
     return {
         "tp": grid.tp,
         "cp": grid.cp,

@@ -49,7 +49,7 @@ def find(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """Find the fastest strategy of `space` that fits in memory, with its certificate."""
+    """Find the fastest strategy of `space` that fits in memory, certified; error if none fits."""
     return search_and_answer(
         problem,
         space,

@@ -109,7 +109,7 @@ def members_by_bound(
 
 
 def front_members(members: MembersByBound) -> IntArray:
-    """Numbers of the members that fit on the Pareto front of both bounds, the fastest first.
+    """Numbers of the fitting members on the Pareto front of time and memory bound, fastest first.
 
     No other member that fits has a smaller bound of one and no larger bound of the other quantity.
     Of members with equal bounds, the first is on the front.
@@ -165,6 +165,6 @@ def near_members(members: MembersByBound, near_s: float) -> IntArray:
 
 
 def by_memory(members: MembersByBound, numbers: IntArray) -> Iterator[int]:
-    """The numbers by ascending memory bound, then time bound."""
+    """Yield the member numbers by ascending memory bound, then time bound."""
     order = np.lexsort((numbers, members.seconds[numbers], members.memory[numbers]))
     yield from numbers[order].tolist()

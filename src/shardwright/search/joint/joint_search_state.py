@@ -71,7 +71,7 @@ class JointInputs:
         )
 
     def label_pipeline(self, pipeline: PipelineShape) -> Pipeline:
-        """Numbers of the pipeline for the label program."""
+        """Sizes, memory limits, send and collective rules of a pipeline for the label program."""
         return label_pipeline_of(self.problem, self.shaped, pipeline, self.facts)
 
     def splits(self, pipeline: PipelineShape) -> Splits:

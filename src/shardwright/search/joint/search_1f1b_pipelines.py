@@ -200,7 +200,7 @@ def run_scoring_task(inputs: JointInputs, task: ScoringTask) -> TaskResult:
 
 
 def _score_first_plans(search: JointSearchState, pipeline_indices: list[int]) -> None:
-    """Score one plan of each of a few promising pipelines, for a good plan before all are bounded.
+    """Score one plan of each of a few pipelines with several chunks a rank, before all are bounded.
 
     The plans are counted when they come up again.
     """

@@ -296,7 +296,7 @@ def run_order_task(inputs: JointInputs, task: OrderTask) -> OrderedPlan | None:
 def _search_orders_briefly(
     search: JointSearchState, candidates: list[BoundedPlan]
 ) -> list[OrderedPlan]:
-    """Run short order searches for plans; return them ordered, the least estimated step first."""
+    """Run short order searches for plans; return those close to the best step, fastest first."""
     sketches: list[OrderedPlan] = []
     for number, batch in enumerate(rounds(candidates, size=SKETCHES)):
         if search.limit.passed():

@@ -162,7 +162,7 @@ def _placement_columns(columns: Columns) -> IntArray:
 
 
 def _forward_backward_seconds(table: LayerTable) -> FloatArray:
-    """(blocks, rows) seconds of forward and backward passes together."""
+    """(blocks, rows) seconds of forward plus backward of one microbatch, without recompute."""
     seconds: FloatArray = table.seconds.sum(axis=2)[:, :3].sum(axis=1)
     return seconds
 

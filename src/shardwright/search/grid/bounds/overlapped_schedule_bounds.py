@@ -73,7 +73,7 @@ class RankRow:
 
 @lru_cache(maxsize=512)
 def rows_of(name: str, pp: int, microbatches: int) -> tuple[RankRow, ...]:
-    """Distinct action rows of a schedule's ranks, for `microbatches` in each lane."""
+    """Counted action row of each pipeline rank of a schedule, for `microbatches` in each lane."""
     table = schedule_table(
         name,
         num_ranks=pp,
