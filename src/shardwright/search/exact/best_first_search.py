@@ -38,7 +38,7 @@ def best_first(
     words: str,
     progress: Progress | None,
 ) -> tuple[IntArray, float]:
-    """Evaluate shapes by ascending bound until no other can be faster or the time limit passes.
+    """Evaluate shapes by bound until none can win or time is up; return the others and a bound.
 
     Args:
         bounds: (shapes,) seconds that no order of a shape can beat.

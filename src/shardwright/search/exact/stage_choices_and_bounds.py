@@ -183,7 +183,7 @@ def shape_bounds(
 def _option_bounds(
     choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool
 ) -> IntArray:
-    """Lower bounds of shapes for the given options; see `shape_bounds`."""
+    """Lower bounds of shapes in picoseconds for the given options; see `shape_bounds`."""
     stages, shape = len(choices), tuple(len(c.options) for c in choices)
 
     def along(stage: int, values: list[int]) -> IntArray:

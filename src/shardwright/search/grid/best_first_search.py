@@ -52,7 +52,7 @@ class SimulatedMember:
 
 
 def member_of(simulated: Simulated) -> SimulatedMember:
-    """The seconds and bytes of a simulated member, without its simulation."""
+    """Step seconds and fullest device's reserved bytes of a simulated member, no simulation."""
     return SimulatedMember(
         grid=simulated.grid,
         step_time_s=simulated.step_time_s,

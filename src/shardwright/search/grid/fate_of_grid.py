@@ -52,7 +52,7 @@ class LocatedGrid:
 def placed_in(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
 ) -> LocatedGrid:
-    """The fate of a legal `grid` in a search of `space`, by the bounds that the search uses.
+    """Outside, infeasible, bounded or simulated: fate of a legal `grid` in a search of `space`.
 
     Args:
         capacity: bytes of a device that a plan may fill.
@@ -91,7 +91,7 @@ def placed_in(
 def _fate_after_longest_path(
     problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
 ) -> LocatedGrid:
-    """Fate of a member below the ranked step time by exact memory and longest path.
+    """Infeasible, bounded or simulated, by a member's exact memory and then its longest path.
 
     Infeasible if the order's peak memory exceeds the capacity, bounded if the longest path takes at
     least `known_s` seconds, else simulated.

@@ -126,7 +126,7 @@ def answer_of(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """Build the certified answer of a finished search, with its search time left at 0.
+    """Build the certified answer of a finished search, with search time 0; error if none fits.
 
     Raises:
         OutOfTimeError: the limit passed before all members were bounded, and no plan was found.

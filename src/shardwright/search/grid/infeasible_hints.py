@@ -220,7 +220,7 @@ def _nearest_rule(problem: Problem, space: Space, facts: GridFacts, enumerated: 
 
 
 def _raw_grids(space: Space) -> Iterator[Grid]:
-    """Yield grids of all combinations of the axes that joint rules read, legal or not."""
+    """Yield all-device grids of all combinations of axes that joint rules read, legal or not."""
     axes = (
         "tp",
         "cp",

@@ -227,7 +227,7 @@ def _score_first_plans(search: JointSearchState, pipeline_indices: list[int]) ->
 def _score_layer_counts(
     search: JointSearchState, pipeline: PipelineShape, pipe: Pipeline, exact: Splits, bound: float
 ) -> float:
-    """Score the layer spreads of a pipeline with several chunks a rank, the least bound first.
+    """Score layer spreads with several chunks a rank by bound; return a seconds bound on all.
 
     Returns a lower bound in seconds on the spreads that were not simulated.
     """

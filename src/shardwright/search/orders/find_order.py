@@ -145,7 +145,7 @@ def _named_orders(
 def _repetend_orders(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
 ) -> list[CodedOrder]:
-    """Orders of unrolled repetends."""
+    """Orders of unrolled repetends, repeating blocks of one microbatch's actions."""
     return [
         evaluate_order(problem, columns, *unroll(problem, block), method="repetend")
         for block in repetends(problem)

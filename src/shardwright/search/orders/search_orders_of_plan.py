@@ -94,7 +94,7 @@ def with_searched_orders(problem: Problem, plan: Plan, *, effort: float = 1.0) -
 
 
 def _with_named_schedules(plan: Plan) -> Iterator[Plan]:
-    """The plan under each schedule of the registry that has its stages on the same ranks.
+    """Yield the plan under each registry schedule that has its stages on the same ranks.
 
     The schedule replaces all searched orders at once.
     """

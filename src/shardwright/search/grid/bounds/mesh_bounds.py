@@ -91,7 +91,7 @@ def mesh_bounds(
     near: NearLayers | None = None,
     until: float = float("inf"),
 ) -> FloatArray:
-    """(meshes,) lower bound in seconds of all members of each mesh; inf if none is legal.
+    """(meshes,) lower bound in step seconds of each mesh's members by layer work; inf = illegal.
 
     Args:
         known: members on all devices, whose prices are reused; None = none.

@@ -307,7 +307,7 @@ def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tu
 
 @lru_cache(maxsize=4096)
 def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
-    """True if a sharding group of `shard` holders is a run of consecutive holders.
+    """True if a sharding group of `shard` holders (0 = all) is a run of consecutive holders.
 
     The size divides the inner of dp and cp, or is a multiple of it and divides the outer.
     """
