@@ -38,7 +38,7 @@ def best_first(
     words: str,
     progress: Progress | None,
 ) -> tuple[IntArray, float]:
-    """Evaluate shapes by ascending bound until no other can be faster or the time limit passes.
+    """Evaluate shapes by bound until none can win or time is up; return the others and a bound.
 
     Args:
         bounds: (shapes,) seconds that no order of a shape can beat.
@@ -75,7 +75,7 @@ def run_orders(
     plan_of: Callable[[IntArray], Plan],
     fits: Callable[[Plan], bool],
 ) -> None:
-    """Bound all orders of a shape by their longest paths; simulate those below the best step.
+    """Bound orders of a shape by longest path; simulate those below the best step; update `best`.
 
     Args:
         orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them.

@@ -53,7 +53,7 @@ def items_between(problem: Problem, first: int, end: int) -> tuple[Item, ...]:
 
 
 def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator, ...]:
-    """Operators of blocks first .. end - 1 of the chain."""
+    """Operators of the runs that have any of blocks first .. end - 1 of the chain, each once."""
     names = {item.name for item in items_between(problem, first, end)}
     model = problem.model
     return tuple(
@@ -64,7 +64,7 @@ def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator,
 def stage_of_blocks(
     problem: Problem, *, first: int, end: int, tree: Split | None, base: int
 ) -> Stage:
-    """The stage with blocks first .. end - 1 of the chain under one tree from device `base` on."""
+    """The stage with blocks first .. end - 1, cut by `tree` (None = one device) from `base` on."""
     operators = operators_between(problem, first, end)
     return Stage(
         items=items_between(problem, first, end),

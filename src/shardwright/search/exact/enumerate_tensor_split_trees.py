@@ -88,13 +88,13 @@ def labelled_trees(
 
 
 def split_on(tree: CutNode | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
-    """The labelled tree as a split of devices by label; offsets count from the lowest device."""
+    """The labelled tree as a split, with offsets from the lowest device; None for one device."""
     device_iterators = [iter(sorted(label_devices)) for label_devices in devices]
     return _split(tree, device_iterators)[0]
 
 
 def _split(tree: CutNode | int, device_iterators: list[Iterator[int]]) -> tuple[Split | None, int]:
-    """Take the leaves' devices from iterators by label; return the split and its lowest device."""
+    """Take a device of the label for each leaf; return the split (None = leaf), lowest device."""
     if isinstance(tree, int):
         return None, next(device_iterators[tree])
     children = [_split(child, device_iterators) for child in tree.children]

@@ -102,7 +102,7 @@ def search_lanes(
     limit: Limit,
     progress: Progress | None,
 ) -> float:
-    """Search the plans of two lanes or more, updating `best` and `counts`.
+    """Search plans of several lanes, updating `best`, `counts`; return a bound of the rest or inf.
 
     Args:
         floor: seconds that no plan can beat.
@@ -141,7 +141,7 @@ def _priced_distributions(
     limit: Limit,
     progress: Progress | None,
 ) -> tuple[list[_PricedDistribution], float]:
-    """Price every distribution; return those with bounds, and a lower bound of unpriced members.
+    """Price every distribution; return them with bounds, and a bound of unpriced members or inf.
 
     Illegal members and duplicates are added to `counts`.
     """

@@ -44,7 +44,7 @@ def plan_of_stages(
     order: IntArray | None = None,
     shards: tuple[Shards, ...] = (),
 ) -> Plan:
-    """The one-lane plan with these stages.
+    """The one-lane plan with these stages; without `order`, the order is still to be searched.
 
     Args:
         order: (stages, 2 m) actions; None = an order still to be searched.

@@ -119,7 +119,7 @@ def price_stage(
     working: tuple[int, ...],
     shards: tuple[Shards, ...] = (),
 ) -> StageOption | Illegal:
-    """Price the stage with blocks first .. end - 1, independently of the other stages.
+    """Price the stage of blocks first .. end - 1 alone; an `Illegal` with the broken rule if any.
 
     Args:
         microbatches: number of microbatches of the global batch.

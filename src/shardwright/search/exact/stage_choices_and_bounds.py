@@ -155,7 +155,7 @@ def shape_bounds(
     context: bool = False,
     shards: bool = False,
 ) -> IntArray:
-    """Lower bound in picoseconds of each shape, as an array with one axis a stage.
+    """Lower bound of each shape in picoseconds, one axis a stage; NEVER where memory cannot fit.
 
     max over stages of head + m (forward + backward) + max(last bucket, tail), where head and tail
     are the forwards and backwards of the stages before it on their fastest family; then the slowest
@@ -183,7 +183,7 @@ def shape_bounds(
 def _option_bounds(
     choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool
 ) -> IntArray:
-    """Lower bounds of shapes for the given options; see `shape_bounds`."""
+    """Lower bounds of shapes in picoseconds for the given options; see `shape_bounds`."""
     stages, shape = len(choices), tuple(len(c.options) for c in choices)
 
     def along(stage: int, values: list[int]) -> IntArray:

@@ -49,13 +49,13 @@ def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
 
 
 def in_flight(order: tuple[int, ...], microbatches: int) -> int:
-    """Most microbatches in flight: forward done, backward not done."""
+    """Most microbatches in flight in one stage's order: forward done, backward not done."""
     return int(max(accumulate(1 if action < microbatches else -1 for action in order)))
 
 
 @lru_cache(maxsize=64)
 def pipeline_orders(stages: int, microbatches: int) -> tuple[IntArray, IntArray]:
-    """The orders of a chain of stages that complete without deadlock, and their memory need.
+    """Deadlock-free orders of a chain of stages, and each stage's most microbatches in flight.
 
     Returns:
         (orders, stages, 2 m) actions, and (orders, stages) most microbatches in flight.

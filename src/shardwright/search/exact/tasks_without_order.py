@@ -47,7 +47,7 @@ class ShapeTasks:
     num_resources: int
 
     def finish(self, orders: IntArray, *, contended: bool) -> IntArray:
-        """Step picoseconds (without jitter) under each order; uncontended = longest path.
+        """Step picoseconds without jitter by order; -1 = deadlock; uncontended = longest path.
 
         A deadlocked order has -1.
 

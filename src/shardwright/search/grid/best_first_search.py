@@ -52,7 +52,7 @@ class SimulatedMember:
 
 
 def member_of(simulated: Simulated) -> SimulatedMember:
-    """The seconds and bytes of a simulated member, without its simulation."""
+    """Step seconds and fullest device's reserved bytes of a simulated member, no simulation."""
     return SimulatedMember(
         grid=simulated.grid,
         step_time_s=simulated.step_time_s,
@@ -81,7 +81,7 @@ class SearchOutcome:
 
     @property
     def certified(self) -> bool:
-        """True if no unranked member can be faster than the first ranked member."""
+        """True if no unranked member can beat the first ranked one, or if none is ranked."""
         return not self.ranked or self.lower_bound_s >= self.ranked[0].step_time_s
 
     def worst_of(self, top: int) -> float:
@@ -126,7 +126,7 @@ class Refinement:
         self.outcome.lower_bound_s = self.least()
 
     def least(self) -> float:
-        """Lower bound in seconds of every member that may still be ranked; inf if none may."""
+        """Lower bound in seconds of all unranked members; inf if none left or `top` are ranked."""
         if len(self.outcome.ranked) >= self._top:
             return float("inf")
         return min(self._waiting.bound(), self._heap[0][0] if self._heap else float("inf"))
@@ -211,7 +211,7 @@ class _BoundQueue:
         self._size *= 8
 
     def bound(self) -> float:
-        """Smallest bound of the queued members; inf if the queue is empty."""
+        """Smallest bound in seconds of the queued members; inf if the queue is empty."""
         self._fill()
         return float(self._bounds[self._batch[-1]]) if self._batch else float("inf")
 

@@ -127,7 +127,7 @@ def series_of(request: InfeasibleRequest) -> tuple[Series, ...]:
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """True if a changed request has a member of least memory that fits device and host memory."""
+    """True if a least-memory member of a changed request fits device and host; False on errors."""
     try:
         facts = facts_of(change.problem)
         bounded = bound_space(
@@ -139,7 +139,7 @@ def fits(change: ChangedRequest, capacity: int) -> bool:
 
 
 def least_memory_space(space: Space) -> Space:
-    """Reduce `space` to the values with the least memory of each axis.
+    """Reduce `space` to its first options and order, and to the mbs, shard, etc. of least memory.
 
     One microbatch size, all layers recomputed, whole sharding groups, one order.
     """
@@ -247,7 +247,7 @@ def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[
 
 
 def _may_need_less(request: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
-    """True if an option lowers the memory of the smallest strategy or allows other ZeRO stages."""
+    """True if an option lowers device or lacking host bytes of `request.grid`, or changes ZeRO."""
     if changed.runtime.zero_stages != request.problem.runtime.zero_stages:
         return True
     grid = replace(

@@ -52,7 +52,7 @@ class LocatedGrid:
 def placed_in(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
 ) -> LocatedGrid:
-    """The fate of a legal `grid` in a search of `space`, by the bounds that the search uses.
+    """Outside, infeasible, bounded or simulated: fate of a legal `grid` in a search of `space`.
 
     Args:
         capacity: bytes of a device that a plan may fill.
@@ -91,7 +91,7 @@ def placed_in(
 def _fate_after_longest_path(
     problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
 ) -> LocatedGrid:
-    """Fate of a member below the ranked step time by exact memory and longest path.
+    """Infeasible, bounded or simulated, by a member's exact memory and then its longest path.
 
     Infeasible if the order's peak memory exceeds the capacity, bounded if the longest path takes at
     least `known_s` seconds, else simulated.
@@ -113,7 +113,7 @@ def _fate_after_longest_path(
 def _part_withaxis_values(
     space: Space, grid: Grid, facts: GridFacts
 ) -> tuple[Space | None, tuple[str, ...]]:
-    """The part of `space` with only the axis values of `grid`, or None and the lacking values."""
+    """Part of `space` with only the axis values of `grid`, and (); or None and the reasons."""
     wanted = canonical(grid, facts=facts)
     wanted_values, given_values = axis_values(wanted), axis_values(grid)
     values: dict[str, Value] = {}
@@ -181,7 +181,7 @@ def _part_with_options(problem: Problem, space: Space, grid: Grid) -> Space | No
 
 
 def axis_values(grid: Grid) -> dict[str, Value]:
-    """The value of each searched axis in `grid`."""
+    """The value of each searched axis in `grid`, by axis name, without dp; switches as 0 or 1."""
     return {
         "tp": grid.tp,
         "cp": grid.cp,

@@ -49,7 +49,7 @@ def find(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """Find the fastest strategy of `space` that fits in memory, with its certificate."""
+    """Find the fastest strategy of `space` that fits in memory, certified; error if none fits."""
     return search_and_answer(
         problem,
         space,
@@ -126,7 +126,7 @@ def answer_of(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """Build the certified answer of a finished search, with its search time left at 0.
+    """Build the certified answer of a finished search, with search time 0; error if none fits.
 
     Raises:
         OutOfTimeError: the limit passed before all members were bounded, and no plan was found.

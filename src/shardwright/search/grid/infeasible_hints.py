@@ -190,7 +190,7 @@ def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator
 def _divisible_batches(
     problem: Problem, space: Space, facts: GridFacts
 ) -> Iterator[ChangedRequest]:
-    """Yield changes to the next larger global batches that more of the devices divide."""
+    """Yield changes to a larger global batch: next multiple of devices / d for each divisor d."""
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [devices // part for part in range(min(devices, NEAR), 0, -1) if devices % part == 0]
     larger = sorted({-(-batch // step) * step for step in steps} - {batch})
@@ -200,7 +200,7 @@ def _divisible_batches(
 
 
 def _nearest_rule(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:
-    """Text of the rule that the nearest raw member breaks, the one with the fewest broken rules."""
+    """Message: a rule broken by the raw member that breaks fewest, or that no mesh fits devices."""
     best: tuple[int, str] | None = None
     for grid in itertools.islice(_raw_grids(least_memory_space(space)), MOST_RAW):
         broken = [f"{v.message} [{v.rule}]" for v in violations(grid, facts=facts)]
@@ -220,7 +220,7 @@ def _nearest_rule(problem: Problem, space: Space, facts: GridFacts, enumerated: 
 
 
 def _raw_grids(space: Space) -> Iterator[Grid]:
-    """Yield grids of all combinations of the axes that joint rules read, legal or not."""
+    """Yield all-device grids of all combinations of axes that joint rules read, legal or not."""
     axes = (
         "tp",
         "cp",

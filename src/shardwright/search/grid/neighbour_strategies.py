@@ -105,7 +105,7 @@ def _with_remaining_dp(facts: GridFacts, grid: Grid) -> Grid | None:
 
 
 def _with_pipeline(facts: GridFacts, grid: Grid, pp: int, vpp: int) -> Grid | None:
-    """`grid` with another pipeline degree and chunk count, evenly spread layers and 1F1B."""
+    """`grid` with this pp and vpp, equal stages and (interleaved) 1F1B; None if dp is not whole."""
     vpp = vpp if pp > 1 else 1
     schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
     return _with_remaining_dp(

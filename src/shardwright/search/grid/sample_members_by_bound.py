@@ -62,7 +62,7 @@ def members_by_bound(
     near_s: float,
     most: int = MOST_EXPANDED,
 ) -> MembersByBound:
-    """Bound one by one the members of a search, and those of meshes with a bound of `near_s`.
+    """Bound each member that a search expanded, and up to `most` of meshes bounded by `near_s`.
 
     The search rules out most meshes whole. Those that may have a member of at most `near_s` seconds
     are expanded here, by ascending bound, up to `most` members.
@@ -109,7 +109,7 @@ def members_by_bound(
 
 
 def front_members(members: MembersByBound) -> IntArray:
-    """Numbers of the members that fit on the Pareto front of both bounds, the fastest first.
+    """Numbers of the fitting members on the Pareto front of time and memory bound, fastest first.
 
     No other member that fits has a smaller bound of one and no larger bound of the other quantity.
     Of members with equal bounds, the first is on the front.
@@ -165,6 +165,6 @@ def near_members(members: MembersByBound, near_s: float) -> IntArray:
 
 
 def by_memory(members: MembersByBound, numbers: IntArray) -> Iterator[int]:
-    """The numbers by ascending memory bound, then time bound."""
+    """Yield the member numbers by ascending memory bound, then time bound."""
     order = np.lexsort((numbers, members.seconds[numbers], members.memory[numbers]))
     yield from numbers[order].tolist()

@@ -59,7 +59,7 @@ def search(
     first, *others = parts = parts_of(problem, space)
 
     def meshes_of(part_problem: Problem) -> tuple[MeshRows, MeshRows | None]:
-        """Meshes of a part on all devices, and those that leave devices idle."""
+        """Meshes of a part on all devices, and with idle devices (None if the space has none)."""
         # Options place no device: all parts have the same meshes, and as many members of each,
         # unless ZeRO stages mean something else.
         runtime = part_problem.runtime
@@ -74,7 +74,7 @@ def search(
     )
 
     def kept_of(part_problem: Problem) -> tuple[MeshRows, MeshRows | None]:
-        """Meshes of a part that `keeps` selects: on all devices, and with idle devices."""
+        """Meshes of a part that `keeps` selects: on all devices, and with idle ones or None."""
         full, idle = meshes_of(part_problem)
         if keeps is None:
             return full, idle
@@ -111,7 +111,7 @@ def search(
 def _counted_meshes(
     space: Space, facts: GridFacts, zero_stages: tuple[int, ...], zero_with_pipeline: int
 ) -> tuple[MeshRows, MeshRows | None]:
-    """Meshes on all devices and meshes with idle devices, with their member counts as columns."""
+    """Meshes on all devices and with idle devices (None if not in `space`), with member counts."""
     full = full_meshes(space, facts)
     count = partial(
         count_members, space, facts, zero_stages=zero_stages, zero_with_pipeline=zero_with_pipeline

@@ -111,7 +111,7 @@ def search_paired(
     until: float,
     limit: Limit,
 ) -> PairedSearch | None:
-    """Find the `top` best members under overlapped schedules below `until` seconds, certified.
+    """Rank the `top` overlapped-schedule members below `until` seconds; None if `space` has none.
 
     None if the space has no such member.
 

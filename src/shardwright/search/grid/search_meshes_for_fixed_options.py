@@ -199,7 +199,7 @@ class PartSearch:
         )
 
     def _bounded_meshes(self, meshes: MeshRows) -> tuple[MeshRows, FloatArray]:
-        """Meshes with their lower bounds in seconds, up to the first not bounded in time."""
+        """Meshes bounded in time, with lower bounds in seconds; the others are left unexpanded."""
         expanded = [
             part.whole
             for part in self.found.expanded

@@ -131,7 +131,7 @@ def _sampled_unexpanded_meshes(
     capacity: int,
     generator: random.Random,
 ) -> tuple[ExpandedMembers, ...]:
-    """Expand a random sample of the unexpanded meshes and check that their bounds are in order.
+    """Expand a random sample of unexpanded meshes; DataError if their bounds are out of order.
 
     No mesh may have a bound below the claimed lower bound, or above those of its members.
     """
@@ -183,7 +183,7 @@ def _require_same_question(claim: Certificate, problem: Problem, space: Space) -
 
 
 def _recheck_strategies(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
-    """Check that all strategies of the answer are legal, fit and take the claimed time.
+    """Check that the answer's strategies are legal and fit; return the largest relative time error.
 
     Return the largest relative deviation of a step time.
     """
@@ -218,7 +218,7 @@ def _recheck_strategies(problem: Problem, facts: GridFacts, answer: Answer, capa
 
 
 def _recheck_counts(claim: Certificate, again: Certificate) -> None:
-    """Check the counts that need no refinement, and that all counts add up."""
+    """Raise DataError unless the counts that need no refinement agree and all counts add up."""
     counts = (again.enumerated, again.illegal, again.duplicates)
     if counts != (claim.enumerated, claim.illegal, claim.duplicates):
         raise DataError(
@@ -240,7 +240,7 @@ def _recheck_counts(claim: Certificate, again: Certificate) -> None:
 def _search_again(
     problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int
 ) -> Searched:
-    """Repeat the search and check that its ranking and counts equal those of a complete claim."""
+    """Repeat the search; raise DataError if ranking or counts differ from a complete claim."""
     ranked = 1 + len(answer.alternatives)
     claims = [
         canonical(grid, facts=facts)
@@ -283,7 +283,7 @@ def _recheck_member(
     *,
     always: bool,
 ) -> None:
-    """Check that one member's bounds are in order and its step does not beat the claim.
+    """Raise DataError if one member's bounds are out of order or its step beats the claim.
 
     The member is simulated only if its longest path is below the claim, or `always`.
     """

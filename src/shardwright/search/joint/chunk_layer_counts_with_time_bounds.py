@@ -78,7 +78,7 @@ def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
 
 
 def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArray:
-    """(shapes,) lower bound in seconds on a step of each spread, without recomputation.
+    """(shapes,) lower bound in seconds on each spread's interleaved 1F1B step, no recomputation.
 
     The longest over ranks of: head, work and tail; the work beside collectives; the work from the
     first backward on; each with the update.
@@ -262,7 +262,7 @@ class ShapeTimes:
 
 
 def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: bool) -> ShapeTimes:
-    """Durations of spreads of layers for the longest path through their order.
+    """Durations of layer spreads in picoseconds, for the longest path through their order.
 
     Args:
         splits: as of `layer_count_bounds`.

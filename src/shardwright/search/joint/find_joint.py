@@ -183,7 +183,7 @@ def find_joint(
 
 
 def _strategy(problem: Problem, best: ScoredPlan | None, grid: Answer | None) -> Grid | Plan:
-    """The best joint plan, or the best grid where no plan is faster."""
+    """The best joint plan as a general plan, or the best grid if no joint plan is faster."""
     if best is not None:
         return general_plan(problem, best.plan)
     assert grid is not None

@@ -26,7 +26,7 @@ class HostShare(NamedTuple):
 
 
 def host_share(cluster: Cluster, *, devices: int, ranks: int, stride: int) -> HostShare:
-    """Host memory share of each device, where rank (d // stride) mod ranks has device d.
+    """Host bytes for each device, where rank (d // stride) mod ranks has device d; inf = unknown.
 
     Where nodes hold the ranks unequally, the share is an upper bound: each rank is held alone
     against the node that has most of its devices, and the share is that of the rank for which these

@@ -80,7 +80,7 @@ class JointPlan:
 
     @property
     def is_general(self) -> bool:
-        """True if the plan is priced as a general plan, being no grid with another layer cut."""
+        """True if the plan has a found order or unequal splits, so is priced as a general plan."""
         return self.table is not None or not self.is_uniform
 
     @property

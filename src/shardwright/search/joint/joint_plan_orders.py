@@ -230,7 +230,7 @@ def with_order(
 def with_named_orders(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int
 ) -> Iterator[OrderedPlan]:
-    """The plan under each named schedule with its chunks on the same ranks that fits in memory.
+    """Yield the plan under each named schedule of the same chunk placement that fits in memory.
 
     No estimate is above the longest path. Left out: schedules that overlap pairs of actions, which
     the joint space does not have.
@@ -281,7 +281,7 @@ def weight_gradients_by_chunk(table: ActionTable) -> ActionTable:
 def _action_ends(
     problem: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray
 ) -> IntArray:
-    """(kinds, chunks, microbatches) end times of the actions of an order."""
+    """(kinds, chunks, microbatches) end times of an order's actions, in the problem's unit."""
     kinds, m, p = 3 * columns.shape[1], problem.microbatches, problem.ranks
     end = np.zeros((kinds, m), np.int64)
     walk(

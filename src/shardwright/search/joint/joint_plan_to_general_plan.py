@@ -20,7 +20,7 @@ from shardwright.strategy.plan.stage_splits_and_policies import ActivationPolicy
 
 
 def general_plan(problem: Problem, plan: JointPlan) -> Plan:
-    """Write a joint plan as a general plan: one lane of stages with their placements."""
+    """Convert a joint plan to a general plan: one lane of stages with their placements."""
     model, job = problem.model, problem.job
     grid = plan.grids[0]
     facts = grid_facts(

@@ -71,7 +71,7 @@ class JointInputs:
         )
 
     def label_pipeline(self, pipeline: PipelineShape) -> Pipeline:
-        """Numbers of the pipeline for the label program."""
+        """Sizes, memory limits, send and collective rules of a pipeline for the label program."""
         return label_pipeline_of(self.problem, self.shaped, pipeline, self.facts)
 
     def splits(self, pipeline: PipelineShape) -> Splits:
@@ -188,7 +188,7 @@ class JointSearchState:
         return done.seconds
 
     def score(self, plan: JointPlan) -> float:
-        """Score a plan with the recomputation it needs to fit; simulate it if it may be the best.
+        """Score a plan with the recompute to fit, simulate if promising; seconds bound or inf.
 
         Returns a lower bound in seconds on its step, inf if it does not fit.
         """
@@ -210,7 +210,7 @@ class JointSearchState:
 
 
 def with_one_more_recomputed_layer(plan: JointPlan, ranks: list[int]) -> JointPlan | None:
-    """The plan with one more layer of each chunk of some ranks recomputed in full.
+    """The plan with one more layer of each chunk of `ranks` recomputed in full; None if none left.
 
     None if one of the ranks has no more layers.
     """

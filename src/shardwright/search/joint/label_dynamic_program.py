@@ -171,7 +171,7 @@ def reach(
     label: FloatArray,
     back: IntArray,
 ) -> float:
-    """Least seconds of a microbatch through all ranks, for a step by `limit`; inf = none.
+    """Least seconds of a microbatch through all ranks if the step takes <= `limit`; inf = none.
 
     No node lacks host memory. The limit at which it becomes inf is a lower bound on every member of
     the pipeline: times and host bytes of an option are no more than its members', and a label

@@ -52,7 +52,7 @@ def has_equal_layers(chain: Chain) -> bool:
 
 
 def border_tier(problem: Problem, stride: int) -> int:
-    """Lowest network tier that a send between pipeline ranks `stride` devices apart can cross."""
+    """Index of the innermost network tier that a send over `stride` devices can cross."""
     tiers = problem.cluster.tiers()
     return next(
         (index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1
@@ -62,7 +62,7 @@ def border_tier(problem: Problem, stride: int) -> int:
 def label_pipeline_of(
     problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: ProblemNumbers
 ) -> Pipeline:
-    """Numbers of a pipeline that the label program reads, beside its splits."""
+    """Sizes, memory limits and send and collective rules of a pipeline for the label program."""
     share = host_share(
         problem.cluster,
         devices=shaped.members.space.devices,
@@ -178,7 +178,7 @@ def _per_block(
 
 
 def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: ProblemNumbers) -> FloatArray:
-    """(blocks, splits) bytes of parameters and gradients, without optimizer states."""
+    """(blocks, splits) bytes of one device's parameters and gradients, without optimizer states."""
     costs = shaped.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]

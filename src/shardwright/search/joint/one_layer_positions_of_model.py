@@ -40,7 +40,7 @@ class Chain:
         return len(self.layers)
 
     def content(self, start: int, stop: int, *, first: bool, last: bool) -> Content:
-        """Blocks of a chunk with the positions start to stop, in order as (block, count).
+        """Blocks of a chunk with the positions start .. stop - 1, in order as (block, count).
 
         The first and the last chunk also have the model's ends.
         """

@@ -36,7 +36,7 @@ MOST_OPTIONS = 16
 def search_recompute_and_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
 ) -> OrderedPlan | None:
-    """The plan with each rank's recomputation and the action order found together.
+    """The plan with recomputation and order found together; None if nothing or everything fits.
 
     None where nothing fits, or where everything fits without recomputation.
 

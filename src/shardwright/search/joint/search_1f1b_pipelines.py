@@ -200,7 +200,7 @@ def run_scoring_task(inputs: JointInputs, task: ScoringTask) -> TaskResult:
 
 
 def _score_first_plans(search: JointSearchState, pipeline_indices: list[int]) -> None:
-    """Score one plan of each of a few promising pipelines, for a good plan before all are bounded.
+    """Score one plan of each of a few pipelines with several chunks a rank, before all are bounded.
 
     The plans are counted when they come up again.
     """
@@ -227,7 +227,7 @@ def _score_first_plans(search: JointSearchState, pipeline_indices: list[int]) ->
 def _score_layer_counts(
     search: JointSearchState, pipeline: PipelineShape, pipe: Pipeline, exact: Splits, bound: float
 ) -> float:
-    """Score the layer spreads of a pipeline with several chunks a rank, the least bound first.
+    """Score layer spreads with several chunks a rank by bound; return a seconds bound on all.
 
     Returns a lower bound in seconds on the spreads that were not simulated.
     """

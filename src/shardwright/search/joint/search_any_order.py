@@ -121,7 +121,7 @@ class OrderTask:
 def search_any_orders(
     search: JointSearchState, pipelines: tuple[PipelineShape, ...], *, share: float = 1.0
 ) -> bool:
-    """Bound every pipeline over all orders, then search orders for the plans with least bounds.
+    """Bound pipelines over all orders, search orders of the best plans; True if time sufficed.
 
     Returns True if the time limit did not pass. Bounds go into `search.lower` after those of the
     pipelines with named schedules.
@@ -239,7 +239,7 @@ def _bound_layer_counts(
 
 
 def _promising(search: JointSearchState, waiting: list[BoundedPlan]) -> list[BoundedPlan]:
-    """Plans whose bound under the memory limit is below the best plan, the least bound first."""
+    """Distinct plans with a memory-limited bound below the best, least first by kind in turn."""
     bounded_places: list[tuple[float, int]] = []
     for number, batch in enumerate(rounds(waiting[:WEIGHED], size=BOUNDED)):
         if search.limit.passed():
@@ -263,7 +263,7 @@ def _promising(search: JointSearchState, waiting: list[BoundedPlan]) -> list[Bou
 
 
 def bound_over_orders(inputs: JointInputs, plan: JointPlan) -> float:
-    """Lower bound in seconds on a plan over the orders that fit in memory."""
+    """Lower bound in seconds on a plan over the orders that fit in memory; inf if none fits."""
     return order_bound(inputs.problem, inputs.shaped, plan, capacity=inputs.capacity)
 
 
@@ -296,7 +296,7 @@ def run_order_task(inputs: JointInputs, task: OrderTask) -> OrderedPlan | None:
 def _search_orders_briefly(
     search: JointSearchState, candidates: list[BoundedPlan]
 ) -> list[OrderedPlan]:
-    """Run short order searches for plans; return them ordered, the least estimated step first."""
+    """Run short order searches for plans; return those close to the best step, fastest first."""
     sketches: list[OrderedPlan] = []
     for number, batch in enumerate(rounds(candidates, size=SKETCHES)):
         if search.limit.passed():

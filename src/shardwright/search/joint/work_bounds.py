@@ -15,7 +15,7 @@ from shardwright.search.joint.one_layer_positions_of_model import Chain
 def pipeline_work_bounds(
     problem: Problem, shaped: ShapedSpace, chain: Chain, facts: ProblemNumbers
 ) -> FloatArray:
-    """(pipelines,) lower bound in seconds on all members of each pipeline, before jitter.
+    """(pipelines,) lower bound in step seconds of each, before jitter; inf if states cannot fit.
 
     Inf where the states of no member fit in memory.
 
@@ -105,7 +105,7 @@ def _has_inner_chunks(ranks: FloatArray) -> BoolArray:
 def _one_chunk_bound(
     work_s: FloatArray, backward_s: FloatArray, p: FloatArray, m: FloatArray
 ) -> FloatArray:
-    """Lower bound in seconds on 1F1B with one chunk a rank."""
+    """Lower bound in seconds on a 1F1B step of p ranks, m microbatches and one chunk a rank."""
     with np.errstate(divide="ignore"):
         even = work_s / -np.expm1(p * np.log1p(-1.0 / m))
     drain = work_s + ((m - 1) * backward_s + np.maximum(m - p, 0) * (work_s - backward_s)) / p
@@ -116,7 +116,7 @@ def _one_chunk_bound(
 def _any_order_bound(
     work_s: FloatArray, forward_share: FloatArray, p: FloatArray, m: FloatArray
 ) -> FloatArray:
-    """Lower bound in seconds over any order with one chunk a rank."""
+    """Lower bound in seconds on a step of p ranks, m microbatches, one chunk a rank, any order."""
     result: FloatArray = work_s * forward_share / -np.expm1(p * np.log1p(-forward_share / m))
     return result
 

@@ -145,7 +145,7 @@ def _named_orders(
 def _repetend_orders(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
 ) -> list[CodedOrder]:
-    """Orders of unrolled repetends."""
+    """Orders of unrolled repetends, repeating blocks of one microbatch's actions."""
     return [
         evaluate_order(problem, columns, *unroll(problem, block), method="repetend")
         for block in repetends(problem)
@@ -153,7 +153,7 @@ def _repetend_orders(
 
 
 def list_scheduling_policies(problem: OrderProblem) -> Iterator[IntArray]:
-    """Yield a grid of list-scheduling policies: patience, preference and forwards in flight."""
+    """Yield (3, ranks) list-scheduling policies: patience, preference of F, most forwards open."""
     period = max(int(problem.work().max()) / problem.microbatches, 1.0)
     flight = round_trip_times(problem)
     owner = problem.owner.reshape(-1)
@@ -170,7 +170,7 @@ def list_scheduling_policies(problem: OrderProblem) -> Iterator[IntArray]:
 def _list_scheduled_orders(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
 ) -> list[CodedOrder]:
-    """The best list schedule of the grid of policies, and of random changes of its policy."""
+    """Best list schedules by a grid of policies and by random changes; empty if none fits."""
     limit = problem.limit.copy()
     reserve = deeper_chunk_bytes(columns, local)
     best: tuple[int, IntArray] | None = None

@@ -149,7 +149,7 @@ class _ChoiceSearch:
         self.refined: set[Choice] = set()
 
     def best(self, tried: Set[Choice] = frozenset()) -> Choice | None:
-        """The choice with the least makespan that is not among `tried`; the smallest of equals."""
+        """The untried choice with the least makespan, the smallest of equals; None if none left."""
         left = [
             (order.makespan, choice) for choice, order in self.found.items() if choice not in tried
         ]
@@ -157,7 +157,7 @@ class _ChoiceSearch:
 
     @property
     def least(self) -> int:
-        """Least makespan of all known orders."""
+        """Least makespan of all known orders; NEVER if none is known."""
         return min((order.makespan for order in self.found.values()), default=NEVER)
 
     def keep(self, choice: Choice, order: FoundOrder) -> None:
@@ -273,7 +273,7 @@ def _start_choices(options: MemoryOptions, starts: Sequence[Sequence[int]]) -> l
 def _choices_by_depth(
     problem: OrderProblem, options: MemoryOptions, offers: Sequence[OptionCombinations]
 ) -> Iterator[Choice]:
-    """For each depth, the cheapest options with which ranks keep that many microbatches.
+    """Yield for each depth the cheapest options with which ranks keep that many microbatches.
 
     Depths are multiples of the microbatches in flight of a pipeline without waits; fewer where they
     do not fit.

@@ -196,7 +196,7 @@ def _makespan(arrays: SharedActions, sequence: IntArray) -> int:
 def _start_sequences(
     plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float
 ) -> Iterator[IntArray]:
-    """Sequences of named schedules, then list schedules under a grid of policies.
+    """Yield action sequences of named schedules, then of list schedules under a grid of policies.
 
     Policies with few microbatches in flight come first.
     """

@@ -53,7 +53,7 @@ class CodedOrder:
 def evaluate_order(
     problem: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray, *, method: str
 ) -> CodedOrder:
-    """Run an order of action codes for its makespan and memory peaks.
+    """Run an order of action codes for its makespan (-1 = deadlock) and (ranks,) memory peaks.
 
     Args:
         columns: table of `problem_arrays`.

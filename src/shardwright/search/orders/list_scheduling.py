@@ -114,7 +114,7 @@ def list_schedule(
     microbatches: int,
     policy: IntArray,
 ) -> tuple[int, IntArray, IntArray]:
-    """Schedule all actions under a list-scheduling policy and the ranks' memory limits.
+    """List-schedule all actions in the ranks' memory limits; (makespan or -1, codes, row_start).
 
     Args:
         reserve: (chunks,) room that must be left for deeper chunks of the same rank after F of a
@@ -212,7 +212,7 @@ def climb(
     tries: int,
     seed: int,
 ) -> tuple[int, IntArray]:
-    """Improve a policy by small random changes that do not lengthen its order.
+    """Improve a policy by small random changes that do not lengthen its order; (makespan, policy).
 
     Args:
         goal: makespan to stop at.

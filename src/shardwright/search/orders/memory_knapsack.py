@@ -128,7 +128,7 @@ def best_choice_for_order(
     *,
     states: Sequence[IntArray] | None = None,
 ) -> tuple[int, Choice] | None:
-    """Fastest choice of memory options with which an order fits, and its makespan; None = none.
+    """(makespan, fastest choice of memory options with which an order fits); None if none fits.
 
     With one chunk a rank and no whole backwards it is the best for this order: on every rank the
     least time that fits. Else each rank's combinations are run one after the other until none of
@@ -164,7 +164,7 @@ def best_choice_for_order(
 def choice_of_combinations(
     problem: OrderProblem, offers: Sequence[OptionCombinations], numbers: Sequence[int]
 ) -> Choice:
-    """The option of each chunk, from each rank's combination."""
+    """Index of each chunk's option, from the number of each rank's combination."""
     choice = np.zeros(problem.lanes * problem.chunks, np.int64)
     for mine, number in zip(offers, numbers, strict=True):
         choice[mine.chunks] = mine.places[number]

@@ -107,7 +107,7 @@ def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: 
 def list_sequence(
     m: SharedActions, most: int, patience: int, deep: int, careful: int
 ) -> tuple[int, IntArray]:
-    """Schedule all actions by list scheduling: the earliest start first, then the most urgent.
+    """List-schedule actions, the earliest start first, then the most urgent; (count, sequence).
 
     Careful, it admits forwards only where all their rows keep room for the rest of the oldest
     microbatch, so that a microbatch can always end; else it does not check memory limits.

@@ -115,7 +115,7 @@ def shift(
     tries: int,
     seed: int,
 ) -> tuple[int, IntArray]:
-    """Improve an order by random moves of critical actions that do not lengthen it and fit.
+    """Improve an order by random fitting moves of critical actions; (makespan, codes).
 
     Returns:
         Makespan, codes.

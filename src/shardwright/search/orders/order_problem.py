@@ -132,7 +132,7 @@ class OrderProblem:
         return len(self.limit)
 
     def work(self) -> IntArray:
-        """(ranks,) total compute time of each rank."""
+        """(ranks,) compute time of each rank over all its chunks and microbatches."""
         whole = (self.forward + self.input + self.weight).reshape(-1) * self.microbatches
         result = np.zeros(self.ranks, np.int64)
         np.add.at(result, self.owner.reshape(-1), whole)

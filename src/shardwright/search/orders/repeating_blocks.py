@@ -37,7 +37,7 @@ class Repetend:
 
 
 def repetends(problem: OrderProblem) -> list[Repetend]:
-    """Find repeating blocks of several periods, the shortest first; longer ones need less."""
+    """Find a repeating block for each tried period that allows one, the shortest period first."""
     shortest = int(problem.work().max()) // problem.microbatches
     blocks = []
     for stretch in STRETCHES:
@@ -87,7 +87,7 @@ def _find_block(problem: OrderProblem, period: int) -> IntArray | None:
     start = np.zeros((3, chunks), np.int64)
 
     def place_action(kind: int, chunk: int, earliest: int) -> int:
-        """Place an action at its first free start; return its end."""
+        """Place an action at its first free start; return its end, or raise `_NoRoomError`."""
         rank, lasts = owner[chunk], times[kind][chunk]
         left[rank].remove(lasts)
         at = _first_free_start(busy[rank], lasts, earliest, period, left[rank])

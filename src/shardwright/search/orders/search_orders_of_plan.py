@@ -94,7 +94,7 @@ def with_searched_orders(problem: Problem, plan: Plan, *, effort: float = 1.0) -
 
 
 def _with_named_schedules(plan: Plan) -> Iterator[Plan]:
-    """The plan under each schedule of the registry that has its stages on the same ranks.
+    """Yield the plan under each registry schedule that has its stages on the same ranks.
 
     The schedule replaces all searched orders at once.
     """
@@ -111,7 +111,7 @@ def _with_named_schedules(plan: Plan) -> Iterator[Plan]:
 
 
 def stage_times_of_plan(problem: Problem, plan: Plan) -> StageTimes:
-    """Nanoseconds and bytes of the stages of a plan.
+    """Nanoseconds and bytes of one microbatch in each stage, and each device's activation room.
 
     A stage takes as long as its slowest devices, its transfers as long as the busiest device's. A
     device has for activations its memory less the bytes that live through the step, its largest
@@ -218,7 +218,7 @@ def _activation_room(
     stage_families: list[tuple[int, int, int]],
     device: int,
 ) -> int:
-    """Bytes for activations on a device of these stages."""
+    """Bytes for activations of all microbatches on a device of these stages; error if negative."""
     steps = [step for place in stage_families for step in costs.families[place].slices]
     static: dict[str, int] = defaultdict(int)
     for place in stage_families:

@@ -141,7 +141,7 @@ def bound_all(
 def bound_with(
     problem: Problem, prepared: Prepared, costs: Costs, facts: ProblemNumbers
 ) -> tuple[FloatArray, FloatArray]:
-    """B0 of every member under given price tables and constants: seconds and bytes."""
+    """B0 of every member by given prices: seconds (inf if too large), bytes of the fullest rank."""
     members = prepared.members
     outer = members.outers.columns
     patterns, pattern_row, border = patterns_of(problem, prepared)

@@ -170,7 +170,7 @@ def smallest(
 def least_offloaded(
     problem: Problem, bounded: Bounded, *, most: float
 ) -> tuple[Grid, HostMemory] | None:
-    """Member within `most` bytes a device with the least missing host memory, and its worst node.
+    """Member within `most` bytes a device lacking least host memory, and its worst node; or None.
 
     None if there is no such member. Computes the MOST_EXACT members with the least offloaded bytes
     over all devices.

@@ -61,7 +61,7 @@ def _host_memory(cluster: Cluster, devices: IntArray) -> FloatArray:
 
 
 def _offloaded_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
-    """Lower bound of offloaded bytes by (ZeRO group, outer, offload), and each option's group.
+    """Least offloaded bytes of all devices by (ZeRO group, outer, offload); each option's group.
 
     A ZeRO group is a set of ZeRO options with the same offloaded bytes.
     """

@@ -60,7 +60,7 @@ class NearLayers:
 
 
 def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Columns) -> NearLayers:
-    """Lower bounds of layer seconds under every legal switch and microbatch size of some meshes."""
+    """Least layer seconds for each legal sp, ulysses, gather and microbatch size of some meshes."""
     columns, _ = distinct({name: meshes[name] for name in KIND})
     for axis in _SWITCHES:
         columns = extended(columns, axis, space.of(axis), facts)
@@ -81,7 +81,7 @@ def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Column
 
 
 def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) -> NearLayers:
-    """Lower bounds of layer seconds under the choices in `columns`."""
+    """Least layer seconds for the distinct degrees, switches and microbatch sizes in `columns`."""
     distinct_rows, _ = distinct({name: columns[name] for name in LAYER})
     return _cached_near_table(problem, distinct_rows, modules)
 

@@ -53,7 +53,7 @@ class Steps(NamedTuple):
 
 @lru_cache(maxsize=64)
 def steps_of(name: str, pp: int, microbatches: int) -> Steps:
-    """Sort the actions of a schedule into steps, for `microbatches` in each lane."""
+    """Sort a schedule's actions into steps of one or two overlapped actions, dependencies first."""
     table = schedule_table(
         name,
         num_ranks=pp,
@@ -143,7 +143,7 @@ def _producers(table: ActionTable) -> IntArray:
 def longest_path(
     steps: Steps, spent: tuple[FloatArray, FloatArray, FloatArray], taken: CommunicationShare
 ) -> float:
-    """Seconds from the start of the first action to the end of the last.
+    """Seconds from the first action's start to the last action's end, without sends, reductions.
 
     Args:
         spent: (kinds, chunks) seconds of actions: total, exposed communication part, GEMM and

@@ -135,7 +135,7 @@ def prepare(problem: Problem, members: Members) -> Prepared:
 
 
 def with_lines(problem: Problem, prepared: Prepared, outers: BoolArray) -> Prepared:
-    """Add price rows along each chain of devices through pipelines with unequal process groups.
+    """Add price rows along each device chain of marked outers whose process groups lie unequally.
 
     Only the marked outers count. A chain, or line, has one device of each pipeline rank.
     """

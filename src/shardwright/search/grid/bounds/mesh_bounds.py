@@ -91,7 +91,7 @@ def mesh_bounds(
     near: NearLayers | None = None,
     until: float = float("inf"),
 ) -> FloatArray:
-    """(meshes,) lower bound in seconds of all members of each mesh; inf if none is legal.
+    """(meshes,) lower bound in step seconds of each mesh's members by layer work; inf = illegal.
 
     Args:
         known: members on all devices, whose prices are reused; None = none.
@@ -162,7 +162,7 @@ def _placement_columns(columns: Columns) -> IntArray:
 
 
 def _forward_backward_seconds(table: LayerTable) -> FloatArray:
-    """(blocks, rows) seconds of forward and backward passes together."""
+    """(blocks, rows) seconds of forward plus backward of one microbatch, without recompute."""
     seconds: FloatArray = table.seconds.sum(axis=2)[:, :3].sum(axis=1)
     return seconds
 

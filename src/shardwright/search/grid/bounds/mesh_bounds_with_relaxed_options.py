@@ -128,7 +128,7 @@ def _layer_bounds(
     legal: BoolArray,
     until: float,
 ) -> tuple[FloatArray, IntArray]:
-    """(meshes,) least layer seconds over choices that reach `until`; and the other choices.
+    """(meshes,) least layer seconds of choices that reach `until`, else inf; the others' places.
 
     Layer seconds are averaged over pipeline ranks.
     """

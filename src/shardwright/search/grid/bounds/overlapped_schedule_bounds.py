@@ -73,7 +73,7 @@ class RankRow:
 
 @lru_cache(maxsize=512)
 def rows_of(name: str, pp: int, microbatches: int) -> tuple[RankRow, ...]:
-    """Distinct action rows of a schedule's ranks, for `microbatches` in each lane."""
+    """Counted action row of each pipeline rank of a schedule, for `microbatches` in each lane."""
     table = schedule_table(
         name,
         num_ranks=pp,
@@ -287,7 +287,7 @@ def memory_bound(
 
 
 def kernel_seconds_per_rank(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(outers,) seconds of all blocks for one microbatch over pp, a lower bound without all-to-all.
+    """(outers,) lower bound of all blocks' seconds for one microbatch, divided by pp (a rank's).
 
     A paired action loses at least the time that its blocks lose to their own all-to-all; an
     unpaired action waits for its all-to-all.

@@ -66,7 +66,7 @@ class LineRows:
 def line_rows(
     problem: Problem, members: Members, *, requested: BoolArray, cut: IntArray
 ) -> LineRows | None:
-    """Chains of devices of the members with unequal groups, with table rows; None if all are equal.
+    """Device chains of requested outers with unequal groups, with table rows; None if none has.
 
     Args:
         requested: (outers,) True where lines are requested.

@@ -41,7 +41,7 @@ def distinct(columns: Columns) -> tuple[Columns, IntArray]:
 
 
 def first_of_each(columns: Columns) -> tuple[IntArray, IntArray]:
-    """Place of each distinct row's first occurrence, in sorted order, and each row's rank.
+    """Index of each distinct row's first occurrence, in sorted order; each row's place among these.
 
     The columns hold non-negative integers.
     """

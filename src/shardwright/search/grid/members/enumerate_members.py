@@ -203,7 +203,7 @@ def _largest_chunk_layers(pp: int, vpp: int, first: int, last: int, layers: int)
 
 @lru_cache(maxsize=2**12)
 def _unlike_stages(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
-    """Class of difference between the stages' layer counts (0 = equal), cached."""
+    """Difference of the stages' layer counts: 0 equal, 1 only at the ends, 2 otherwise; cached."""
     return unlike_stages(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
@@ -262,7 +262,7 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> ChoiceRows:
 
 
 def _schedule_traits(numbers: IntArray) -> dict[str, BoolArray]:
-    """Boolean columns of the schedule traits that rules read."""
+    """Boolean columns `interleaved` and `is_1f1b` of schedule numbers, which rules read."""
     return {"interleaved": numbers == SCHEDULE_INTERLEAVED, "is_1f1b": numbers == SCHEDULE_1F1B}
 
 

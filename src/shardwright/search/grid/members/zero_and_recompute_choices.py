@@ -52,7 +52,7 @@ def memory_choices(
     mesh: Mapping[str, IntArray],
     outer: Mapping[str, IntArray],
 ) -> tuple[MemoryColumns, IntArray, int]:
-    """Memory choices of every outer, the first member of each outer, and the legal count.
+    """Memory choices of every outer, place of each outer's first member (and the end), legal count.
 
     Args:
         mesh, outer: columns of the meshes, and of the choices without memory.
@@ -204,7 +204,7 @@ def _zero_sets(
 def _redo_sets(
     space: Space, facts: GridFacts, largest: IntArray
 ) -> tuple[list[tuple[int, int, int]], _Sets, IntArray]:
-    """Recompute options, the legal ones for each largest chunk size, and each row's size.
+    """Recompute options; places of legal ones by largest chunk size; each row's number of these.
 
     An option is (mode, place of a layer count, module set).
     """
@@ -307,7 +307,7 @@ def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tu
 
 @lru_cache(maxsize=4096)
 def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
-    """True if a sharding group of `shard` holders is a run of consecutive holders.
+    """True if a sharding group of `shard` holders (0 = all) is a run of consecutive holders.
 
     The size divides the inner of dp and cp, or is a multiple of it and divides the outer.
     """
