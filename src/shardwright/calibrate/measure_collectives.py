@@ -42,7 +42,7 @@ class CollectivePoints:
 
 
 def group_sizes(num_devices: int) -> tuple[int, ...]:
-    """Numbers of ranks to measure: powers of two below `num_devices`, and `num_devices`."""
+    """Numbers of ranks to measure: 2, 4, 8, .. below `num_devices`, and `num_devices`; () for 1."""
     smaller = [2**i for i in range(1, num_devices.bit_length()) if 2**i < num_devices]
     return (*smaller, num_devices) if num_devices > 1 else ()
 

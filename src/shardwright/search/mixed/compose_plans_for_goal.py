@@ -86,7 +86,7 @@ class GoalSearch:
 
 
 def compose_plans(search: GoalSearch) -> TimeInterval:
-    """Compose and simulate plans from the fastest to the cheapest; return the last interval.
+    """Compose plans from fast to cheap into the record; return the interval of all step times.
 
     The interval covers all step times and holds a lower bound on the dollars or joules a second of
     a plan.

@@ -160,7 +160,7 @@ def _metric_cells(
 
 
 def _errors_cell(errors: ErrorStatistics | None) -> str:
-    """Cell with median, mean and number of errors."""
+    """Cell with median and mean error in percent, and the number of errors; "-" without any."""
     if errors is None:
         return "-"
     return f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"

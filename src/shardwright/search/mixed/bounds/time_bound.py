@@ -46,7 +46,7 @@ class PricingTask:
 def run_pricing_task(
     inputs: TaskInputs, task: PricingTask
 ) -> tuple[Dual, ShapeMicrobatches | None]:
-    """Dual prices of a subspace, with its shape values where they do not rule out every plan."""
+    """Dual prices of a subspace, and its shape values; None if the prices rule out every plan."""
     pipelines = inputs.pipeline_sets[task.pipelines_index]
     dual, values = pipelines.priced(task.subspace, task.limit_s, start=task.start)
     return dual, None if dual.samples < pipelines.batch else values

@@ -100,7 +100,7 @@ class PricedPipelines:
     def values(
         self, subspace: Subspace, limit_s: float, start: ShapeMicrobatches | None = None
     ) -> ShapeMicrobatches:
-        """Upper bounds on the microbatches of a subspace's shapes by a limit, none of them exact.
+        """Upper bounds on microbatches that a replica of each shape completes by a limit; 0 = none.
 
         From the work alone, or from `start`, if that is of a surrounding subspace and no earlier
         limit.
@@ -357,7 +357,7 @@ def _above(
     node: float,
     replica: float,
 ) -> tuple[IntArray, FloatArray, IntArray]:
-    """Possibly underpriced shapes, excess samples, and most microbatches within the price."""
+    """Indices of possibly underpriced shapes, excess samples, most microbatches in the price."""
     count = 0
     which = np.zeros(len(mbs), dtype=np.int64)
     gains = np.zeros(len(mbs), dtype=np.float64)

@@ -37,7 +37,7 @@ class PricePerSecond:
     sizes: IntArray
 
     def rate(self, used: Sequence[int]) -> float:
-        """Units a second of a plan that uses `used` devices of each pool, side by side."""
+        """Dollars or joules a second of whole nodes that hold `used` devices of each pool."""
         return float(self.rates @ (-(-np.array(used) // self.sizes) * self.sizes))
 
     def round_up(self, rate: float, node_counts: Sequence[int]) -> float:

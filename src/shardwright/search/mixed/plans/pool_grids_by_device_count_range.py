@@ -173,7 +173,7 @@ class PoolGrids:
         )
 
     def value_bound(self, *, limit_s: float = inf) -> float:
-        """Lower bound in dollars or joules a step on grids that end by a time in seconds."""
+        """Lower bound in dollars or joules a step on grids that end by `limit_s`; inf = no grid."""
         return min(
             (
                 self.least_value(device_range)
