@@ -185,7 +185,7 @@ def parse_kineto(text: str, *, name: str = "trace") -> KinetoTrace:
 
 
 def kernel_class(event: Mapping[str, Any]) -> str:
-    """Class of a device event: gemm, attention, nccl, elementwise, memcpy or other.
+    """Class of a device event: gemm, attention, nccl, elementwise, memcpy, other; empty = none.
 
     Empty for any other event.
     """

@@ -155,7 +155,7 @@ def _constants_section(study: ServingStudy) -> str:
 def _metric_cells(
     rows: Sequence[ServingRow], category: Category = Category.KNOWN
 ) -> tuple[str, ...]:
-    """Cells of median, mean and number of errors by metric, of rows with one open question."""
+    """Cells of median, mean and number of errors, one a metric, of the rows in `category`."""
     return tuple(_errors_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
 
 

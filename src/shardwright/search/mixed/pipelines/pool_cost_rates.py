@@ -41,7 +41,7 @@ class PricePerSecond:
         return float(self.rates @ (-(-np.array(used) // self.sizes) * self.sizes))
 
     def round_up(self, rate: float, node_counts: Sequence[int]) -> float:
-        """Least cost rate of any numbers of whole nodes that is at least `rate`.
+        """Least dollars or joules a second of whole nodes that is at least `rate`; inf = none.
 
         The rate itself where there are too many such numbers.
 

@@ -61,7 +61,7 @@ class SubspaceQuery:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Sort key: the smallest limit first."""
+        """Sort key (limit in seconds, turn): the smallest limit first."""
         return self.limit_s, self.turn
 
 
@@ -77,7 +77,7 @@ class SubspaceAnswer(NamedTuple):
 
 
 def compose_subspace(inputs: TaskInputs, query: SubspaceQuery) -> SubspaceAnswer:
-    """Compose plans of a subspace that end by its limit; None where prices rule out any plan."""
+    """Compose plans of a subspace by its limit; in the answer None = prices allow no plan."""
     pipelines = inputs.pipeline_sets[query.pipelines_index]
     dual, values = pipelines.priced(query.subspace, query.limit_s, start=query.values)
     if dual.samples < pipelines.batch:

@@ -133,7 +133,7 @@ def _best_pairs(
     high: int,
     grain: int,
 ) -> tuple[IntArray, IntArray]:
-    """Most samples of each pair of shapes, and the replicas of both; on the diagonal one shape.
+    """(n, n) most samples of a pair of shapes, (n, n, 2) replicas; the diagonal is one shape.
 
     (shapes, shapes) samples, and (shapes, shapes, 2) replicas.
 
@@ -252,7 +252,7 @@ def most_replicas(
 def candidate_shapes(
     pipelines: PricedPipelines, values: ShapeMicrobatches, ranked: IntArray, max_shapes: int
 ) -> IntArray:
-    """The first of the ranked shapes, for compositions to choose from.
+    """Up to `max_shapes` ranked shapes to compose; half of them shard where some lane is to.
 
     Where some lane is to shard, shapes that shard and shapes that do not.
     """
