@@ -148,7 +148,7 @@ def _collect_messages(
 def _next_message(
     messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout_s: float
 ) -> tuple[int, str, Any]:
-    """Wait for the next (rank, kind, content); DataError if a rank died or none sends in time."""
+    """Wait for the next (rank, kind, content) message; DataError if a rank died or none sends."""
     deadline = time.monotonic() + timeout_s
     while True:
         dead = [rank for rank in sorted(waiting) if ranks[rank].exitcode is not None]

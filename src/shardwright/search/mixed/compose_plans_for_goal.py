@@ -86,7 +86,7 @@ class GoalSearch:
 
 
 def compose_plans(search: GoalSearch) -> TimeInterval:
-    """Compose plans from fast to cheap into the record; return the interval of all step times.
+    """Compose and simulate plans of all step times; return the interval of all times with its rate.
 
     The interval covers all step times and holds a lower bound on the dollars or joules a second of
     a plan.

@@ -234,7 +234,7 @@ class PricedPipelines:
     def _underpriced_among(
         self, values: ShapeMicrobatches, shape_indices: IntArray, gains: FloatArray, floor: IntArray
     ) -> IntArray:
-        """Of possibly underpriced shapes, indices of inactive ones that are; [] = none.
+        """Indices of the underpriced among some shapes, without active shapes; [] = none.
 
         Args:
             shape_indices: the shapes.

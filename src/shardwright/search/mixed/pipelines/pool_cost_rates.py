@@ -37,7 +37,7 @@ class PricePerSecond:
     sizes: IntArray
 
     def rate(self, used: Sequence[int]) -> float:
-        """Dollars or joules a second of whole nodes that hold `used` devices of each pool."""
+        """Dollars a second of whole nodes, or joules of the devices, for `used` devices by pool."""
         return float(self.rates @ (-(-np.array(used) // self.sizes) * self.sizes))
 
     def round_up(self, rate: float, node_counts: Sequence[int]) -> float:

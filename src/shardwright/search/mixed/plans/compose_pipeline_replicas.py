@@ -344,7 +344,7 @@ def cut_lanes(
     *,
     limit_s: float,
 ) -> tuple[MixedPlan, float] | None:
-    """Plan of lanes cut for the earliest end, seconds of its slowest lane; None = a lane unfit.
+    """Plan of lanes cut for the earliest end, seconds of the slowest lane; None = no cut fits.
 
     None where a lane does not fit.
 

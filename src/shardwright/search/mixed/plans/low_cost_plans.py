@@ -304,7 +304,7 @@ def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPi
 
 
 def limits_between(first_s: float, last_s: float, *, rise: float) -> tuple[float, ...]:
-    """Step-time limits in s from `last_s` down to `first_s`, in steps of at most `rise` times."""
+    """Step-time limits in seconds from `last_s` down to `first_s`, at most `rise` times apart."""
     if not (isfinite(first_s) and isfinite(last_s)) or last_s <= first_s:
         return (first_s,) if isfinite(first_s) else ()
     count = int(np.ceil(np.log(last_s / first_s) / np.log(rise)))

@@ -91,7 +91,7 @@ class PoolGrids:
         )
 
     def _halves(self, pool: DevicePool) -> list[tuple[int, int]]:
-        """(fewest, most) devices of ranges of whole nodes: half to all, a quarter to half, ...
+        """(fewest, most) devices of ranges of whole nodes: half to all, quarter to half, and so on.
 
         The last range is one node; it begins at one device where nodes are paid whole.
         """

@@ -147,7 +147,7 @@ def _cheapest(
     again: FloatArray,
     host: FloatArray,
 ) -> tuple[float, int, int]:
-    """Added seconds, full and selective layers of the cheapest recomputation; inf = no fit."""
+    """Added seconds, fully and selectively recomputed layers of the cheapest choice; inf = none."""
     host_room = host[row, 3] - n * host[row, 0]
     plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
     best, best_full, best_selective = np.inf, 0, 0
