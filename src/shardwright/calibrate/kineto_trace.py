@@ -185,7 +185,7 @@ def parse_kineto(text: str, *, name: str = "trace") -> KinetoTrace:
 
 
 def kernel_class(event: Mapping[str, Any]) -> str:
-    """Class of a device event: gemm, attention, nccl, elementwise, memcpy or other.
+    """Class of a device event: gemm, attention, nccl, elementwise, memcpy, other; empty = none.
 
     Empty for any other event.
     """
@@ -217,7 +217,7 @@ def _event_arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _external_id(event: Mapping[str, Any]) -> str:
-    """External id of an event, which links a kernel to its CPU call."""
+    """External id of an event, which links a kernel to its CPU call; empty = none."""
     arguments = _event_arguments(event)
     return str(arguments.get("External id", arguments.get("external id", "")))
 
@@ -262,7 +262,7 @@ def _traced_collective(arguments: Mapping[str, Any], seconds: float) -> TracedCo
 
 
 def _device_properties(document: Any) -> tuple[str, int]:
-    """(name, memory bytes) of the trace's first device."""
+    """(name, memory bytes) of the trace's first device; ("", 0) where the trace does not say."""
     devices = document.get("deviceProperties") if isinstance(document, dict) else None
     properties = (
         devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}

@@ -42,7 +42,7 @@ class CollectivePoints:
 
 
 def group_sizes(num_devices: int) -> tuple[int, ...]:
-    """Numbers of ranks to measure: powers of two below `num_devices`, and `num_devices`."""
+    """Numbers of ranks to measure: 2, 4, 8, .. below `num_devices`, and `num_devices`; () for 1."""
     smaller = [2**i for i in range(1, num_devices.bit_length()) if 2**i < num_devices]
     return (*smaller, num_devices) if num_devices > 1 else ()
 
@@ -67,7 +67,7 @@ def measure_collectives(
     step: Callable[[], None] = lambda: None,
     target: Callable[..., None] = run_rank,
 ) -> CollectivePoints:
-    """Start `num_devices` ranks, time collectives over them, and end the ranks.
+    """Time collectives over new rank processes; return the slowest rank's seconds by kind and size.
 
     Args:
         timeout_s: of each collective, and of each wait for a rank's next message.
@@ -113,7 +113,7 @@ def measure_collectives(
 def _collect_messages(
     messages: Any, ranks: list[BaseProcess], *, timeout_s: float, step: Callable[[], None]
 ) -> CollectivePoints:
-    """Receive the ranks' messages until all are done; DataError if a rank fails."""
+    """Receive messages until all ranks are done; return the slowest rank's seconds by kind."""
     slowest: dict[str, dict[int, float]] = {}
     unsupported: dict[str, str] = {}
     waiting = set(range(len(ranks)))
@@ -148,7 +148,7 @@ def _collect_messages(
 def _next_message(
     messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout_s: float
 ) -> tuple[int, str, Any]:
-    """Wait for the next message; DataError if a rank died or none sends one in time."""
+    """Wait for the next (rank, kind, content) message; DataError if a rank died or none sends."""
     deadline = time.monotonic() + timeout_s
     while True:
         dead = [rank for rank in sorted(waiting) if ranks[rank].exitcode is not None]

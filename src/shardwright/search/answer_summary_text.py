@@ -127,7 +127,7 @@ def model_text(model: Counted) -> str:
 
 
 def kept_free(request: Request | None, *, searched: bool) -> str:
-    """Text of the device memory that plans leave free: the user's reserve and the headroom."""
+    """Text of device memory left free by the request's headroom and reserve; empty = none."""
     if request is None:
         return ""
     size = (

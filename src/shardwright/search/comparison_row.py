@@ -34,7 +34,7 @@ class Compared:
 
     @property
     def paid_devices(self) -> int:
-        """Number of devices in the nodes that are paid for."""
+        """Number of devices in the paid nodes; all the cluster's if spending is unknown."""
         spending = self.simulation.prediction.spending
         return sum(spending.paid_devices) if spending is not None else self.devices
 

@@ -276,7 +276,7 @@ class MixedPart:
 def device_worth_seconds(
     closed: Iterable[ClosedSubspaces], node_sizes: Sequence[int]
 ) -> tuple[float | None, ...]:
-    """Seconds of a step that one more device of each pool takes off the bound, to first order.
+    """Step seconds that one more device of each pool takes off the bound; None = no dual price.
 
     None where no subspace completes any sample by its limit. The subspace that is nearest to open
     counts: a device of a pool with nodes of n adds its price pi and the share sigma / n of a node's

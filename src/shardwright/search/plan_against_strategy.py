@@ -34,7 +34,7 @@ class Why:
 
     @property
     def seconds(self) -> Beside:
-        """(part, seconds of the plan, seconds of the other strategy) for each part of the step.
+        """(part, plan's seconds, other's seconds) by part of the step; () = no other strategy.
 
         Each column adds up to its step.
         """
@@ -48,7 +48,7 @@ class Why:
 
     @property
     def memory(self) -> Beside:
-        """(item, bytes of the plan, bytes of the other strategy) on each fullest device.
+        """(item, plan's bytes, other's bytes) on each fullest device; () = no other strategy.
 
         Each column adds up to its reserved memory.
         """

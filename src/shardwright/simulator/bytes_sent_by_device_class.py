@@ -55,7 +55,7 @@ _BACKWARDS: Final = (int(TaskKind.B), int(TaskKind.I))
 
 
 def plan_traffic(problem: Problem, simulated: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
-    """Bytes that the first device of each class sends in a step, by part and group.
+    """Bytes that the first device of each class sends in a step, by part, group and network tier.
 
     A collective counts the bytes that its busiest member sends under the algorithm that the library
     chooses. Left out: 4 bytes of the gradients' norm, scales of 8-bit operands, and notifications

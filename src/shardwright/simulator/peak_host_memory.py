@@ -23,7 +23,7 @@ ACTIVATIONS = "activations"
 
 
 def host_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[HostMemory, ...]:
-    """Host memory of the nodes with offloading devices, equal nodes merged, the fullest first.
+    """Host memory of nodes with offloading devices, equal nodes merged, fullest first; () = none.
 
     A node needs the sum of its devices' own peaks, an upper bound as devices of one node may peak
     at different times. Left out: host memory of a process itself (its Python, its libraries, the

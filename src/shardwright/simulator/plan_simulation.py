@@ -48,7 +48,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the step's start to the end of the last task."""
+        """Seconds from the step's start to the end of the last task, without the step's jitter."""
         return int(self.finish.max()) / PICOSECONDS_PER_SECOND
 
 
@@ -87,7 +87,7 @@ class SimulatedPlan:
 
     @property
     def need(self) -> int:
-        """Bytes that the fullest device holds."""
+        """Peak reserved bytes of the fullest device."""
         return max(m.reserved for m in self.memory)
 
 
@@ -192,7 +192,7 @@ def simulate_plan(
 
 
 def peak_flops(problem: Problem, devices: Sequence[int]) -> float:
-    """Sum of the peak FLOP/s of the devices."""
+    """Sum of the devices' peak FLOP/s in the number format of the job's compute."""
     counts = enumerate(counts_by_group(problem.cluster, devices))
     return sum(
         problem_machine(group_problem(problem, group)).peak * count
@@ -230,7 +230,7 @@ def fits_hosts(problem: Problem, plan: Plan) -> bool:
 def footprint_of_grid(
     problem: Problem, grid: Grid
 ) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:
-    """Exact peak memory of each device class of a grid and of its nodes, without step time."""
+    """(peak memory of each device class, host memory of the nodes) of a grid, without step time."""
     problem_with_options, lowered = (
         under(problem, grid.options),
         lower(problem, plan_of_grid(problem, grid), verified=True),

@@ -184,7 +184,7 @@ def _sources(problem: Problem, plan: Plan, simulated: SimulatedPlan) -> tuple[So
 
 
 def _quantised_checkpoint(problem: Problem) -> tuple[Source, ...]:
-    """Source of the assumption that a quantised checkpoint is trained in the job's own format."""
+    """Source of the assumption that a quantised checkpoint trains in the job's format, or ()."""
     stored = problem.model.stored
     if stored is None:
         return ()
@@ -213,7 +213,7 @@ _ACROSS_VENDORS: Final = Origin(
 
 
 def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
-    """Source of the assumption that one collective library spans several vendors.
+    """Source of the assumption that one collective library spans vendors; () = a single vendor.
 
     The vendors' own libraries do not span two vendors.
     """

@@ -73,7 +73,7 @@ class HostMemory:
 
 
 def host_lack(hosts: tuple[HostMemory, ...]) -> str:
-    """Text of the nodes with too little host memory, the missing bytes and the largest item.
+    """Text of nodes with too little host memory, missing bytes, largest item; empty if all fit.
 
     Empty if all fit. For example ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8
     GiB, 197.1 GiB of it optimizer; has 64.00 GiB)``.

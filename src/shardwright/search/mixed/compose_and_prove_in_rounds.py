@@ -41,7 +41,7 @@ def search_in_rounds(
     tolerance: float,
     progress: Progress | None,
 ) -> tuple[float, tuple[BranchAndBound, ...]]:
-    """Compose, simulate and prove in rounds until the bound is within `tolerance` of the best plan.
+    """Compose and prove until within `tolerance`; return the bound in seconds and its proofs.
 
     Returns the lower bound in seconds on every pipeline plan, and its proof for each set of
     options.

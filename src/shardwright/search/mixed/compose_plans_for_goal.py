@@ -79,14 +79,14 @@ class GoalSearch:
         return self.record.fastest() if self.goal.objective == TIME else self.record.cheapest()
 
     def target(self, limit_s: float) -> float:
-        """Dollars or joules a step to prove as a lower bound for plans that end by a limit."""
+        """Dollars or joules a step to prove as a lower bound: (1 - tolerance) x a best plan's."""
         least = self.record.least(limit_s=limit_s if self.goal.objective == PARETO else inf)
         fastest = self.record.fastest()
         return (1.0 - self.tolerance) * (least if least < inf or fastest is None else fastest.value)
 
 
 def compose_plans(search: GoalSearch) -> TimeInterval:
-    """Compose and simulate plans from the fastest to the cheapest; return the last interval.
+    """Compose and simulate plans of all step times; return the interval of all times with its rate.
 
     The interval covers all step times and holds a lower bound on the dollars or joules a second of
     a plan.

@@ -190,7 +190,7 @@ def find_mixed(
 
 
 def _require_grid(singles: list[PoolResult]) -> None:
-    """Raise an error where no pool has a grid that fits.
+    """Raise an error if no pool has a grid: InfeasibleError, or OutOfTimeError if time ended.
 
     Raises:
         InfeasibleError: no grid fits on any pool.

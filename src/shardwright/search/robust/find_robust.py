@@ -166,7 +166,7 @@ def find_robust(
 def _lower_bounds(
     rankings: Sequence[Ranking], further: Sequence[Ranking]
 ) -> dict[Contender, list[float]]:
-    """Lower bound in seconds of every ranked plan in each state.
+    """Lower bound in seconds of every ranked plan in each state; 0 where no bound holds.
 
     It is the plan's own seconds if known, else the bound of all plans of the state. Plans of
     `further` searches belong to no state's space, and plans of mixed clusters only to the space of

@@ -70,7 +70,7 @@ def _seed(
     arrival: IntArray,
     arriving: Int32Array,
 ) -> tuple[int, int]:
-    """Queue tasks without predecessors as arrivals at instant 0, or finish them at once.
+    """Queue tasks without predecessors at instant 0, or finish them at once; return both counts.
 
     Return the numbers of both. A heap of equal instants is in order for every order of insertion.
     """
@@ -104,7 +104,7 @@ def _settle(
     num_done: int,
     num_told: int,
 ) -> tuple[int, int]:
-    """Count all finished tasks off their successors; tasks that become ready arrive or finish.
+    """Count finished tasks off their successors; return numbers of waiting arrivals and finished.
 
     A task without resources (or work) needs no event: its finish follows from its start, even if
     both are later than the clock.
@@ -381,7 +381,7 @@ def simulate(
     use_weight: npt.ArrayLike,
     num_resources: int,
 ) -> tuple[IntArray, IntArray, int]:
-    """Start and finish picoseconds of each task when tasks slow each other on shared resources.
+    """Start and finish picoseconds of each task on shared resources, and number of finished tasks.
 
     The module's docstring has the rule.
 

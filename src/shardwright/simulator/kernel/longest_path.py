@@ -13,7 +13,7 @@ from shardwright.simulator.kernel.fixed_width_kernel_arguments import mark_stuck
 def longest_path(
     work: IntArray, indegree: Int32Array, successor_start: Int32Array, successor: Int32Array
 ) -> tuple[IntArray, IntArray]:
-    """Earliest start and finish picoseconds of each task if no resource is shared.
+    """Earliest start and finish picoseconds of each task, resources unlimited; -1 = never ready.
 
     start = max over predecessors of finish, finish = start + work.
 

@@ -57,7 +57,7 @@ def far_section(
 
 
 def skipped_section(validation: Validation[RunT, PredictionT], *, details: bool) -> str:
-    """Markdown section with the numbers of skipped rows by source and reason.
+    """Markdown section with the numbers of skipped rows by source and reason; empty if none.
 
     With `details`, also by detail.
     """

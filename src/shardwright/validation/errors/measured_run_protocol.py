@@ -42,7 +42,7 @@ class MeasuredRun(Protocol):
         """Measured value of a metric; None where the row has none."""
 
     def predicted(self, prediction: Any, metric: Any, /) -> float | None:
-        """Predicted value of a metric, comparable with the measured value."""
+        """Predicted value of a metric, comparable with the measured one; None = no such value."""
 
     def run_cells(self) -> Mapping[str, Any]:
         """Name -> value of the run's properties that remarks and limits may select by."""

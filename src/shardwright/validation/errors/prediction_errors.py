@@ -39,7 +39,7 @@ class JudgedRow(Generic[RunT, PredictionT]):
         return self.run.predicted(self.prediction, metric)
 
     def error(self, metric: Any) -> float | None:
-        """Relative error predicted / measured - 1; 1.0 for a run that is predicted not to fit.
+        """Relative error predicted / measured - 1; 1.0 if predicted not to fit, None if unmeasured.
 
         None if the metric was not measured.
         """

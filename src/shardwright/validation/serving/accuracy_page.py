@@ -155,12 +155,12 @@ def _constants_section(study: ServingStudy) -> str:
 def _metric_cells(
     rows: Sequence[ServingRow], category: Category = Category.KNOWN
 ) -> tuple[str, ...]:
-    """Cells of median, mean and number of errors by metric, of rows with one open question."""
+    """Cells of median, mean and number of errors, one a metric, of the rows in `category`."""
     return tuple(_errors_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
 
 
 def _errors_cell(errors: ErrorStatistics | None) -> str:
-    """Cell with median, mean and number of errors."""
+    """Cell with median and mean error in percent, and the number of errors; "-" without any."""
     if errors is None:
         return "-"
     return f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"

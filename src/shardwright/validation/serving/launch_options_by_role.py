@@ -25,7 +25,7 @@ def joined_options(facts: Mapping[str, str], row_options: str) -> str:
 
 
 def engine_options(options: str) -> str:
-    """Launch options for all workers: those that do not begin with a role (``decode.``)."""
+    """Text of the launch options for all workers, without those of a role (``decode.``)."""
     return " ".join(word for word in options.split() if not word.startswith(_PREFIXES))
 
 

@@ -117,7 +117,7 @@ class ServingRun:
         return self.values.metric_value(metric, outputs=self.mean_outputs)
 
     def predicted(self, prediction: ServingValues, metric: str) -> float | None:
-        """Predicted TPOT, TTFT or end-to-end seconds, or tokens/s, as the measured value is."""
+        """Predicted TPOT, TTFT or end-to-end seconds, or tokens/s; None = not in the prediction."""
         return prediction.metric_value(metric, outputs=self.mean_outputs)
 
     def run_cells(self) -> dict[str, Any]:

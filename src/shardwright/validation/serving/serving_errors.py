@@ -112,7 +112,7 @@ def serving_json(validation: ServingValidation) -> dict[str, Any]:
 
 
 def _row_json(row: ServingRow) -> dict[str, Any]:
-    """JSON object of a judged row."""
+    """JSON object of a judged row: its configuration, measured and predicted values, errors."""
     run, measurement = row.run, row.run.measurement
     metrics = {
         metric.value: {

@@ -79,7 +79,7 @@ def number_cell(cell: str) -> float | None:
 
 
 def counts_cell(cell: str) -> tuple[int, ...]:
-    """Parse a cell as whole numbers with commas between."""
+    """Parse a cell as whole numbers with commas between; () if it is empty."""
     return tuple(count_cell(part) or 0 for part in cell.split(",")) if cell.strip() else ()
 
 

@@ -296,7 +296,7 @@ def _far_section(validation: TrainingValidation, *, far: float, remarks: Sequenc
 
 
 def _failures_section(validation: TrainingValidation) -> str:
-    """Markdown section: how many out-of-memory runs are predicted not to fit."""
+    """Markdown section: how many out-of-memory runs are predicted not to fit; empty without any."""
     if not validation.failures:
         return ""
     return (

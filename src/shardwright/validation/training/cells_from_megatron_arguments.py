@@ -182,7 +182,7 @@ def _vocabulary_cell(arguments: Arguments, row: TrainingMeasurement) -> dict[str
 
 
 def _model_cell(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Cell `architecture` of the decoder's form, or `config` of DeepSeek-V3 for latent attention.
+    """Cell `architecture` of the decoder's form, or `config` for latent attention; {} = unneeded.
 
     With latent attention the form that the row names is ignored.
     """

@@ -63,7 +63,7 @@ class TrainingRun:
         return self.memory_bytes if metric == TrainingMetric.MEMORY else self.measured_s
 
     def predicted(self, prediction: Prediction, metric: str) -> float | None:
-        """Predicted seconds a step, or for MEMORY the bytes comparable with the measured bytes."""
+        """Predicted seconds a step, or for MEMORY the bytes as measured; None = not measured."""
         if metric == TrainingMetric.MEMORY:
             return predicted_memory(prediction, kind=self.memory_kind)
         return prediction.step_time_s

@@ -81,7 +81,7 @@ def to_training_run(
 def with_facts(
     row: TrainingMeasurement, *, facts: TableFacts
 ) -> tuple[TrainingMeasurement, RowFacts]:
-    """Add the cells and options of facts to a row; returns the row and the facts.
+    """Row with the cells and options that facts add, and the facts that apply to the row.
 
     Raises:
         UnusableRowError: the facts skip the row.
@@ -161,7 +161,7 @@ def _usable_run(published: TrainingMeasurement, *, facts: TableFacts, default: s
 
 
 def _require_runnable(run: TrainingRun, *, named: bool, assumptions: list[str]) -> None:
-    """Raise if the named runtime cannot run the strategy; else note it as an assumption."""
+    """Raise if the named runtime cannot run the strategy; for an assumed runtime only note it."""
     for broken in runtime_violations(problem_of_run(run), run.grid):
         if named:
             raise UnusableRowError(
@@ -208,7 +208,7 @@ def _runtime(
 
 
 def _nearest_base(cell: str, assumptions: list[str]) -> str:
-    """Replace a framework and version in a cell by the nearest described runtime."""
+    """Replace an unknown framework and version in a cell by the nearest described runtime."""
     words = cell.split()
     name = " ".join(word for word in words if "=" not in word)
     base = "" if is_runtime(name) else nearest_runtime_name(name)
@@ -295,7 +295,7 @@ def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: i
 
 
 def _measured(row: TrainingMeasurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
-    """(kind, seconds a step): as published, or from samples, tokens or TFLOP/s a second."""
+    """(kind, seconds a step), published or from samples, tokens or TFLOP/s; (NONE, None) = none."""
     tokens, count = samples * (row.seq_len or 0), row.gpu_count or 1
     if row.measured_iter_time_s:
         return MeasuredKind.ITERATION_TIME, row.measured_iter_time_s
@@ -311,7 +311,7 @@ def _measured(row: TrainingMeasurement, *, samples: int) -> tuple[MeasuredKind, 
 
 
 def sc21_seconds(row: TrainingMeasurement, *, samples: int) -> float | None:
-    """Seconds a step from published TFLOP/s by the formula of Narayanan et al. (SC21, equation 3).
+    """Seconds a step from TFLOP/s by the formula of SC21, equation 3; None = a size is missing.
 
     FLOPs = 96 B s l h^2 (1 + s/6h + V/16lh), over devices x FLOP/s.
 

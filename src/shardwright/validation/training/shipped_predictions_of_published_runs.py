@@ -46,12 +46,12 @@ class PredictedRun:
 
     @property
     def reference(self) -> str:
-        """Where the measurement was published, with its row."""
+        """Text ``source: row`` of the published measurement."""
         return f"{self.source}: {self.row}"
 
     @property
     def error(self) -> float:
-        """Relative error predicted / measured - 1."""
+        """Relative error of the step seconds: predicted / measured - 1."""
         return self.predicted_s / self.measured_s - 1.0
 
     @property

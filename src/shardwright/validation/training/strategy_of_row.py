@@ -116,7 +116,7 @@ def _schedule(row: TrainingMeasurement, *, pp: int, assumptions: list[str]) -> s
 def _stage_layers(
     row: TrainingMeasurement, *, pp: int, vpp: int
 ) -> tuple[int, int, tuple[int, ...]]:
-    """(layers of the first stage, of the last stage, of every stage or chunk).
+    """(first stage's layers, last stage's, every stage's or chunk's); (0, 0, ()) = an even split.
 
     Zeros and nothing for an even partition; every stage only where inner stages differ.
     """

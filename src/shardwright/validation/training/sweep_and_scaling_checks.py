@@ -106,7 +106,7 @@ class ModelKind:
 
 
 def errors_by_model_kind(validation: TrainingValidation, *, experts: bool) -> ModelKind:
-    """Mean |error| of step times, by row and by source, of models with or without experts."""
+    """Mean |error| of step times by row and by source, with or without experts; 0 without rows."""
     rows = [row for row in validation.rows if has_routed_experts(row.run.model) is experts]
     errors = [
         [abs(error) for row in members if (error := row.error(TrainingMetric.TIME)) is not None]
@@ -138,7 +138,7 @@ class Sweep:
 
 
 def sweeps(validation: TrainingValidation) -> tuple[Sweep, ...]:
-    """Groups of at least `MIN_SWEEP` plans of one source, model, cluster, job and runtime."""
+    """Regret in each group of at least `MIN_SWEEP` plans of one source, model, cluster and job."""
     groups: dict[Any, list[tuple[TrainingRow, float, float]]] = {}
     for row, predicted, measured in timed(validation.rows):
         run = row.run

@@ -68,7 +68,7 @@ def validation_json(validation: TrainingValidation) -> dict[str, Any]:
 
 
 def _row_json(row: TrainingRow) -> dict[str, Any]:
-    """JSON object of a judged row."""
+    """JSON object of a judged row: its configuration, measured and predicted values, errors."""
     run, measurement, prediction = row.run, row.run.measurement, row.prediction
     has_time, has_memory = (
         run.measured_kind is not MeasuredKind.NONE,

@@ -39,7 +39,7 @@ def least_rate_by(
     *,
     enough: float,
 ) -> tuple[float, tuple[Floors, ...]]:
-    """Lower bound in dollars or joules a second on plans that end by a limit, and its proof.
+    """Lower bound in dollars or joules a second on plans by a limit (inf = no plan), and its proof.
 
     The rate is rounded up to whole nodes; inf = no plan ends by the limit.
 
@@ -84,7 +84,7 @@ def interval_up_to(
     budget: float,
     enough: float,
 ) -> TimeInterval:
-    """Interval of all step times up to a limit, with its least cost rate and the proof."""
+    """Interval from 0 s to a limit, its least cost rate and proof; empty if above `budget`."""
     rate, shown = least_rate_by(
         pipeline_sets, price_per_second, limit_s, values_cache, enough=enough
     )
@@ -111,7 +111,7 @@ def intervals_of_all_times(
     values_cache: Mapping[Options, ValuesCache],
     say: Callable[[float], None],
 ) -> tuple[TimeInterval, ...]:
-    """Intervals that cover all step times, the longest first, each with a least cost rate.
+    """Intervals that cover all step times, the latest first, each with its least cost rate.
 
     Args:
         budget: largest units a second of a plan, inf = no limit.
@@ -191,7 +191,7 @@ def earliest_within(
 
 
 def least_value(cells: tuple[TimeInterval, ...], *, limit_s: float = inf) -> float:
-    """Lower bound in dollars or joules a step on plans that end by a time in seconds.
+    """Lower bound in dollars or joules a step on plans faster than `limit_s`; inf = no such plan.
 
     Inf where the intervals prove that there is no such plan.
     """

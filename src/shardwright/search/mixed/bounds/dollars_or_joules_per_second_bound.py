@@ -170,7 +170,7 @@ def with_rates(prices: Prices, price_per_second: PricePerSecond, money: float) -
 def _least_prices(
     pipelines: PricedPipelines, price_per_second: PricePerSecond, values: ShapeMicrobatches
 ) -> tuple[Prices, float] | None:
-    """Dual prices over the active shapes, and samples that a unit a second is worth.
+    """Dual prices over active shapes, and samples that a unit a second is worth; None = none.
 
     None where the program has no solution.
     """
@@ -203,7 +203,7 @@ def _solved(
     cost_rates: FloatArray,
     limits: ResourceLimits,
 ) -> FloatArray | None:
-    """Solve the cost-rate linear program: (batch, pools, nodes, high, low) dual prices.
+    """Dual prices (batch, each pool, nodes, high, low) of the cost-rate program; None = none.
 
     None where the program has no solution.
     """

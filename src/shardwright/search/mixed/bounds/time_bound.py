@@ -46,7 +46,7 @@ class PricingTask:
 def run_pricing_task(
     inputs: TaskInputs, task: PricingTask
 ) -> tuple[Dual, ShapeMicrobatches | None]:
-    """Dual prices of a subspace, with its shape values where they do not rule out every plan."""
+    """Dual prices of a subspace, and its shape values; None if the prices rule out every plan."""
     pipelines = inputs.pipeline_sets[task.pipelines_index]
     dual, values = pipelines.priced(task.subspace, task.limit_s, start=task.start)
     return dual, None if dual.samples < pipelines.batch else values
@@ -118,7 +118,7 @@ class BranchAndBound:
         return not self.open
 
     def closed_limit(self, limit_s: float) -> float:
-        """Largest step-time limit in seconds, up to `limit_s`, proven to rule out all plans.
+        """Largest limit in seconds, up to `limit_s`, that rules out all plans; 0 = no time left.
 
         0 where the clock stopped before any limit did.
         """
@@ -132,7 +132,7 @@ class BranchAndBound:
         return 0.0 if self.clock.stopped_at else self.lower_limit(limit_s)
 
     def lower_limit(self, limit_s: float) -> float:
-        """Find the largest lower limit that rules out all plans of the open subspaces.
+        """Largest lower limit in seconds that rules out plans of open subspaces; 0 = no time left.
 
         From the limit down by doubled steps of the grid, then by bisection. Only subspaces that are
         open at a later limit are tested at an earlier one. Where the clock stops the bisection, the
@@ -207,7 +207,7 @@ def lower_bound(
     tolerance: float,
     clock: Limit | None = None,
 ) -> tuple[float, tuple[BranchAndBound, ...]]:
-    """Lower bound in seconds on the step time of every pipeline plan, and its proof.
+    """Lower bound in seconds on every pipeline plan (0 = nothing proven), and its proof.
 
     0 where the clock leaves no time for a proof. Where not all subspaces close within `tolerance`
     of the best, the bound is the largest limit that closes all. A wide gap is proven first; this

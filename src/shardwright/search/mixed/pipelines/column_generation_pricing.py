@@ -100,7 +100,7 @@ class PricedPipelines:
     def values(
         self, subspace: Subspace, limit_s: float, start: ShapeMicrobatches | None = None
     ) -> ShapeMicrobatches:
-        """Upper bounds on the microbatches of a subspace's shapes by a limit, none of them exact.
+        """Upper bounds on microbatches that a replica of each shape completes by a limit; 0 = none.
 
         From the work alone, or from `start`, if that is of a surrounding subspace and no earlier
         limit.
@@ -161,7 +161,7 @@ class PricedPipelines:
         )
 
     def samples(self, values: ShapeMicrobatches) -> FloatArray:
-        """(shapes,) most samples of one replica."""
+        """(shapes,) upper bounds on the samples of a step of one replica of each shape."""
         return np.asarray(values.microbatches * self.shapes.mbs, dtype=np.float64)
 
     def priced(
@@ -207,7 +207,7 @@ class PricedPipelines:
         return self.valid_dual(dual, self.samples(values)), values
 
     def _initial_shapes(self, values: ShapeMicrobatches) -> IntArray:
-        """Shapes that the linear program begins with: those nearest to prices from work alone."""
+        """Indices of shapes that the linear program begins with: nearest to prices from work."""
         alive = np.flatnonzero(values.microbatches > 0)
         worth = self.samples(values)
         best = np.full(len(self.first), -1.0)
@@ -220,7 +220,7 @@ class PricedPipelines:
         return self._distinct_by_use(alive[near[np.lexsort((near, -gains[near]))]])
 
     def underpriced(self, values: ShapeMicrobatches, prices: Prices) -> IntArray:
-        """Inactive shapes with more samples than their price, the largest excess first.
+        """Indices of inactive shapes with more samples than their price, most excess first; or [].
 
         At most `Effort.columns_joined_at_once`; [] = there are none.
         """
@@ -234,7 +234,7 @@ class PricedPipelines:
     def _underpriced_among(
         self, values: ShapeMicrobatches, shape_indices: IntArray, gains: FloatArray, floor: IntArray
     ) -> IntArray:
-        """Of possibly underpriced shapes, those that are and are not yet active; [] = none.
+        """Indices of the underpriced among some shapes, without active shapes; [] = none.
 
         Args:
             shape_indices: the shapes.
@@ -260,7 +260,7 @@ class PricedPipelines:
         return shape_indices[:0]
 
     def _distinct_by_use(self, ranked: IntArray) -> IntArray:
-        """Keep the first of the ranked shapes that use equal devices."""
+        """First ranked shape of each use of devices, up to `Effort.columns_joined_at_once`."""
         _, first = np.unique(self.use_of[ranked], return_index=True)
         return ranked[np.sort(first)[: self.effort.columns_joined_at_once]]
 
@@ -357,7 +357,7 @@ def _above(
     node: float,
     replica: float,
 ) -> tuple[IntArray, FloatArray, IntArray]:
-    """Possibly underpriced shapes, excess samples, and most microbatches within the price."""
+    """Indices of possibly underpriced shapes, excess samples, most microbatches in the price."""
     count = 0
     which = np.zeros(len(mbs), dtype=np.int64)
     gains = np.zeros(len(mbs), dtype=np.float64)

@@ -169,7 +169,7 @@ def _cut(
 def _run_holds(
     terms: Terms, row: int, first: int, stages: int, p: int, m: int, limit: float
 ) -> int:
-    """Most layers that a run of stages can hold, by memory and each stage's own work.
+    """Most layers that a run of stages can hold in memory and time; 0 = some stage holds none.
 
     0 = some stage holds none.
 
@@ -351,7 +351,7 @@ def most_by_work(
 def best_cut(
     terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float
 ) -> tuple[float, tuple[int, ...]]:
-    """Layer cut by which a replica completes its microbatches earliest, and its seconds (to 1e-4).
+    """Least seconds (to 1e-4) of a replica's microbatches, layers by stage; (inf, ()) = no cut.
 
     Args:
         shape: rows and stages of both runs.

@@ -104,7 +104,7 @@ def shapes_of(table: StageTable) -> Shapes:
 
 
 def group_by_device_use(shapes: Shapes) -> tuple[IntArray, IntArray]:
-    """Group shapes that use equally many devices of every pool.
+    """Group number of each shape by equal use of all pools, and the first shape of each group.
 
     Returns the group number of each shape, and the first shape of each group.
     """

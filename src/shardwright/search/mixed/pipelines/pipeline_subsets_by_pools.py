@@ -30,7 +30,7 @@ def pool_subsets(pipelines: PricedPipelines) -> tuple[PricedPipelines, ...]:
 
 
 def pool_layer_rates(pipelines: PricedPipelines) -> FloatArray:
-    """(pools,) layers a second of one device of each pool, by its fastest table row."""
+    """(pools,) layers x samples a second of one device of each pool, by its fastest table row."""
     table = pipelines.stage_costs.table
     rate = table.mbs / (table.seconds[:, 0].sum(axis=1) * table.size)
     return np.array([rate[table.pool == pool].max() for pool in range(len(table.pools))])

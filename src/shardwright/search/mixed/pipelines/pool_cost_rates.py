@@ -37,11 +37,11 @@ class PricePerSecond:
     sizes: IntArray
 
     def rate(self, used: Sequence[int]) -> float:
-        """Units a second of a plan that uses `used` devices of each pool, side by side."""
+        """Dollars a second of whole nodes, or joules of the devices, for `used` devices by pool."""
         return float(self.rates @ (-(-np.array(used) // self.sizes) * self.sizes))
 
     def round_up(self, rate: float, node_counts: Sequence[int]) -> float:
-        """Least cost rate of any numbers of whole nodes that is at least `rate`.
+        """Least dollars or joules a second of whole nodes that is at least `rate`; inf = none.
 
         The rate itself where there are too many such numbers.
 

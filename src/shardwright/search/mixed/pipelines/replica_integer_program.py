@@ -22,7 +22,7 @@ def whole_replicas(
     max_shapes: int,
     max_tree_nodes: int,
 ) -> IntArray | None:
-    """(n,) replicas of at most `max_shapes` of n shapes at the least cost, by integer programming.
+    """(n,) replicas of at most `max_shapes` of n shapes at least cost by integer program; or None.
 
     None where the program finds no solution.
 

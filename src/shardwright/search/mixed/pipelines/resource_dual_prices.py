@@ -41,7 +41,7 @@ class ResourceLimits(NamedTuple):
 def best_prices(
     use: FloatArray, nodes: FloatArray, worth: FloatArray, limits: ResourceLimits
 ) -> Prices:
-    """Dual solution of the program for the most samples of all replicas together.
+    """Dual prices of a device, a node and a replica, in samples, from the program for most samples.
 
         max sum x_s worth_s   s.t.  sum x_s use_sk <= devices_k,  sum x_s nodes_s <= nodes,
                                     low <= sum x_s <= high

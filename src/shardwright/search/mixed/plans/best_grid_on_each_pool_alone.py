@@ -181,7 +181,7 @@ def pool_grid_space(problem: Problem, task: PoolGridSearch) -> tuple[Problem, Sp
 
 
 def best_pool_grid(problem: Problem, task: PoolGridSearch) -> Answer | float:
-    """The best grid of one pool; without one, a lower bound in seconds on every grid's step.
+    """Best grid of one pool; without one, a lower bound in seconds on a step (inf = no grid fits).
 
     Inf = no grid fits.
     """

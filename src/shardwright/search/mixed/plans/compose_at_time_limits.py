@@ -61,7 +61,7 @@ class SubspaceQuery:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Sort key: the smallest limit first."""
+        """Sort key (limit in seconds, turn): the smallest limit first."""
         return self.limit_s, self.turn
 
 
@@ -77,7 +77,7 @@ class SubspaceAnswer(NamedTuple):
 
 
 def compose_subspace(inputs: TaskInputs, query: SubspaceQuery) -> SubspaceAnswer:
-    """Compose plans of a subspace that end by its limit; None where prices rule out any plan."""
+    """Compose plans of a subspace by its limit; in the answer None = prices allow no plan."""
     pipelines = inputs.pipeline_sets[query.pipelines_index]
     dual, values = pipelines.priced(query.subspace, query.limit_s, start=query.values)
     if dual.samples < pipelines.batch:
@@ -323,7 +323,7 @@ class FirstLimitQuery:
 def _run_first_limit_query(
     inputs: TaskInputs, query: FirstLimitQuery
 ) -> tuple[float, ShapeMicrobatches | None]:
-    """Run a `FirstLimitQuery` task."""
+    """Run a first-limit task: first open limit in seconds, shape values; (inf, None) = none."""
     pipelines = inputs.pipeline_sets[query.pipelines_index]
     return first_limit(pipelines, query.subspace, latest_limit_s=query.most)
 
@@ -390,7 +390,7 @@ def composable_subspaces(pipelines: PricedPipelines) -> tuple[Subspace, ...]:
 def first_limit(
     pipelines: PricedPipelines, subspace: Subspace, *, latest_limit_s: float
 ) -> tuple[float, ShapeMicrobatches | None]:
-    """Smallest limit in seconds that dual prices do not rule out for a subspace, and its values.
+    """Smallest limit in seconds that prices leave open, and shape values; (inf, None) = none.
 
     Found to `Effort.first_limit_precision`, by halving from above and then by bisection.
 

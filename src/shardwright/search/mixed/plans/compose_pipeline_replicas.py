@@ -133,7 +133,7 @@ def _best_pairs(
     high: int,
     grain: int,
 ) -> tuple[IntArray, IntArray]:
-    """Most samples of each pair of shapes, and the replicas of both; on the diagonal one shape.
+    """(n, n) most samples of a pair of shapes, (n, n, 2) replicas; the diagonal is one shape.
 
     (shapes, shapes) samples, and (shapes, shapes, 2) replicas.
 
@@ -179,7 +179,7 @@ def _program_composition(
     lanes: int,
     grain: int,
 ) -> Composition | None:
-    """Composition of at most `lanes` shapes with the most samples, by an integer program.
+    """Composition of at most `lanes` shapes with most samples; None = none completes the batch.
 
     None where the program finds none that completes the batch.
     """
@@ -252,7 +252,7 @@ def most_replicas(
 def candidate_shapes(
     pipelines: PricedPipelines, values: ShapeMicrobatches, ranked: IntArray, max_shapes: int
 ) -> IntArray:
-    """The first of the ranked shapes, for compositions to choose from.
+    """Up to `max_shapes` ranked shapes to compose; half of them shard where some lane is to.
 
     Where some lane is to shard, shapes that shard and shapes that do not.
     """
@@ -284,7 +284,7 @@ def distinct_shapes(pipelines: PricedPipelines, ranked: IntArray, max_shapes: in
 def exact_microbatches(
     composition: Composition, pipelines: PricedPipelines
 ) -> list[tuple[int, int, int]]:
-    """(shape, replicas, microbatches) that complete the batch exactly, near the most microbatches.
+    """(shape, replicas, microbatches) of lanes that complete the batch exactly; [] = none.
 
     [] = there are none. A shape of which some replicas do one microbatch less becomes two lanes.
     """
@@ -314,7 +314,7 @@ def _with_divided_shape(
     most_of_class: list[int],
     batch: int,
 ) -> list[tuple[int, int, int]]:
-    """(shape, replicas, microbatches) with one shape in two lanes, if that completes the batch.
+    """(shape, replicas, microbatches) with one shape in two lanes; [] = none completes the batch.
 
     The divided shape is not one that shards, as its replicas belong to a class.
 
@@ -344,7 +344,7 @@ def cut_lanes(
     *,
     limit_s: float,
 ) -> tuple[MixedPlan, float] | None:
-    """Cut the layers of each lane for the earliest end; return the plan and its slowest seconds.
+    """Plan of lanes cut for the earliest end, seconds of the slowest lane; None = no cut fits.
 
     None where a lane does not fit.
 

@@ -17,7 +17,7 @@ from shardwright.search.mixed.stages.stage_gradient_reductions import GATHER, RE
 
 
 def estimated_delay_s(pipelines: PricedPipelines, plan: MixedPlan) -> float:
-    """Estimated seconds by which gradient reductions across lanes delay the plan's first stages.
+    """Estimated seconds by which reductions across lanes delay first stages; 0 if a lane shards.
 
     0 for plans with a lane that shards. A stage's first layers are reduced with the first layers of
     every other lane, and the slowest lane decides: each lane is priced as with all replicas on

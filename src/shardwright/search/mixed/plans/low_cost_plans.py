@@ -209,7 +209,7 @@ def _cheapest_composition(
     lanes: int,
     grain: int,
 ) -> Composition | None:
-    """Replicas of at most `lanes` shapes that complete the batch on the cheapest nodes.
+    """Cheapest replicas of at most `lanes` shapes that complete the batch; None = no solution.
 
     None = the integer program finds no solution.
 
@@ -304,7 +304,7 @@ def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPi
 
 
 def limits_between(first_s: float, last_s: float, *, rise: float) -> tuple[float, ...]:
-    """Limits from `last_s` down to `first_s`, at most `rise` times apart, in geometric steps."""
+    """Step-time limits in seconds from `last_s` down to `first_s`, at most `rise` times apart."""
     if not (isfinite(first_s) and isfinite(last_s)) or last_s <= first_s:
         return (first_s,) if isfinite(first_s) else ()
     count = int(np.ceil(np.log(last_s / first_s) / np.log(rise)))

@@ -86,7 +86,7 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
         return " + ".join(run(row, stages) for row, stages in pairs)
 
     def sizes(lane: MixedLane) -> str:
-        """Microbatch sizes of a data-parallel member in each run of a lane."""
+        """Text of the microbatch sizes of a member in each run, such as ``2/1``; one if equal."""
         return "/".join(
             dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows)
         )

@@ -51,7 +51,7 @@ class MixedCandidate:
 
     @property
     def lane_rows(self) -> tuple[tuple[int, ...], ...]:
-        """Distinct table rows of the lanes, on which its gradient reductions depend."""
+        """Distinct stage-table rows of the lanes, on which the gradient reductions depend."""
         return tuple(sorted({lane.rows for lane in self.plan.lanes}))
 
 

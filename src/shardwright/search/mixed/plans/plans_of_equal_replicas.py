@@ -105,7 +105,7 @@ def _queue_equal_shares(
 def lanes_of_equal_replicas(
     inputs: TaskInputs, task: EqualReplicas
 ) -> list[tuple[Lanes, MixedCandidate | None]]:
-    """Lanes of one shape and a given replica count that complete the batch by the limit, cut.
+    """(lanes, candidate) of one shape with all replicas equal, by the limit; None = no cut fits.
 
     Of the shapes that fill most of the cluster.
     """

@@ -82,7 +82,7 @@ class PoolGrids:
         self._search(asked, done)
 
     def _most_nodes(self, pool: DevicePool) -> int:
-        """Most nodes of a pool that the budget pays for."""
+        """Most nodes of a pool that the budget pays for; all of them without a budget."""
         price = self.record.state.problem.cluster.groups[pool.group].price * pool.node
         return (
             pool.nodes
@@ -91,7 +91,7 @@ class PoolGrids:
         )
 
     def _halves(self, pool: DevicePool) -> list[tuple[int, int]]:
-        """(fewest, most) devices of ranges of whole nodes, each twice as large as the next.
+        """(fewest, most) devices of ranges of whole nodes: half to all, quarter to half, and so on.
 
         The last range is one node; it begins at one device where nodes are paid whole.
         """
@@ -173,7 +173,7 @@ class PoolGrids:
         )
 
     def value_bound(self, *, limit_s: float = inf) -> float:
-        """Lower bound in dollars or joules a step on grids that end by a time in seconds."""
+        """Lower bound in dollars or joules a step on grids that end by `limit_s`; inf = no grid."""
         return min(
             (
                 self.least_value(device_range)

@@ -91,7 +91,7 @@ def _patterns_of_period(inner: IntArray, period: int) -> list[LayerPattern]:
 
 
 def part_block_counts(model: Model) -> IntArray:
-    """(parts, blocks) number of times that each block of the model is in each part."""
+    """(3, blocks) times that each block is in a unit of layers, before the units, after them."""
     chain, pattern = chain_of(model), pattern_of(model)
     end = pattern.first + pattern.units * pattern.period
     units = chain.layers[pattern.first : pattern.first + pattern.period]

@@ -147,7 +147,7 @@ def _cheapest(
     again: FloatArray,
     host: FloatArray,
 ) -> tuple[float, int, int]:
-    """Seconds, fully and selectively recomputed layers of the cheapest choice for n layers."""
+    """Added seconds, fully and selectively recomputed layers of the cheapest choice; inf = none."""
     host_room = host[row, 3] - n * host[row, 0]
     plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
     best, best_full, best_selective = np.inf, 0, 0
@@ -204,7 +204,7 @@ def _least(
 
 
 def static_bytes(table: StageTable, sharers: StateSharers) -> FloatArray:
-    """(rows, parts) bytes of parameters, gradients and optimizer states of one of each part."""
+    """(rows, parts) device bytes of parameters, gradients, states of a layer unit and each end."""
     found = np.zeros_like(table.elements)
     for pair, (pool, _) in enumerate(table.meshes):
         facts = table.facts[pool]

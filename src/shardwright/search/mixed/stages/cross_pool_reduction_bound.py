@@ -73,7 +73,7 @@ def node_classes(cluster: Cluster) -> tuple[int, ...]:
 
 
 def sole_choices(classes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Every set of classes that can be the sole classes of a plan: sets of 0, 1 or 2 classes.
+    """Every set of 0 to 2 classes that can be the sole classes of a plan; () for a single class.
 
     A pipeline lies on at most two pools, so at most two classes can be sole. Empty where the
     cluster has a single class.
@@ -182,7 +182,7 @@ class SharedLayers:
         return self.classes[self.table.meshes[pair][0]]
 
     def _unit(self, pair: int, pairs: list[int]) -> _Unit:
-        """The unit that a stage of a pair lies in.
+        """Most members in the node of a pair's stage, and a device's bytes/s on its network cards.
 
         Args:
             pairs: all pairs that stages of the plans may have.

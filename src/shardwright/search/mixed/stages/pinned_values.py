@@ -66,7 +66,7 @@ class PinnedValues:
 
     @property
     def options(self) -> Options:
-        """The first value of each pinned option of the runtime."""
+        """(name, first pinned value) of each pinned option of the runtime."""
         return tuple((name, values[0]) for name, values in self.pins if name in BY_NAME)
 
     def text(self) -> str:

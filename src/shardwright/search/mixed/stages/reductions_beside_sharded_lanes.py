@@ -79,7 +79,7 @@ class UnshardedReductions:
         )
 
     def least(self, subspace: Subspace, rows: BoolArray) -> FloatArray:
-        """(2, pairs, parts) least seconds of lanes that do not shard, in a subspace's plans.
+        """(2, pairs, parts) least seconds of all-gather and reduction of lanes that do not shard.
 
         The least over all numbers of members of the group that leave room for a lane that shards,
         with the exchange of the pieces among all members.

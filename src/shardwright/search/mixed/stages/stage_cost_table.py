@@ -341,7 +341,7 @@ def _plain_rows(
 def _device_parameters(
     problem: Problem, pool: DevicePool, mesh: StageMesh, counts: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, float, FloatArray]:
-    """Numbers of parameters of each part on one device, and bytes of an embedding's gradient.
+    """Device parameters by part: dense, expert, not updated; embedding gradient bytes; no gradient.
 
     In order: trained dense parameters, trained expert parameters, parameters that are not updated,
     the bytes, and parameters without a gradient.

@@ -79,7 +79,7 @@ class StageReductions:
         ), self.dp + high * dp_of_rows.max(initial=1)
 
     def least(self, subspace: Subspace, rows: BoolArray) -> FloatArray:
-        """(2, pairs, parts) least seconds in the plans of a subspace.
+        """(2, pairs, parts) least seconds of all-gathers and reductions in a subspace's plans.
 
         Members may be as near to each other as those of any of the rows.
 
@@ -105,7 +105,7 @@ class StageReductions:
         return np.asarray(seconds)
 
     def row_seconds(self, row: int, *, members: int, replicas: int) -> FloatArray:
-        """(2, parts) seconds for one table row's mesh with given members and replicas."""
+        """(2, parts) all-gather and reduction seconds of a row at given members and replicas."""
         pair, mesh = int(self.table.pairs[row]), self.table.mesh(row)
         seconds = self.dense[:, pair, self._stride_index(mesh.tp), members - 1]
         if self.experts.size:
@@ -120,7 +120,7 @@ class StageReductions:
 def _dense_seconds(
     problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], max_members: int
 ) -> FloatArray:
-    """(2, strides, members, parts) seconds of all parameters but those of experts."""
+    """(2, strides, members, parts) seconds of all-gathers and reductions without experts."""
     members = np.arange(1, max_members + 1, dtype=np.int64)
     tp = np.full(max_members, table.meshes[pair][1].tp)
     rows = [
@@ -135,7 +135,7 @@ def _dense_seconds(
 def _expert_seconds(
     problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], max_replicas: int
 ) -> FloatArray:
-    """(2, strides, replicas, parts) seconds of the parameters of experts."""
+    """(2, strides, replicas, parts) seconds of all-gathers and reductions of experts alone."""
     mesh, replicas = table.meshes[pair][1], np.arange(1, max_replicas + 1, dtype=np.int64)
     ones = np.ones_like(replicas)
     rows = stage_rows(

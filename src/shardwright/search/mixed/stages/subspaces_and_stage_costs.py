@@ -155,7 +155,7 @@ class MixedStageCosts:
         )
 
     def jitter(self, subspace: Subspace) -> float:
-        """Least jitter factor on a step of the subspace's plans, less the rounding of clocks."""
+        """Least factor by which jitter lengthens a step of the subspace's plans, rounded down."""
         return jitter_factor_of_nodes(self.problem, subspace.nodes[0]) * (1 - 1e-6)
 
     def rows(self, subspace: Subspace) -> BoolArray:
@@ -217,12 +217,12 @@ class MixedStageCosts:
 
 
 def layers_that_fit(extra: FloatArray) -> IntArray:
-    """(s, roles, f) most layers of a stage that fit, from `Terms.extra`."""
+    """(rows, roles, in flight) most layers of a stage that fit in memory, from `Terms.extra`."""
     return np.asarray(np.isfinite(extra[..., 1:]).sum(axis=-1))
 
 
 def _most_replicas(problem: Problem, table: StageTable) -> int:
-    """Replicas of the smallest stage that the devices and the batch allow."""
+    """Most replicas of a plan: devices over the smallest stage's devices, at most the batch."""
     return int(min(problem.cluster.num_devices // int(table.size.min()), problem.job.global_batch))
 
 

@@ -62,7 +62,7 @@ class ZeroStages(NamedTuple):
 
     @property
     def all_stages(self) -> tuple[int, ...]:
-        """All ZeRO stages of both, ascending."""
+        """All ZeRO stages of lanes of one pipeline stage or of several, ascending."""
         return tuple(sorted({*self.several, *self.one}))
 
 
@@ -244,7 +244,7 @@ def _least_block_seconds(
     *,
     zero: int,
 ) -> FloatArray:
-    """(4, blocks) least seconds of a layer's forward and backward, and of both recomputations.
+    """(4, blocks) least seconds of forward, backward, added selective and added full recomputation.
 
     The least over the range of replicas.
     """
