@@ -348,7 +348,7 @@ _OF_GRADIENTS = ("all_reduce", "reduce", "scatter", "apart")
 
 
 def _sum_spans(network: Network, group: DeviceList, near: DeviceList, shard: int) -> SumSpans:
-    """Network spans of the groups that reduce one device's gradients."""
+    """Spans of a device's sharding group, of the holders of its piece, and of the whole group."""
     spans = [group_span(members, network) for members in _members_of(group, near, shard)]
     return SumSpans(spans[0], spans[1], spans[2], np.array([shard], dtype=np.int64))
 

@@ -48,7 +48,7 @@ def unquantised_operators(program: BlockProgram) -> frozenset[str]:
 
 
 def part_of_kernel(kernel: KernelKind) -> int:
-    """Number of the part of the step's seconds to which a kernel belongs."""
+    """Index in `PARTS` of the part of the step's seconds to which a kernel belongs."""
     return _PART_OF_KERNEL.get(kernel, GEMM)
 
 
