@@ -148,7 +148,7 @@ def _settled_fields(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
 
 @cache
 def _off_values(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
-    """{field: value when off}: False for every switch, whatever its default."""
+    """{field: value when off}: False for switches; for others a default of 0, None or empty."""
     off: dict[str, Any] = {}
     for name, field in _settled_fields(made, identity).items():
         if field.type == "bool":
