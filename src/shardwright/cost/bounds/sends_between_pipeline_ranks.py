@@ -59,7 +59,7 @@ def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray
 def border_picoseconds(
     costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
 ) -> tuple[IntArray, IntArray]:
-    """(chunks,) picoseconds of the send out of each chunk, forward and backward.
+    """(chunks,) picoseconds of each chunk's send forward, and of each chunk's send backward.
 
     The border of the fastest replica counts.
 
