@@ -45,7 +45,7 @@ class Schedule(Protocol):
     def table(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> ActionTable:
-        """Build the action table: every rank's actions in order.
+        """Build the action table, every rank's actions in order; StrategyError for illegal sizes.
 
         Args:
             num_ranks: pipeline devices.
