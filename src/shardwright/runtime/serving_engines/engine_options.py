@@ -231,7 +231,7 @@ def _require_option_and_fields(option: str, names: Iterable[str]) -> None:
 
 
 def engine_with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
-    """Set options on a serving engine; its name then lists all set options.
+    """Engine with options set, listed in its name; RuntimeModelError if unknown or illegal.
 
     Options that were set before stay.
 
