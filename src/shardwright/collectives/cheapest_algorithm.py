@@ -108,7 +108,7 @@ def collective_seconds(
     span: Span | SpanQuantities,
     algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> tuple[FloatArray, IntArray]:
-    """Uncontended seconds of the cheapest legal algorithm for each group, and its index.
+    """Uncontended seconds of the cheapest legal algorithm by group (inf if none), and its index.
 
     min over algorithms of (alpha + V beta); 0 for groups of one member; inf where no algorithm is
     legal.

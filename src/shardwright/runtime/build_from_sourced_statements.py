@@ -55,7 +55,7 @@ class FactSchema(Generic[Thing]):
         note: str = "",
         **values: Any,
     ) -> Statement:
-        """Create one fact for each given field value, all with the same source link.
+        """(fact, value) pairs of field values, all with one source link; ValueError if misnamed.
 
         Args:
             link: the source.
@@ -97,7 +97,7 @@ class FactSchema(Generic[Thing]):
         return self.stated(link, on=on, off=off, checked=True, note=note, **values)
 
     def complete(self, identity: dict[str, Any], *statements: Statement) -> Thing:
-        """Build an instance from statements alone; every field must be settled.
+        """Build an instance from statements alone; ValueError unless every field is stated once.
 
         Raises:
             ValueError: a field is not stated, or twice.
@@ -111,7 +111,7 @@ class FactSchema(Generic[Thing]):
         return new
 
     def derived(self, base: Any, identity: dict[str, Any], *statements: Statement) -> Thing:
-        """Copy `base` with the field values and facts of the statements in place of its own.
+        """Copy `base` with the statements' values and facts; ValueError if one is stated twice.
 
         Raises:
             ValueError: a field is stated twice.
@@ -148,7 +148,7 @@ def _settled_fields(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
 
 @cache
 def _off_values(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
-    """{field: value when off}: False for every switch, whatever its default."""
+    """{field: value when off}: False for switches; for others a default of 0, None or empty."""
     off: dict[str, Any] = {}
     for name, field in _settled_fields(made, identity).items():
         if field.type == "bool":

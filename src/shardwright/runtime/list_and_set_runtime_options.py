@@ -18,7 +18,7 @@ MAX_SHOWN: Final = 60
 
 
 def default_options(runtime: Runtime) -> Options:
-    """Options of a framework's version at their defaults, as (option, value) pairs.
+    """(option, default value) pairs by a version's fields; ValueError if none or several match.
 
     Raises:
         ValueError: the version's fields match no value of an option, or several (a mistake in a
@@ -41,7 +41,7 @@ def default_options(runtime: Runtime) -> Options:
 
 
 def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
-    """Values of each option that `runtime` can run, in the order of the vocabulary."""
+    """{option: values} that `runtime` can run, in the order of the vocabulary."""
     return dict(
         in_vocabulary_order(
             (name, tuple(offer.value for offer in runtime.offers if offer.option == name))
@@ -51,7 +51,7 @@ def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
 
 
 def runtime_with_options(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
-    """Set options on a runtime; its name then lists the options that differ from the defaults.
+    """Runtime with options set, listed in its name; RuntimeModelError if unknown or contradictory.
 
     Options that were set before stay, unless `written` sets them too.
 

@@ -19,7 +19,7 @@ def restrict_to_devices(
     vendors: Mapping[str, str],
     written: Mapping[str, str] = MappingProxyType({}),
 ) -> Runtime:
-    """Remove the option values that the cluster's devices cannot run from `runtime`.
+    """Runtime without option values that the devices cannot run; RuntimeModelError if one is set.
 
     Returns the same object where the devices support every value.
 

@@ -21,7 +21,7 @@ Arguments = Mapping[str, str]
 
 
 def parse_arguments(text: str, *, keep_off: bool = False) -> Arguments:
-    """Parse the text of launch-script arguments into {name: value}.
+    """Parse the text of launch-script arguments into {name: value}, without those that are off.
 
     The text is written as ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2``, ``tp: 2, bf16: true`` or
     ``tp=2 bf16=true``.
@@ -50,7 +50,7 @@ _OVERRIDE: Final = re.compile(r"[+~]{0,2}[A-Za-z_][A-Za-z0-9_./@-]{0,200}=.*", r
 
 
 def arguments_from_words(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
-    """Parse words that a shell has split, such as ``--name value``, to {name: value}."""
+    """Parse shell-split words (``--name value``) to {name: value}, without those that are off."""
     values: dict[str, str] = {}
     name = ""
     for word in words:
@@ -82,7 +82,7 @@ def _normalised_value(value: str) -> str:
 
 
 def options_from_arguments(runtime: Runtime, arguments: Arguments) -> Options:
-    """Runtime options, as (option, value) pairs, that launch `arguments` set.
+    """Our (option, value) pairs that a framework's launch `arguments` set, by the offers' flags.
 
     Each option gets the value with the most flags that are all among the arguments, else the value
     without a flag. An option that has neither is left out: it keeps the runtime's value.

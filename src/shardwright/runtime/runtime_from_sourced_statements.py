@@ -52,7 +52,7 @@ def identity_fields(
 def runtime(
     identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()
 ) -> Runtime:
-    """Build a runtime from sourced statements that state every field, with `offers` as options.
+    """Build a runtime with `offers` from statements; ValueError unless each field is stated once.
 
     Raises:
         ValueError: a field is not stated, or twice.

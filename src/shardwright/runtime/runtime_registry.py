@@ -87,7 +87,7 @@ MAX_TEXT: Final = 1000
 
 
 def load_runtime(text: str) -> Runtime:
-    """Return the runtime of a name or alias, with the options in the text set on it.
+    """Runtime of a text ``name option=value ..``; RuntimeModelError for unknown names or options.
 
     Text such as ``megatron-core-0.12 tp_overlap=dgrad``; letter case does not matter.
 

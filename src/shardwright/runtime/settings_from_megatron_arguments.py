@@ -78,7 +78,7 @@ def layout_layers(text: str) -> tuple[int, ...]:
 def pipeline_chunks(
     arguments: Arguments, *, layers: int, pp: int, vpp: int = 1
 ) -> tuple[int, tuple[int, ...]]:
-    """Chunks a rank, and layers of each chunk (or of each stage), from Megatron's arguments.
+    """(chunks a rank, layers of each chunk or stage) from Megatron's arguments; () = even layers.
 
     Empty layers = layers are divided evenly.
 

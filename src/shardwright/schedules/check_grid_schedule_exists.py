@@ -9,7 +9,7 @@ from shardwright.strategy.rule_violations import Violation
 
 
 def order_violations(grid: Grid, *, microbatches: int) -> tuple[Violation, ...]:
-    """Broken rules of the grid's schedule, where it has no table for its ranks and microbatches.
+    """Rules that keep the grid's schedule from having a table for its sizes; empty if it has one.
 
     The rules are the schedule's: ``order.ranks``, ``order.microbatches``, ``order.chunks`` and
     others.

@@ -37,7 +37,7 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak microbatches in flight by rank in Chimera, both lanes together.
+    """Peak microbatches in flight by rank in Chimera, both lanes; None for m < p // 2.
 
     p/2 + 1 + min(r, p - 1 - r); None for less than a unit.
     """

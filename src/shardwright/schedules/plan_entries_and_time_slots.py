@@ -118,7 +118,7 @@ def _inputs(action: Action, last_chunk: int, num_slices: int) -> list[_Need]:
 
 
 def slots(table: ActionTable) -> Int32Array:
-    """(actions,) earliest time slot of each action if every entry takes one slot.
+    """(actions,) earliest time slot of each action, one an entry; StrategyError for a deadlock.
 
     F waits for F of the previous chunk, B and I for F of their chunk and B or I of the next chunk,
     W for I, R for F. Of a microbatch cut into slices, F waits for the previous slice, B and I for

@@ -19,7 +19,7 @@ from shardwright.schedules.v_schedules_of_repeated_slots import block_slots, rep
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank in V-Half: 2 ((p + 2) // 2).
+    """Peak chunks in flight by rank in V-Half: 2 ((p + 2) // 2); None for m <= p where p > 1.
 
     2 on a single rank; None for p microbatches or less.
     """

@@ -18,7 +18,7 @@ from shardwright.schedules.v_schedules_of_repeated_slots import block_slots, rep
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank in V-Min: 2 ((p + 4) // 3), two less on every third rank.
+    """Peak chunks in flight by rank in V-Min: 2 ((p + 4) // 3), or 2 less; None for m < p.
 
     Two less on every third rank where p mod 3 is 2; None for less than p microbatches.
     """

@@ -61,7 +61,7 @@ def shares_between_islands(kind: Collective, quantities: SpanQuantities) -> tupl
 
 
 def _line(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of an all-reduce along NCCL's double binary tree."""
+    """Latency and seconds a byte of an all-reduce or broadcast along NCCL's double binary tree."""
     latency_s = seconds_per_byte = quantities.zero
     outside = sent_by_island(kind, quantities)
     for level in quantities.levels:

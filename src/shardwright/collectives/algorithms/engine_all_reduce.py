@@ -96,7 +96,7 @@ def _line(
 def _shares(
     kind: Collective, quantities: SpanQuantities, *, moved: Callable[[SpanQuantities], FloatArray]
 ) -> tuple[FloatArray, ...]:
-    """Bytes that a member of a one-kernel all-reduce sends over each tier: 0 but inside islands."""
+    """Bytes that a one-kernel all-reduce's member sends by tier, a byte of volume: island only."""
     inside = moved(quantities) * (quantities.size > 1.0)
     return (inside, *(quantities.zero for _ in quantities.inverse[2:]))
 

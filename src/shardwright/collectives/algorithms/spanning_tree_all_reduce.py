@@ -118,7 +118,7 @@ class TreeAlgorithm:
 def _lines_over(
     algorithm: TreeAlgorithm, span: Span
 ) -> tuple[FloatArray, FloatArray, IntArray | None]:
-    """(latency, seconds a byte, row of each group) of a span's distinct groups by part count.
+    """(latency, seconds a byte) of distinct groups by part count; row of each group or None.
 
     As one span is priced many times.
     """

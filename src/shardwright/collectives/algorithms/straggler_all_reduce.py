@@ -265,7 +265,7 @@ def _crosses_one_tier(quantities: SpanQuantities) -> BoolArray:
 
 
 def _round_counts(members: int) -> tuple[int, int]:
-    """Rounds before the late member is needed, and rounds from there on.
+    """Rounds before the late member is needed, and from there on; (0, 0) without a schedule.
 
     0 for group sizes without a schedule.
     """

@@ -35,7 +35,7 @@ class MessageSchedule:
 
 
 def proven_sum(schedule: MessageSchedule) -> MessageSchedule:
-    """The schedule, after a proof that every member ends with the sum of every piece.
+    """The schedule, if every member provably ends with every piece's sum; else RuntimeModelError.
 
     Every member's part of every piece, each once.
 

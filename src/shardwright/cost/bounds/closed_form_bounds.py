@@ -159,7 +159,7 @@ def _fill_sync(
     h: int,
     zero: int,
 ) -> tuple[float, float]:
-    """Fill in seconds of each rank's own-chunk reduction and gathers; return those of chunk 0.
+    """Fill in each rank's seconds of reductions and gathers; return chunk 0's (reduction, gather).
 
     Returns the reduction and the gather of chunk 0, in seconds.
     """
@@ -440,7 +440,7 @@ def _bound_all(
 def bound_members(
     costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: ProblemNumbers
 ) -> tuple[FloatArray, FloatArray]:
-    """Lower bounds (B0) of every strategy: step seconds, and bytes of the fullest rank.
+    """Lower bounds (B0) of strategies: step seconds (inf: memory cannot fit), fullest rank's bytes.
 
     Seconds are inf where memory cannot fit.
 

@@ -22,7 +22,7 @@ from shardwright.kernel_compilation import inner
 
 @inner
 def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Peak number of chunks whose activations a rank holds under a schedule."""
+    """Peak number of (chunk, microbatch) pairs whose activations a rank holds under a schedule."""
     if schedule == SCHEDULE_GPIPE:
         return float(microbatches * chunks)
     if schedule == SCHEDULE_1F1B:

@@ -173,7 +173,7 @@ def rank_end_picoseconds(
     slower: float,
     share: FloatArray,
 ) -> IntArray:
-    """Instant, in picoseconds, at which each rank has computed and reduced everything.
+    """(ranks,) picosecond at which each rank has computed and reduced all; -1 if it deadlocks.
 
     -1 if the order deadlocks.
 
@@ -246,7 +246,7 @@ def load_walk() -> None:
 
 
 def action_picoseconds(costs: StepCosts) -> IntArray:
-    """(kinds, chunks) picoseconds of each chunk's actions F, I, W, B and R.
+    """(5, chunks) picoseconds of each chunk's actions F, I, W and B (= I + W); the row of R is 0.
 
     I and W add up to B.
     """

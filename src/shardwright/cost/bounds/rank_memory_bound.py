@@ -88,7 +88,7 @@ def _held_counts_of_rank(table: ActionTable, rank: int) -> FloatArray:
 
 
 def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:
-    """Bytes kept beyond the rank's order where a forward overlaps another microbatch's backward.
+    """Extra peak activation bytes of a rank where a forward overlaps another microbatch's backward.
 
     A forward's layer is allocated before the backward's beside it is freed. In a pipeline one
     forward more than the order says stands before the first backward, so that both are of different

@@ -16,7 +16,7 @@ from shardwright.strategy.grid.parallelism_grid import Grid
 
 @lru_cache(maxsize=1024)
 def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
-    """(2, ranks, tiers) True where some device of a pipeline rank sends across a network tier.
+    """(2, ranks, tiers) True where a device sends across a tier: [0] to the next rank, [1] back.
 
     First to the next rank, then to the one before (round the ring).
 
@@ -59,7 +59,7 @@ def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray
 def border_picoseconds(
     costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
 ) -> tuple[IntArray, IntArray]:
-    """(chunks,) picoseconds of the send out of each chunk, forward and backward.
+    """(chunks,) picoseconds of each chunk's send forward, and of each chunk's send backward.
 
     The border of the fastest replica counts.
 

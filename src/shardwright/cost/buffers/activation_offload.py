@@ -10,7 +10,7 @@ from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 
 
 def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
-    """(n,) bytes of a microbatch's activations that a selective policy keeps in host memory.
+    """(n,) bytes of a block's activations of a microbatch that selective recompute keeps on host.
 
     From the forward to the backward.
     """

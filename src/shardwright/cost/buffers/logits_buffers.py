@@ -66,7 +66,7 @@ def logits_bytes(
     split: BoolArray,
     hidden: int,
 ) -> tuple[IntArray, IntArray]:
-    """(n,) bytes at the peak of `loss`, and of the allocator's blocks for these bytes.
+    """(n,) peak bytes of logits and loss tensors on a device, and of the allocator's blocks.
 
         bytes an element x ceil(tokens / parts) x width
 

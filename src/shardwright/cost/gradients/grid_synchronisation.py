@@ -221,7 +221,7 @@ def sync_table(
 def _gathered_elements(
     counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int
 ) -> dict[str, IntArray | FloatArray]:
-    """(blocks, n) elements that ZeRO-3 gathers in each pass: all, quantised, and a device's shard.
+    """`SyncTable` columns, (blocks, n): elements ZeRO-3 gathers a pass: all, quantised, own shard.
 
     Args:
         least: members of the smallest sharding group whose parameters are gathered: 1 where shards

@@ -179,7 +179,7 @@ def device_sync_table(
 def _owner_exchange_seconds(
     problem: Problem, items: tuple[HeldParameters, ...], *, rules: ShardRules, count: int
 ) -> tuple[dict[str, float], float]:
-    """Seconds of one layer's exchanges with owners of optimizer states, and of tied gradients.
+    """({name: seconds} of a layer's exchanges with state owners, seconds for tied weights).
 
     By name; tied gradients wait for those of other stages.
     """
@@ -258,7 +258,7 @@ def _sum_seconds(
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """Seconds of reducing and gathering one layer's trainable elements (`layer_seconds`).
+    """{name: seconds} of reducing and gathering one layer's trainable elements (`layer_seconds`).
 
     Args:
         trained: elements of all segments, which broadcasts return together.
@@ -289,7 +289,7 @@ def _gather_seconds(
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """Seconds of gathering one layer's elements before a pass, as ZeRO-3 does (`fetch_seconds`).
+    """{name: seconds or list tensors} of ZeRO-3's gather of one layer's elements before a pass.
 
     Args:
         turn: 0 before its forward, 1 before its backward.
@@ -311,7 +311,7 @@ def _collective_seconds(
     *,
     count: int,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of one layer's collectives by name, and of those for tied weights.
+    """{name: seconds} of one layer's collectives, and {name: seconds} of those for tied weights.
 
     Sums of tied weights wait for those of other stages.
     """
@@ -348,7 +348,7 @@ _OF_GRADIENTS = ("all_reduce", "reduce", "scatter", "apart")
 
 
 def _sum_spans(network: Network, group: DeviceList, near: DeviceList, shard: int) -> SumSpans:
-    """Network spans of the groups that reduce one device's gradients."""
+    """Spans of a device's sharding group, of the holders of its piece, and of the whole group."""
     spans = [group_span(members, network) for members in _members_of(group, near, shard)]
     return SumSpans(spans[0], spans[1], spans[2], np.array([shard], dtype=np.int64))
 

@@ -86,7 +86,7 @@ def placed_in_buckets(
 
 @lru_cache(maxsize=4096)
 def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
-    """Members of `group` at the place of `part`'s first member in each other part.
+    """Members of `group` at the place of `part`'s first member in every part; empty if no mesh.
 
     Empty if the parts form no mesh or some of `part` is not of the group.
 

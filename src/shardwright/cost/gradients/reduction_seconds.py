@@ -153,7 +153,7 @@ def _gather_seconds(
 def fetch_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds of ZeRO-3's all-gather of one layer, and the number of tensors in gather lists.
+    """Seconds of ZeRO-3's all-gather of one layer, and tensors in its gather lists (else 0).
 
     Elements are trained or not.
 

@@ -269,7 +269,7 @@ def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> Float
 
 
 def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
-    """Collectives over tensor-parallel ranks in the order of the operators.
+    """Forward collectives over tensor-parallel ranks, in order; the head's is an all-gather.
 
     All-reduces; an all-gather for the head. Outputs of experts and shared experts are added up
     before, and reduced in one.

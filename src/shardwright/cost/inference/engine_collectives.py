@@ -79,7 +79,7 @@ def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
 def tensor_parallel_seconds(
     kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
 ) -> tuple[FloatArray, BoolArray, BoolArray]:
-    """(t,) seconds of a tensor-parallel collective, and where the engine's own kernel runs it.
+    """(t,) seconds of a TP collective; where an engine kernel runs it; where that fuses the norm.
 
     The second array is True where it is a kernel of the engine, the third where the residual and
     the norm behind it are in that kernel.

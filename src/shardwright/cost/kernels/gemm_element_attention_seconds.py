@@ -201,7 +201,7 @@ def visible_keys(shape: AttentionShape, context: int) -> float:
 def attention_flops(
     shape: AttentionShape, *, tokens: IntArray, heads: IntArray, context: int, causal: bool = True
 ) -> FloatArray:
-    """FLOPs of attention under the mask, or of the full square if not `causal`.
+    """Forward FLOPs of attention's core under the mask, or of the full square if not `causal`.
 
     2 x tokens x heads x keys x (head_dim + value_dim).
     """

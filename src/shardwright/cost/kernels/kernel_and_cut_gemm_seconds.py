@@ -101,7 +101,7 @@ def work_seconds(
 def gemm_shape(
     work: BlockWork, degrees: Degrees
 ) -> tuple[tuple[IntArray, IntArray, IntArray], IntArray | int, tuple[IntArray, IntArray] | None]:
-    """GEMM extents (m, n, k) in a kernel's phase, number of equal GEMMs, and expert extents.
+    """(m, n, k) of a GEMM in its phase, number of equal GEMMs, (tokens, side) of experts or None.
 
     Expert extents: (tokens of one expert, smaller side of its matrix); None for other GEMMs.
     """

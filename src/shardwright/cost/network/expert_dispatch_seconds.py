@@ -9,7 +9,7 @@ from shardwright.collectives.groups.span_members_by_network_tier import Span
 
 
 def volume_with_rows(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
-    """(n,) bytes of routed copies whose rows hold the experts of one island of the group.
+    """(n,) `volume`, or `volume` x `rows` x the island's share of members where copies carry rows.
 
     volume x rows x islanders / members.
 

@@ -128,7 +128,7 @@ def tokens_copied(rows: DegreeRows) -> BoolArray:
 
 
 def axes_of(axis: str, rows: DegreeRows) -> Axes:
-    """(degree, stride) arrays of the groups along `axis`.
+    """(degree, device stride) arrays of each mesh axis that the groups along `axis` consist of.
 
     A mesh axis, or one folded from several.
 

@@ -36,7 +36,7 @@ from shardwright.program.training_problem import Problem
 
 
 def node_group_of(cluster: Cluster, device: int) -> int:
-    """Index of the node group that `device` belongs to."""
+    """Index of the node group that has device number `device`; IndexError beyond the last."""
     ends = group_ends(cluster)
     if device >= ends[-1]:
         raise IndexError(device)
@@ -91,7 +91,7 @@ def _of_kind(problem: Same[Problem], kind: int) -> Problem:
 
 @lru_cache(maxsize=4096)
 def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
-    """Network that devices of several node kinds share.
+    """Network that devices of several node kinds share: on every level the slowest kind's rates.
 
     On every level the slowest of them.
     """
@@ -134,7 +134,7 @@ def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier
 
 
 def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
-    """For each pair of zones, the slowest rates between some node groups.
+    """By (sender, receiver) zone: bytes/s and message seconds of the slowest kinds; 0 if none.
 
     0 for zones without any of them.
     """

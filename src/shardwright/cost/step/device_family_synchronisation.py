@@ -143,7 +143,7 @@ def _communicators(
 
 
 def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> DeviceList:
-    """Devices that reduce the largest magnitudes of a chunk's operands together.
+    """Devices of a stage that reduce FP8 amax values with `device`: those with its samples, or all.
 
     Those with its samples, or the whole stage.
     """
@@ -233,7 +233,7 @@ def synchronisation_of_device(summed: SynchronisedDevice) -> tuple[int, MeshTabl
 
 
 def _table_elements(segment: Segment, local: int, length: int) -> int:
-    """Elements of the largest trained embedding or head that a device works with.
+    """Elements on a device of the largest trained embedding or head it computes; 0 without one.
 
     Whichever of its stages holds the (tied) weight.
     """

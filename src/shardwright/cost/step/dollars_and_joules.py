@@ -52,7 +52,7 @@ class Spending:
 def paid_devices(
     cluster: Cluster, working: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Devices in use of each node group, and devices of nodes with some device in use.
+    """By node group: devices of nodes with some device in use (paid for), then devices in use.
 
     The paid devices first.
     """
@@ -74,7 +74,7 @@ def paid_devices(
 
 
 def _node_of_devices(working: DeviceList, first: int, end: int, size: int) -> IntArray:
-    """Node number of each working device of one node group.
+    """Node number, within its group, of each working device from `first` to before `end`.
 
     The group has devices `first` to before `end`.
     """
@@ -83,7 +83,7 @@ def _node_of_devices(working: DeviceList, first: int, end: int, size: int) -> In
 
 
 def usd_per_hour(paid: Sequence[int], prices: Sequence[float | None]) -> float | None:
-    """Dollars an hour of the paid devices of all groups, at a price for each device.
+    """Dollars an hour of the paid devices of all groups; None where a paid group has no price.
 
     None where a paid group has no price.
     """
@@ -160,7 +160,7 @@ def spending_at_prices(
 
 
 def _joules(cluster: Cluster, used: Sequence[int], seconds: float) -> float | None:
-    """Joules of a step at the power limits of the devices in use.
+    """Joules of a step at the used devices' power limits; None where such a limit is not known.
 
     None where a limit is not known.
     """

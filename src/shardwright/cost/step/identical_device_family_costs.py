@@ -203,7 +203,7 @@ def _layer_table(
 def _logits(
     problem_of_kind: Problem, stage: StageParts, device: int, segment: Segment, *, length: int
 ) -> tuple[int, int]:
-    """Peak bytes of logits of a device that computes the loss, and their allocator blocks.
+    """Peak bytes of a device's logits, and of their allocator blocks; (0, 0) without a loss.
 
     Zeros where it computes no loss.
     """

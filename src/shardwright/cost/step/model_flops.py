@@ -78,7 +78,7 @@ def _model_flops(keyed_problem: Same[Problem]) -> tuple[float, float]:
 
 
 def seconds_at_peak(problem: Problem) -> float:
-    """Lower bound of the step in seconds: model FLOPs at the peak of all devices together.
+    """Lower bound of the step in seconds: model FLOPs at all devices' peak; inf without a peak.
 
     Infinite where the devices have no units for the job's precision.
 

@@ -133,7 +133,7 @@ class StageCosts:
         )
 
     def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
-        """By (lane, chunk, class): uses, with classes, whose last backwards a reduction awaits."""
+        """((lane, chunk), classes) that each (lane, chunk, class)'s gradient reduction awaits."""
         keyed_classes = Same(classes)
         classes_of_groups: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
 
@@ -223,7 +223,7 @@ def product_seconds(step: StepCosts, kind: TaskKind) -> float:
 
 
 def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an F, B or I action that its kernels wait for communication; else 0.
+    """Seconds of F, B or I in which kernels wait for TP, CP or EP collectives; 0 for other kinds.
 
     Of a whole backward, all in the input gradient.
     """
@@ -233,7 +233,7 @@ def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
 
 
 def routed_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in which its kernels wait for tokens to or from experts.
+    """Seconds of F, B or I in which kernels wait for tokens to or from experts; 0 for other kinds.
 
     An overlapped pair can hide them.
     """

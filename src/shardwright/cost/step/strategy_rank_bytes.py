@@ -237,7 +237,7 @@ _LEVELS = np.array([[1], [2], [3]])
 
 
 def state_bytes(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts) -> Items:
-    """Bytes of parameters, gradients and optimizer states of each rank.
+    """Items (name, bytes by rank) of parameters, gradients and optimizer states on the device.
 
     Ceil of equal shards; recompute does not change them.
     """
@@ -284,7 +284,7 @@ def state_bytes(problem: Problem, choices: MemoryChoices, priced: TableRows, cut
 
 
 def host_state_bytes(problem: Problem, choices: MemoryChoices, cuts: Cuts) -> Items:
-    """Bytes of model states and their buffers in host memory, of each rank.
+    """Items (name, bytes by rank) of model states and buffers in host memory; may be empty.
 
     `state_bytes` leaves them out.
 
@@ -328,7 +328,7 @@ def again_bytes(saved: IntArray, mode: int) -> IntArray:
 
 
 def _outside_bytes(problem: Problem, priced: TableRows) -> Items:
-    """Bytes of the communication buffers and of the device context of each rank."""
+    """Items (name, bytes by rank) outside the allocator: communication buffers and context."""
     buffers = int(
         priced.meshes.communicator_bytes[priced.mesh_row]
         + priced.layers.overlap_buffers[priced.layer_row]

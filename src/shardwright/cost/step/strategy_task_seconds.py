@@ -320,7 +320,7 @@ def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
 def _optimizer_and_gathers(
     problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts, gather_s: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """(r,) optimizer, (r,) its update, (r,) gathers at the step's end, (c,) at its start."""
+    """(r,) seconds of update and norm, of update, of end gathers; (c,) seconds of start gathers."""
     row = priced.mesh_row
     device = problem.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency

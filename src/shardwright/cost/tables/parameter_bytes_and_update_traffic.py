@@ -31,7 +31,7 @@ def update_bytes(problem: Problem) -> float:
 
 
 def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
-    """(n,) memory traffic an element of passes over all local gradients at the step's end.
+    """(n,) bytes of memory traffic per element of passes over all gradients at the step's end.
 
     The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
     parameter. 0 if the update is free.
@@ -45,7 +45,7 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
 
 
 def shard_bytes(problem: Problem) -> float:
-    """Bytes of a ZeRO-3 parameter shard's element on the device, beside the optimizer's master.
+    """Bytes an element of ZeRO-3's working parameter shard on the device; 0 if there is none.
 
     The optimizer's master copy.
     """
@@ -58,7 +58,7 @@ def shard_bytes(problem: Problem) -> float:
 
 
 def frozen_shard_bytes(problem: Problem) -> float:
-    """Bytes on the device of an element of a frozen parameter's ZeRO-3 shard.
+    """Bytes an element of a frozen parameter's ZeRO-3 shard on the device; 0 if it is on the host.
 
     Of any parameter without an optimizer state of the device's own. Left out: a base that is kept
     in fp32.
@@ -67,7 +67,7 @@ def frozen_shard_bytes(problem: Problem) -> float:
 
 
 def narrow_copies(problem: Problem) -> float:
-    """Bytes below ZeRO-3 of a parameter's kept 8- or 4-bit copies, less 16-bit ones replaced.
+    """Bytes an element of kept 8- or 4-bit weights below ZeRO-3, less a replaced copy; else 0.
 
     Transformer Engine keeps quantised weights from one microbatch to the next, in as many forms as
     GEMMs need; where the runtime keeps parameters in 8 bits there are no others. Others quantise a
@@ -106,7 +106,7 @@ def gradients_leave(runtime: Runtime, *, zero: int) -> bool:
 
 
 def host_update_rate(problem: Problem, *, zero: int) -> float:
-    """Elements/s that one device's share of the host updates, with transfers.
+    """Elements/s that a device's share of the host updates, transfers included; inf if free.
 
     Gradient down, update in host memory, parameter up, in series.
 

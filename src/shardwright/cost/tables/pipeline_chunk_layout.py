@@ -120,7 +120,7 @@ def _streams(blocks: Sequence[Block]) -> IntArray:
 
 
 def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) block of each chunk whose backward runs first.
+    """(c,) index of each chunk's block whose backward runs first: the last that has a backward.
 
     The last block with any backward; the last of all where none has any.
     """
@@ -137,7 +137,7 @@ def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
 
 
 def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) block of each chunk whose gradients are reduced last.
+    """(c,) index of each chunk's block whose gradients are reduced last: the first trained one.
 
     The first block with any trained parameter; the first of all where none has any.
     """
@@ -168,7 +168,7 @@ def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:
 def layout_of(
     model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
 ) -> ChunkLayout:
-    """The layout of `model` on pp x vpp chunks (cached).
+    """Layout of `model` on pp x vpp chunks (cached); StrategyError where the layers do not divide.
 
     The same object for the same arguments, as every row of options and every mesh needs it.
 

@@ -149,7 +149,7 @@ def block_on_device(
 
 
 def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
-    """Values with which the symbolic sizes of a block on one device are evaluated.
+    """Local ``mbs``, ``ring`` and ``positions`` to evaluate a block's sizes with on a device.
 
     All others are numbers already (see `block_table`).
     """

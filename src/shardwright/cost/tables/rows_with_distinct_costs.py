@@ -23,7 +23,7 @@ _MIX = 0x9E3779B97F4A7C15
 
 
 def distinct_rows(problem: Problem, rows: DegreeRows) -> tuple[DegreeRows, IntArray]:
-    """One row for each set of rows whose layers cost the same, and the place of each row's one.
+    """Rows with distinct layer costs, and for each given row the index of its equal among them.
 
     Experts are spread over tp, cp and dp, so that meshes of every dp and pp are rows; most of their
     groups lie alike: of DeepSeek-V3 on 2,048 devices that may idle, 34,163 rows are 1,487.

@@ -47,7 +47,7 @@ def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArr
 
 
 def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
-    """(blocks, n) seconds in which one layer's gradients travel to host memory and back.
+    """(blocks, n) seconds a microbatch to copy a layer's gradients to the host and back; else 0.
 
     Of one microbatch, all of the layer's optimizer states offloaded.
 

@@ -55,7 +55,7 @@ _cache: Final = _TableCache()
 def cached_table(
     make: Callable[..., T], problem: Problem, rows: DegreeRows, *, sets: int = 1, **more: Any
 ) -> T:
-    """``make(problem, rows, **more)``, cached by the numbers of rows and arguments.
+    """``make(problem, rows, **more)``, cached by the values in rows and arguments if not too long.
 
     The same object as before where the same function was called before.
 

@@ -35,7 +35,7 @@ _BUCKET_NOTE: Final = (
 
 
 def _gradient_offers(bucket: int) -> tuple[Offer, ...]:
-    """Values of the gradient options, with buckets of `bucket` elements (0: one a layer)."""
+    """NeMo's offers of the gradient options, with buckets of `bucket` elements (0: one a layer)."""
     return (
         option_offer(
             "grad_dtype",

@@ -102,7 +102,7 @@ def engine_on_device(engine: Engine, site: EngineSite) -> Engine:
 
 
 def _first_backend(choices: tuple[BackendChoice, ...], site: EngineSite) -> str:
-    """Name of the first kernel backend whose conditions the site meets."""
+    """Name of the first kernel backend whose conditions the site meets; empty if none."""
     return first_matching_backend(
         choices,
         generation=site.generation,
@@ -114,7 +114,7 @@ def _first_backend(choices: tuple[BackendChoice, ...], site: EngineSite) -> str:
 
 
 def _scaled_estimate(engine: Engine, site: EngineSite) -> Estimate | None:
-    """Estimate rule of running requests' needs, with the factors of this site."""
+    """Estimate rule of running requests' needs, with this site's factors; None without a rule."""
     rule = engine.estimate
     return rule and rule.times(engine.conservative * (rule.shared if site.dpa > 1 else 1.0))
 
@@ -217,7 +217,7 @@ def _is_fused(engine: Engine, site: EngineSite) -> bool:
 
 
 def _custom_all_reduce_limit(engine: Engine, site: EngineSite) -> int:
-    """Largest buffer, in bytes, that the engine's own one- and two-shot all-reduces accept."""
+    """Largest buffer in bytes that the engine's own one- and two-shot all-reduces take; else 0."""
     custom_kinds = (AllReduceKind.ONE_SHOT, AllReduceKind.TWO_SHOT)
     limits = [
         limit

@@ -48,7 +48,7 @@ def identity_fields(
 def engine(
     identity: dict[str, Any], *statements: Statement, settings: tuple[EngineSetting, ...]
 ) -> Engine:
-    """Build a serving engine from statements alone, with its options.
+    """Build a serving engine with its options; ValueError unless each field is stated once.
 
     Raises:
         ValueError: a field is not stated, or twice.
@@ -62,7 +62,7 @@ def derive(
     *statements: Statement,
     settings: tuple[EngineSetting, ...] = (),
 ) -> Engine:
-    """Copy a base engine with the changes of the statements and of its option settings.
+    """Copy a base engine; statements replace fields, `settings` the settings of the same options.
 
     `settings` replace the base's settings of the same options.
 

@@ -54,7 +54,7 @@ class EngineOption:
 
     @property
     def example(self) -> str:
-        """A possible value, for a hint in an error message."""
+        """Example value as text, for the hint of an error message; empty for a word option."""
         return {
             Form.NUMBER: "8192",
             Form.SHARE: "0.9",
@@ -231,7 +231,7 @@ def _require_option_and_fields(option: str, names: Iterable[str]) -> None:
 
 
 def engine_with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
-    """Set options on a serving engine; its name then lists all set options.
+    """Engine with options set, listed in its name; RuntimeModelError if unknown or illegal.
 
     Options that were set before stay.
 
@@ -279,7 +279,7 @@ def engine_with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> E
 
 
 def flag_of(engine: Engine, option: str) -> str:
-    """Launch flag that sets `option` on the engine.
+    """Launch flag that sets `option` on the engine; RuntimeModelError where it has none.
 
     Raises:
         RuntimeModelError: the engine has no such option.
@@ -303,7 +303,7 @@ def _setting_of_option(engine: Engine, name: str) -> EngineSetting:
 
 
 def _changed_fields(engine: Engine, setting: EngineSetting, text: str) -> dict[str, Any]:
-    """{field: new value} of an option's setting at the value `text`."""
+    """{`Engine` field: value} that an option set to `text` changes; RuntimeModelError if bad."""
     option = BY_NAME[setting.option]
     if setting.words:
         match = next((word for word in setting.words if word.word == text), None)

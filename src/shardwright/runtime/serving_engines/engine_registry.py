@@ -64,7 +64,7 @@ def all_engines() -> tuple[Engine, ...]:
 
 
 def load_engine(text: str) -> Engine:
-    """Return the serving engine of a name, with the options in the text set on it.
+    """Engine of text ``vllm-0.12 option=value``; the nearest earlier version if not described.
 
     Text such as ``vllm-0.12 token_budget=16384``; letter case does not matter.
 

@@ -52,7 +52,7 @@ def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
 
 
 def _precision_of(stored: StoredFormat, *, model: Model, fp4_units: bool) -> Precision:
-    """Number formats of each operator class for a checkpoint's stored format."""
+    """Number formats by operator class of a checkpoint's stored format; ModelError if unpriced."""
     if stored.weights not in set(NumberFormat) or stored.activations not in set(NumberFormat):
         raise ModelError(
             f"{model.name}: its weights are stored by {stored.method!r}, of which no kernel is"

@@ -55,7 +55,7 @@ def print_worker(worker: Worker) -> str:
 
 
 def parse_deployment(text: str) -> Deployment:
-    """Parse worker pools, such as ``prefill 2x(tp8) decode 4x(tp4)``, to a deployment.
+    """Parse ``prefill 2x(tp8) decode 4x(tp4)`` to a deployment; StrategyError if it is not legal.
 
     Raises:
         StrategyError: an unknown word or number, a degree that does not fit the others, or roles
@@ -89,7 +89,7 @@ def _pools(text: str) -> Iterator[WorkerPool]:
 
 
 def _pool(role: WorkerRole, text: str) -> WorkerPool:
-    """The pool of one role, from its count and its worker's words."""
+    """The pool of one role from text such as ``2x(tp8)``; StrategyError if it is not legal."""
     count, count_match = 1, _COUNT.match(text)
     if count_match:
         count, text = (

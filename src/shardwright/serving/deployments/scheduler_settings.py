@@ -126,7 +126,7 @@ class SchedulerSettings:
         return 2 if self.batching is Batching.MIXED else 1
 
     def shares(self) -> FloatArray:
-        """(6,) SGLang's answer-length estimate: first, least, fall; granted, longest, kept."""
+        """(6,) SGLang's new-token ratio: first, least, fall; retract steps, clip, kept tokens."""
         if self.estimate is None:
             return np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
         estimate = self.estimate

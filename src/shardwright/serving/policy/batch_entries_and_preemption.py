@@ -53,13 +53,13 @@ def known_tokens(state: SchedulerState, request: int) -> int:
 
 @inner
 def answer_tokens(state: SchedulerState, request: int) -> int:
-    """Number of tokens of a request's answer; 1 on a prefill worker."""
+    """Number of tokens of a request's whole answer, given or not; 1 on a prefill worker."""
     return 1 if state.settings[ONLY_PROMPTS] else int(state.requests[request, OUTPUTS])
 
 
 @inner
 def answered_tokens(state: SchedulerState, request: int) -> int:
-    """Number of tokens of a request's answer, with those of iterations under way."""
+    """Number of answer tokens that a request has so far, with those of iterations under way."""
     return int(state.requests[request, GENERATED] + state.requests[request, PLACED])
 
 
@@ -163,7 +163,7 @@ def preempt_last(state: SchedulerState, rank: int) -> int:
 
 @inner
 def hold_blocks_or_preempt(state: SchedulerState, rank: int, request: int, tokens: int) -> int:
-    """Reserve a running request's blocks for `tokens` tokens, preempting the last ones if needed.
+    """Reserve a request's blocks for `tokens` tokens; return the number preempted, -1 = itself too.
 
     Returns the number of preempted requests; -1 = the request itself was preempted.
     """

@@ -230,7 +230,7 @@ def join_finished_prompts(
 
 @inner
 def pop_ended_members(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> int:
-    """Remove members whose last token a slot's iteration gave; return them as a linked list.
+    """Unlink members whose last token a slot's iteration gave; return the first one, or NONE.
 
     They are in order, linked by NEXT.
     """

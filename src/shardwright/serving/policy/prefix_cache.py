@@ -29,7 +29,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def new_node(state: SchedulerState, rank: int, key: int, count: int) -> int:
-    """Create a keyed node of `count` blocks, linked in neither free list nor hash table."""
+    """Create a keyed node of `count` blocks outside free list and hash table; return its index."""
     node = state.ranks[rank, NODE_FREE]
     state.ranks[rank, NODE_FREE] = state.nodes[rank, node, AFTER_NODE]
     state.nodes[rank, node, KEY] = key

@@ -48,7 +48,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 @inner
 def run_mixed(state: SchedulerState, rank: int) -> int:
-    """Add the running requests' tokens to the next iteration; return the rest of the token budget.
+    """Add the running requests' tokens to the next iteration; return budget left, -1 if preempted.
 
     -1 after a preemption.
     """

@@ -192,7 +192,7 @@ def estimate_stacked(stacked: StackedTables, load: MeanLoad) -> MeanEstimate:
 
 
 def _deployment_scalars(table: StepTable, fleet: Fleet) -> list[float]:
-    """Scalars of one deployment, in the order of the columns above."""
+    """Scalars of one deployment's scheduler, fleet and step table, in the order of `numbers`."""
     scheduler = fleet.scheduler
     return [
         scheduler.token_budget,
@@ -311,7 +311,7 @@ def _iteration(
 
 @inner
 def _prompt_iterations(numbers: FloatArray, decoding: float, inputs: float) -> float:
-    """Number of iterations that a prompt takes beside `decoding` requests."""
+    """Number of iterations that a prompt takes beside `decoding` requests; 0 if it runs alone."""
     if numbers[_MIXES] == 0.0:
         return 0.0
     room = max(1.0, numbers[_BUDGET] - decoding * (numbers[_DRAFT_TOKENS] + 1))

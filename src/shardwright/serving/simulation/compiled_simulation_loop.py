@@ -330,7 +330,7 @@ def update_times(run: RunArrays, worker: int) -> None:
 
 @inner
 def next_end(run: RunArrays, worker: int) -> float:
-    """Time in seconds at which a worker handles the end of its oldest iteration.
+    """Time in seconds at which a worker handles the end of its oldest iteration; inf if none runs.
 
     After the iteration that it begins before.
     """
@@ -343,7 +343,7 @@ def next_end(run: RunArrays, worker: int) -> float:
 
 @inner
 def soonest_end(run: RunArrays) -> float:
-    """Earliest time in seconds at which a worker handles the end of an iteration.
+    """Earliest time in seconds at which a worker handles the end of an iteration; inf if none.
 
     If no other event comes first.
     """
@@ -503,7 +503,7 @@ def worker_seconds(
     worker: int,
     slot: int,
 ) -> float:
-    """Seconds of a worker's iteration: those of its slowest rank."""
+    """Seconds of a worker's iteration, its slowest rank's; their parts are added to `run.parts`."""
     slowest, ranks = -1.0, run.numbers[RANKS]
     for rank in range(worker * ranks, (worker + 1) * ranks):
         if state.batch_size[rank, slot] + steady.slots[rank, slot, SLOT_MEMBERS] == 0:

@@ -218,11 +218,11 @@ class _TwoPools:
         return prompt, answer
 
     def _next_transfer(self) -> float:
-        """Earliest time at which a transfer ends."""
+        """Earliest time in seconds at which a cache transfer ends; inf without transfers."""
         return min(self.over[0][0] if self.over else inf, *(link.next_end for link in self.links))
 
     def _schedule_next_arrivals(self, bound: float) -> float:
-        """Add closed-loop arrivals after ends up to `bound` s; return the first unknown one."""
+        """Add closed-loop arrivals after ends up to `bound` s; return a lower bound of the next."""
         numbers, arrival = self.prefill.run.numbers, self.prefill.run.arrival
         while numbers[KNOWN] < len(arrival):
             end = self.ends[0] if self.ends else inf

@@ -47,7 +47,7 @@ class CacheTransfers:
 
     @property
     def next_end(self) -> float:
-        """Time in seconds at which the first transfer ends, if no other begins before."""
+        """Time in seconds at which the first transfer ends if none begins before; inf if none."""
         if not self.under_way:
             return inf
         return max(

@@ -183,7 +183,7 @@ class _Run:
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
 
     def _next_end(self, worker: _Worker) -> float:
-        """Time at which the worker handles the end of its oldest iteration.
+        """Time in seconds at which the worker handles its oldest iteration's end; inf if not next.
 
         Infinity if no iteration runs, or if it may begin another one first (pipeline stages).
         """
@@ -261,7 +261,7 @@ class _Run:
                 self.admitted[request] = self.now
 
     def _iteration_seconds(self, index: int, slot: int) -> float:
-        """Seconds of a worker's iteration: those of its slowest rank."""
+        """Seconds of a worker's iteration, its slowest rank's; adds their parts to `self.parts`."""
         slowest, slowest_parts = -1.0, self.parts
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
             if self.watcher is not None:
@@ -317,7 +317,7 @@ class _Run:
         return True
 
     def served(self) -> ServedRequests:
-        """Outcome of all requests, on a clock that begins with the first arrival."""
+        """Outcome of all requests from the first arrival on; InfeasibleError if some never run."""
         return collect_served_requests(
             self.state,
             arrival=self.arrival,
@@ -345,7 +345,7 @@ def collect_served_requests(
     parts: FloatArray,
     queued: float,
 ) -> ServedRequests:
-    """Outcome of a run's requests from its final state and times.
+    """Outcome of a run's requests from its final state; InfeasibleError if some wait for ever.
 
     Args:
         queued: integral over time of the number of waiting requests.

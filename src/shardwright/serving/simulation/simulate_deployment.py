@@ -33,7 +33,7 @@ from shardwright.serving.traffic.requests_and_outcomes import Requests, ServedRe
 def simulate_job(
     problem: ServingProblem, deployment: Deployment, *, blocks: tuple[int, ...]
 ) -> tuple[Requests, ServedRequests]:
-    """Draw requests and simulate them; twice for a closed loop, to spread its first arrivals.
+    """(requests, outcome) of a job, simulated twice for a loop without burst to spread arrivals.
 
     The first requests of a closed loop without a burst arrive spread over the mean time of a
     request in a run with a burst.
@@ -82,7 +82,7 @@ def simulate_requests(
 
 
 def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanEstimate:
-    """Estimate mean latency and throughput of aggregated workers in closed form.
+    """Estimate aggregated workers' mean latency and throughput; StrategyError for separate pools.
 
     Args:
         blocks: cache blocks of each rank.

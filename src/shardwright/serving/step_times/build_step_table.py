@@ -314,7 +314,7 @@ class _ContextCost:
         return by_window
 
     def prompts(self, lengths: IntArray) -> FloatArray:
-        """(p,) seconds of attention and scans over whole prompts."""
+        """(p,) seconds of the block's attention and scans over whole prompts, without launches."""
         total = np.zeros(len(lengths))
         for operator in self._cores():
             assert operator.attention is not None
@@ -341,7 +341,7 @@ class _ContextCost:
         return total
 
     def state(self, sequences: IntArray) -> FloatArray:
-        """(s,) seconds to read and write the states of sequences."""
+        """(s,) seconds of the block's reads and writes of sequences' recurrent states."""
         device = self.machine.accelerator
         elements = sum(
             living.elements(self.worker.tp)

@@ -122,7 +122,7 @@ def tabulate_steps(table: StepTable, scheduler: SchedulerSettings, *, longest: i
 
 
 def interpolated(at: FloatArray, points: IntArray | FloatArray, values: FloatArray) -> FloatArray:
-    """Values at `at`, linear between points.
+    """Values at `at`: linear between points, constant before them, extrapolated after them.
 
     Extrapolated after the last two points, constant before the first.
     """
@@ -216,7 +216,7 @@ def iteration_seconds(
     counts: FloatArray,
     parts: FloatArray,
 ) -> float:
-    """Seconds of the iteration planned in a rank's slot.
+    """Seconds of the iteration planned in a rank's slot; fill `counts` and `parts` with its own.
 
     Args:
         steady: (2,) requests that decode beside the entries of the batch, and the sum of their

@@ -64,7 +64,7 @@ class WorkerMemory:
 
 
 def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
-    """Memory of a worker's fullest device by use, and the number of KV cache blocks that fit.
+    """Memory of a worker's fullest device by use, and KV blocks that fit; InfeasibleError if none.
 
         cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
         cache = (capacity - others) x fraction - weights                    STATIC
@@ -173,7 +173,7 @@ def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
 
 
 def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
-    """Bytes of activations of the largest iteration.
+    """Bytes of activations on a device in the largest iteration: stream, and largest temporaries.
 
     The stream between blocks, and the largest of: the widest matrix products of a layer in 16 bits,
     the gathered tokens of experts, and the logits while a token of each request is sampled.
@@ -197,7 +197,7 @@ def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
 
 
 def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> int:
-    """Bytes of the expert inputs that a rank gathers from all ranks of data parallel attention.
+    """Bytes of expert inputs a rank gathers from all attention-dp ranks; 0 for other exchanges.
 
     The tokens, `tokens` of each rank, their sum, and rows for as many experts as a token chooses,
     on any rank:

@@ -123,7 +123,7 @@ def _thinned(arrivals: Diurnal, random: np.random.Generator) -> FloatArray:
 def _prefixes(
     prefix: SharedPrefix | None, inputs: IntArray, block_tokens: int, random: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Offsets (n + 1,) and numbers of the blocks of each prompt in its group's shared text."""
+    """(n + 1,) offsets and numbers of each prompt's leading blocks in its group's shared text."""
     if prefix is None:
         return np.zeros(len(inputs) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     groups = random.integers(0, prefix.groups, size=len(inputs), dtype=np.int64)

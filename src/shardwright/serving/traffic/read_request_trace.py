@@ -59,7 +59,7 @@ class _TraceColumns:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read the request trace in a file of at most `MAX_FILE_BYTES` bytes."""
+    """Read a request trace from a file; DataError if it is unreadable, malformed or too large."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
@@ -76,7 +76,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def parse_trace(content: bytes, *, source: str) -> Trace:
-    """Parse the request trace in a file's content.
+    """Parse the request trace in a file's content, CSV or JSON lines; DataError names the line.
 
     Args:
         source: name of the file in errors and in the result.
@@ -146,7 +146,7 @@ def _read_lines(
 
 
 def _read_azure(columns: _TraceColumns, number: int, line: str) -> None:
-    """Read a line of an Azure trace: time of day, prompt tokens, answer tokens."""
+    """Append the request of an Azure trace line: time of day, prompt tokens, answer tokens."""
     time_text, inputs, outputs = _three_cells(columns, number, line)
     day, _, fraction = time_text.partition(".")
     try:
@@ -172,7 +172,7 @@ def _read_azure(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _read_plain(columns: _TraceColumns, number: int, line: str) -> None:
-    """Read a line of this project's form: seconds, prompt tokens, answer tokens."""
+    """Append the request of a line in this project's form: seconds, prompt and answer tokens."""
     time_text, inputs, outputs = _three_cells(columns, number, line)
     _add_request(
         columns,
@@ -186,7 +186,7 @@ def _read_plain(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _three_cells(columns: _TraceColumns, number: int, line: str) -> tuple[str, int, int]:
-    """The cells of a CSV line: time, prompt tokens, answer tokens."""
+    """(time text, prompt tokens, answer tokens) of a CSV line; DataError unless three cells."""
     cells = line.split(",")
     if len(cells) != 3:
         _refuse(
@@ -219,7 +219,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_mooncake(columns: _TraceColumns, number: int, line: str) -> None:
-    """Read a JSON line of a Mooncake trace: milliseconds, lengths and block hashes."""
+    """Append the request of a Mooncake JSON line: milliseconds, lengths and block hashes."""
     try:
         row: Any = json.loads(line, parse_constant=lambda word: word)
     except (ValueError, RecursionError):

@@ -62,7 +62,7 @@ def read_tokens(text: str, *, flag: str) -> TokenRange:
 
 
 def _token_count(text: str, *, flag: str) -> int:
-    """Read a number of tokens such as ``1024`` or ``8k``."""
+    """Read a number of tokens such as ``1024`` or ``8k`` (8,192); UsageError for other text."""
     word = text.strip().lower().replace(",", "").replace("_", "")
     scale = 1024 if word.endswith("k") else 1
     digits = word.removesuffix("k")
@@ -125,7 +125,7 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
 
 
 def _rate(text: str) -> float:
-    """Read a request rate such as ``12/s`` as requests a second."""
+    """Read a request rate such as ``12/s`` as requests a second; UsageError for other text."""
     match = re.fullmatch(r"([0-9.eE+-]+)\s*/\s*(s|min|m|h|d)", text)
     try:
         per_second = float(match[1]) / _SECONDS[match[2]] if match else 0.0
@@ -139,7 +139,7 @@ def _rate(text: str) -> float:
 
 
 def _fraction(text: str, *, flag: str, largest: float) -> float:
-    """Read a fraction such as ``0.5`` or ``50%``, at most `largest`."""
+    """Read a fraction such as ``0.5`` or ``50%``; UsageError unless from 0 to `largest`."""
     try:
         fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -263,7 +263,7 @@ UNPACKED: Final = (NumberFormat.INT4, NumberFormat.INT4_GROUP_32, NumberFormat.M
 
 
 def _format(text: str) -> OperatorPrecision:
-    """Read the formats of weights and activations, such as ``int4/bf16``."""
+    """Read ``weights/activations`` formats; one word is both, or bf16 activations if unpacked."""
     weights, slash, activations = text.lower().partition("/")
     names = [number_format.value for number_format in NumberFormat]
     for name in (weights, activations) if slash else (weights,):
