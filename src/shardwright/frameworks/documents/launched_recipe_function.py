@@ -35,7 +35,7 @@ def builds_configuration(node: Function) -> bool:
 def launched_function(
     tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str
 ) -> str:
-    """Function that a file runs, else one that no other calls; empty: module code; or DataError."""
+    """Function that a file runs, or no other calls; empty = module code, DataError if several."""
     outside = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
     calls = [child for node in outside for child in ast.walk(node) if isinstance(child, ast.Call)]
     if any(
