@@ -94,7 +94,7 @@ def _is_notation(source: str) -> bool:
 
 
 def _saved_strategy(saved: StoredSimulation, *, name: str, model_name: str) -> NamedStrategy:
-    """Strategy of a stored file; StrategyError if its plan is for another model."""
+    """Grid, else plan, of a stored file; StrategyError if the plan is for another model."""
     name = name if isinstance(saved, StoredPlan) and saved.grid is not None else saved.name
     if saved.grid is not None:
         return NamedStrategy(name=name, strategy=saved.grid)

@@ -92,7 +92,7 @@ def read_serving_document(document: dict[str, Any]) -> StoredServing:
 
 
 def _read_advice(document: dict[str, Any], name: str) -> StoredAdvice:
-    """Read an advice."""
+    """Convert an advice document to its contents; DataError if a field is wrong."""
     return _ADVICE.read(document, name=name, hint=ADVISE_HINT)
 
 

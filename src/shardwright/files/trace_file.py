@@ -161,7 +161,7 @@ def _thread_number(pid: int, track: Track) -> int:
 def _flow_events(
     ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the two flow events of an arrow between the middles of two spans.
+    """Yield the two flow events of an arrow between two spans; none if it would go back in time.
 
     The arrow ends earlier where the message arrives later than the receiving span begins.
     """
@@ -316,7 +316,7 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
 
 
 def _process_devices(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, int]]:
-    """(number of the trace, device) of each process; DataError where one occurs twice."""
+    """Process (pid) -> (number of the trace, device); DataError where one occurs twice."""
     places: dict[int, tuple[int, int]] = {}
     for number, header in enumerate(headers):
         for device in header.devices:
@@ -331,7 +331,7 @@ def _process_devices(headers: list[HeaderRecord], *, name: str) -> dict[int, tup
 
 
 def _span_of_event(event: SpanEvent, *, device: int) -> Span:
-    """Span of an event of the file."""
+    """Span of a trace file's event on a device, microseconds converted to seconds."""
     said = event.args
     return Span(
         device=device,

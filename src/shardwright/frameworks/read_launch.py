@@ -205,7 +205,7 @@ def _merged_settings(
 
 
 def _process_count_notes(documents: Sequence[Document], devices: int) -> Iterator[str]:
-    """A note if a launcher starts another number of processes than the cluster has devices."""
+    """Notes if torchrun's processes or a manifest's devices are not as many as the cluster's."""
     for document in documents:
         nodes, each = (
             document.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node")

@@ -22,7 +22,7 @@ class TokenRange:
 
     @property
     def mean(self) -> float:
-        """Mean number of tokens."""
+        """Mean number of tokens, (low + high) / 2."""
         return (self.low + self.high) / 2
 
 

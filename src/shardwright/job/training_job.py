@@ -33,7 +33,7 @@ class Optimizer:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the master copy and the optimizer states of one parameter element."""
+        """Bytes of one element's master copy and optimizer states; no parameter, no gradient."""
         bits = sum(s.bits for s in self.states) + (self.master.bits if self.master else 0)
         return bits // 8
 

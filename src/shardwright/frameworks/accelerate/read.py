@@ -162,7 +162,7 @@ def _yaml_name_of_flag(name: str) -> str:
 
 
 def _sharding_strategy(arguments: Arguments) -> str:
-    """FSDP's sharding strategy, under FSDP 1's name for it or ``fsdp_reshard_after_forward``."""
+    """Text of fsdp_sharding_strategy, else of fsdp_reshard_after_forward, else ``true``."""
     reshard = arguments.get("fsdp-config.fsdp-reshard-after-forward", "true")
     # FSDP 1's files have the sharding strategy under either name.
     return arguments.get("fsdp-config.fsdp-sharding-strategy", reshard)

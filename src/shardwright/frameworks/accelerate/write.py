@@ -51,7 +51,7 @@ INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that Accelerate cannot express, each with the reason."""
+    """Parts of a plan that Accelerate cannot express, each with a substitute or a hint."""
     yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
     yield from program_option_shortfalls(export)
     yield from unequal_node_shortfalls(export)
@@ -133,7 +133,7 @@ def _has_sharding(grid: Grid) -> bool:
 
 
 def _field_values(export: PlanToExport) -> dict[str, Any]:
-    """Value of each field of the settings table, from the plan."""
+    """Field of the settings table -> value for the plan; fields not to be written are absent."""
     grid, job = export.grid, export.problem.job
     nodes, _ = node_and_rank_counts(export)
     sharded = _has_sharding(grid)

@@ -86,7 +86,7 @@ def _gemm_format(file_settings: FileSettings, values: dict[str, Any]) -> str:
 
 
 def _offloaded_percent(values: dict[str, Any]) -> int:
-    """Percent of optimizer states on the host: the ratio, or 100 by the old switch cpu_offload."""
+    """Percent of states on the host: the ratio if offload is on, 100 by old cpu_offload, else 0."""
     whole = 100 if values["is_offloaded_whole"] else 0
     return int(values["offload_ratio"] if values["is_offloaded"] else whole)
 

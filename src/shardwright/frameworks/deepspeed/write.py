@@ -54,7 +54,7 @@ PRESETS: Final[Mapping[str, str]] = {
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that DeepSpeed cannot express, each with the reason."""
+    """Parts of a plan that DeepSpeed cannot express, each with a substitute or a hint."""
     yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
     yield from program_option_shortfalls(export)
     yield from grid_shortfalls(export.grid)
@@ -171,7 +171,7 @@ def configuration(export: PlanToExport) -> Settings:
 
 
 def _bucket_sizes(export: PlanToExport) -> Iterator[Pair]:
-    """Yield gradient dtype and bucket sizes (elements) as priced, by field of the settings table.
+    """Yield (field, gradient dtype or bucket elements) of a plan priced for DeepSpeed with ZeRO.
 
     Without ZeRO, DeepSpeed accumulates gradients in the parameters' format and accepts no other.
     """
@@ -188,7 +188,7 @@ def _bucket_sizes(export: PlanToExport) -> Iterator[Pair]:
 
 
 def _option_settings(export: PlanToExport) -> Iterator[Pair]:
-    """Yield settings of the plan's runtime options that DeepSpeed's configuration can express."""
+    """Yield (dotted name, value) of plan options that DeepSpeed's configuration can express."""
     # That a compiler fuses kernels is no setting of this version, but a call of the program.
     idle = ("cpu_checkpoints",) if export.grid.recompute is Recompute.NONE else ()
     apart = ("kernels", *idle, *OF_THE_PROGRAM)

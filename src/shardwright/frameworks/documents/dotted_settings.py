@@ -64,7 +64,7 @@ def _document(text: str, suffix: str, name: str) -> Any:
 
 
 def _flattened(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
-    """Flatten nested mappings to dotted names (lower case, dashes) -> text; lists are one text."""
+    """Flatten mappings: dotted names (lower case, dashes) -> text; lists one text, no nulls."""
     if depth > MAX_DEPTH:
         raise DataError(
             f"a configuration nested deeper than {MAX_DEPTH}",
@@ -142,7 +142,7 @@ def _keyword_arguments(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, text) of assigned attributes, and of dicts with dotted keys."""
+    """Yield (name behind the variable, text) of assigned attributes and of dicts' dotted keys."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign)
@@ -184,7 +184,7 @@ def _single_literal_argument(node: ast.expr) -> str | None:
 
 
 def named_value(node: ast.expr) -> str | None:
-    """Text of a call's single literal argument, else dotted name of an object or function."""
+    """Text of a call's single literal argument, else a dotted name; of a list, joined; or None."""
     if isinstance(node, ast.List | ast.Tuple):
         return (
             " ".join(name for element in node.elts[:100] if (name := named_value(element))) or None
@@ -195,7 +195,7 @@ def named_value(node: ast.expr) -> str | None:
 
 
 def _dotted_name(node: ast.expr) -> str | None:
-    """Dotted name of an expression or of the function that it calls; ``none`` for None.
+    """Dotted name of an expression or of a called function; ``none`` for None; None if neither.
 
     ``FullAC.Config()`` gives ``FullAC.Config``.
     """

@@ -140,7 +140,7 @@ def _items(value: object) -> Iterator[tuple[object, object]]:
 def _containers(
     value: object, replicas: int, environment: Mapping[str, str], depth: int
 ) -> list[Container]:
-    """Containers in a part of an object; `replicas` copies multiply with the parts' own.
+    """Containers in a part of a manifest, with devices of all copies: `replicas` x the part's own.
 
     `replicas` is the number of copies of that part.
     """
@@ -230,7 +230,7 @@ def _parse_container(
 
 
 def _listed(value: object) -> Sequence[object]:
-    """The value as a list: a text alone becomes a list of one, other values none."""
+    """Value as a list: a text becomes a list of one; other values than lists, an empty list."""
     if isinstance(value, str):
         return [value]
     return value if isinstance(value, list) else []

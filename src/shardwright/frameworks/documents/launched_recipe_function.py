@@ -35,7 +35,7 @@ def builds_configuration(node: Function) -> bool:
 def launched_function(
     tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str
 ) -> str:
-    """Name of the function that a file runs, or that no other calls; empty = module code."""
+    """Function that a file runs, or no other calls; empty = module code, DataError if several."""
     outside = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
     calls = [child for node in outside for child in ast.walk(node) if isinstance(child, ast.Call)]
     if any(
@@ -74,7 +74,7 @@ def _raise_ambiguous(name: str, functions: Sequence[str]) -> str:
 
 
 def is_framework_recipe(called: Sequence[str]) -> bool:
-    """True if the called name is a recipe of the framework."""
+    """True if the last name ends as recipes' do (``_recipe``), without ``get_`` or ``default_``."""
     return (
         bool(called)
         and called[-1].endswith(_BASES)

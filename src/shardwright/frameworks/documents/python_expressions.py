@@ -80,7 +80,7 @@ def value_of(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
 
 
 def _either(values: Sequence[object], *, both: bool) -> object:
-    """Value of ``a and b`` or ``a or b``; a deciding operand counts beside unknown ones."""
+    """Truth of ``a and b`` (`both`) or ``a or b``; `UNKNOWN` if unknown operands decide."""
     if any(operand is not UNKNOWN and bool(operand) != both for operand in values):
         return not both
     return UNKNOWN if any(operand is UNKNOWN for operand in values) else both

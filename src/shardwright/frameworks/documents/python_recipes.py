@@ -69,7 +69,7 @@ class RecipeSettings:
 
 
 def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> RecipeSettings | None:
-    """Settings made by the one function of a Python file that builds a configuration.
+    """Settings made by the function of a Python file that builds a configuration; None if none.
 
     None if the file has no such functions.
 
@@ -91,7 +91,7 @@ def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> Rec
 
 
 def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> RecipeSettings | None:
-    """Follow a file's chosen function, or its module-level statements, and return the settings."""
+    """Settings of a file's chosen function or module-level code; None if the file is no recipe."""
     functions = {node.name: node for node in tree.body if isinstance(node, Function)}
     makers = [
         name_of_function
@@ -149,7 +149,7 @@ def _constants(tree: ast.Module) -> Values:
 
 
 def _imports(tree: ast.Module) -> dict[str, str]:
-    """Module of each imported name."""
+    """Imported name -> module that the name is from, of ``from`` imports only."""
     return {
         alias.asname or alias.name: node.module or ""
         for node in ast.walk(tree)
@@ -251,7 +251,7 @@ def _branch(state: _Traversal, node: ast.If, known: Values, depth: int) -> bool:
 
 
 def _assign(state: _Traversal, node: ast.stmt, known: Values) -> None:
-    """Record an assignment to a name, or to an attribute of the configuration."""
+    """Record an assignment: to a name in `known`, to an attribute in the state's settings."""
     target = (
         node.targets[0]
         if isinstance(node, ast.Assign) and len(node.targets) == 1
@@ -379,7 +379,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _class_of(node: ast.Call, called: Sequence[str]) -> str:
-    """Class that a call creates: ``Strategy`` for ``run.Config(Strategy, ...)``."""
+    """Name of the class that a call creates (``S`` of ``run.Config(S, ...)``); empty if none."""
     if not called:
         return ""
     if called in _WRAPPERS and node.args:
@@ -388,7 +388,7 @@ def _class_of(node: ast.Call, called: Sequence[str]) -> str:
 
 
 def _bound(function: Function, node: ast.Call, known: Values) -> Values:
-    """Values of a call's arguments by parameter name."""
+    """Parameter name -> value of a call's argument, `UNKNOWN` where it cannot be evaluated."""
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     bound: Values = {
         name: value_of(value, known, 0) for name, value in zip(names, node.args, strict=False)

@@ -36,7 +36,7 @@ def hyperparameter_shortfalls(model: Model, names: Collection[str]) -> Iterator[
 
 
 def _catalog_name(model: Model, names: Collection[str]) -> str | None:
-    """Catalog name of a model with the same blocks, preferably with the same hyperparameters."""
+    """Name in `names` of a model with the same blocks, best with equal settings; None if none."""
     matching = [name for name in names if _has_same_blocks(_catalog_model(name), model)]
     return next(
         (name for name in matching if _catalog_model(name).settings == model.settings),

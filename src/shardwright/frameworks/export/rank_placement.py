@@ -178,7 +178,7 @@ def _with_host_names(
 
 
 def _layers_by_pipeline_rank(export: PlanToExport) -> tuple[str, ...]:
-    """Text of the layer ranges that each pipeline rank holds."""
+    """Text of layer ranges, such as ``0-3; 8-11``, for each pipeline rank in order."""
     stride = export.grid.strides()["pp"]
     chunks: list[list[str]] = [[] for _ in range(export.grid.pp)]
     # Lanes of a pipeline whose stages differ are alike.

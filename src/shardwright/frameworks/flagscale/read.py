@@ -22,7 +22,7 @@ _VARIABLES: Final = "experiment.envs."
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Megatron-LM's (argument, value) pairs of a setting of FlagScale's YAML; may be ().
+    """Megatron-LM's (argument, value) pairs of a FlagScale setting; () if ignored, never None.
 
     Empty for settings of other sections.
 

@@ -46,7 +46,7 @@ SYSTEM: Final = names(
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that FlagScale cannot express, each with the reason."""
+    """Parts of a plan that FlagScale cannot express, each with a substitute or a hint."""
     shortfalls = tuple(megatron_shortfalls(export, chunks=not export.meshes))
     yield from shortfalls
     if all(shortfall.instead for shortfall in shortfalls):
@@ -183,7 +183,7 @@ def _accelerators_of_stage(export: PlanToExport, stage: Mesh) -> set[str]:
 
 
 def _meshes_by_accelerator(export: PlanToExport) -> list[tuple[str, Mesh]]:
-    """(accelerator, mesh) of each run of stages with equal degrees on one kind of device."""
+    """(accelerator, mesh) of each run of adjacent stages with one grid and one kind of device."""
     meshes: list[tuple[str, Mesh]] = []
     for stage in stages_of(export.meshes):
         kind = min(_accelerators_of_stage(export, stage))

@@ -229,7 +229,7 @@ _AXES: Final = ("tensor-model-parallel", "pipeline-model-parallel", "context-par
 
 
 def _megatron_arguments(settings: Arguments) -> list[tuple[str, str]]:
-    """Rename GPT-NeoX's settings to Megatron-DeepSpeed's arguments."""
+    """Megatron-DeepSpeed's (argument, value) pairs of GPT-NeoX's settings; others are left out."""
     arguments = [(_RENAMED[name], value) for name, value in settings.items() if name in _RENAMED]
     arguments += [(name, value) for name, value in settings.items() if name in _KEPT]
     kind = settings.get("precision", settings.get("fp16.type", "")).lower()

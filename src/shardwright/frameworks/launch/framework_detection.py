@@ -226,7 +226,7 @@ def included_frameworks(name: str, claimants: Mapping[str, Claimant]) -> frozens
 
 
 def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claimant]) -> str:
-    """Framework with the strongest claim on files, without those that are part of another's.
+    """Framework with the strongest claim, not part of another's; DataError if none or a tie.
 
     Frameworks whose files are part of another claimant's launches do not count.
 

@@ -214,7 +214,7 @@ _CORE_REST: Final = dict.fromkeys(
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Megatron-LM's (argument, value) pairs of a LLaMA-Factory setting; may be ()."""
+    """Megatron-LM's (argument, value) of a LLaMA-Factory setting; () if ignored, never None."""
     if name in _CORE_NAMES:
         return ((_CORE_NAMES[name], value),) if _CORE_NAMES[name] else ()
     if name == "mixed-precision":

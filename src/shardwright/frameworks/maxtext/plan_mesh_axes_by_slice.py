@@ -58,7 +58,7 @@ def mesh_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def degrees(export: PlanToExport) -> dict[str, tuple[int, int]]:
-    """Mesh axis -> (degree inside a slice, degree between slices), all axes of MaxText."""
+    """MaxText's mesh axis -> (degree inside a slice, between slices), (1, 1) for an unused axis."""
     return dict.fromkeys(AXES, (1, 1)) | dict(_axes_by_slice(export) or ())
 
 

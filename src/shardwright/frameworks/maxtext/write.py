@@ -50,7 +50,7 @@ BASES: Final[Mapping[str, float]] = {
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that MaxText cannot express, each with the reason."""
+    """Parts of a plan that MaxText cannot express, each with a substitute or a hint."""
     model = export.problem.model
     if published_name(model, MODELS) is None:
         yield Shortfall(
@@ -193,7 +193,7 @@ def _written_settings(export: PlanToExport) -> Iterator[Pair]:
 
 
 def _field_values(export: PlanToExport) -> dict[str, Any]:
-    """Value of each field of the settings table, from the plan."""
+    """Field of the settings table -> value for the plan; fields not to be written are absent."""
     grid, job = export.grid, export.problem.job
     steps = 1 if grid.pp > 1 else _microbatches(export)
     values: dict[str, Any] = {
@@ -230,7 +230,7 @@ def _field_values(export: PlanToExport) -> dict[str, Any]:
 
 
 def _remat_policy(export: PlanToExport) -> str:
-    """Value of MaxText's remat_policy by the plan's runtime options; empty if none sets it."""
+    """Value of MaxText's remat_policy by the plan's runtime options; ``full`` if none sets it."""
     runtime = export.problem.runtime
     return {**dict(runtime.own), **dict(runtime.options), **dict(export.grid.options)}.get(
         "remat", "full"

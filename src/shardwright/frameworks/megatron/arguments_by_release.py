@@ -148,7 +148,7 @@ _RENAMED: Final = MappingProxyType(
 
 
 def release_of(arguments: Arguments) -> tuple[str, str, str]:
-    """(release of a launch, its newest argument, its argument that was dropped first).
+    """(release for the arguments, newest argument, argument dropped first), names may be empty.
 
     The release has all arguments of the launch.
 

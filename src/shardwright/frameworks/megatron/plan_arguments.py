@@ -128,7 +128,7 @@ def grid_flags(export: PlanToExport, *frameworks: str) -> Flags:
 
 
 def _context_exchange_values(grid: Grid) -> dict[str, str]:
-    """Value of field `exchange` of cp: p2p, allgather, a2a, or a2a+p2p with sizes."""
+    """Fields of cp's exchange: p2p, allgather, a2a, or a2a+p2p with sizes ``ulysses ring``."""
     if grid.ulysses == 1:
         return {"exchange": "allgather" if grid.gather else "p2p"}
     if grid.ring == 1:
@@ -137,7 +137,7 @@ def _context_exchange_values(grid: Grid) -> dict[str, str]:
 
 
 def _pipeline_values(export: PlanToExport) -> dict[str, Any]:
-    """Value of field `vpp` if all chunks have equal layers, else `layout` of the layers."""
+    """Field `vpp` (chunks a rank) if chunks have equal layers, else `layout` (layers as text)."""
     grid, layers = export.grid, num_layers(export.problem.model)
     chunks = grid.pp * grid.vpp
     if layers % chunks == 0 and export.chunks == (layers // chunks,) * chunks:
@@ -165,7 +165,7 @@ def _sharded_state_values(grid: Grid) -> dict[str, Any]:
 
 
 def _recompute_values(grid: Grid, options: Mapping[str, str]) -> dict[str, Any]:
-    """Values of the fields for recompute granularity, method, layers and modules."""
+    """Field -> value of recompute granularity, method, layers, modules; empty if no recompute."""
     modules = [word for word, option in MODULES.items() if options.get(option) == "on"]
     if grid.recompute is Recompute.FULL:
         method = ("block", grid.recompute_layers) if grid.recompute_layers else ("uniform", 1)
@@ -176,7 +176,7 @@ def _recompute_values(grid: Grid, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def option_arguments(export: PlanToExport, *frameworks: str) -> Flags:
-    """Arguments of runtime options, no recompute modules, if priced for `frameworks`.
+    """(argument, text) of runtime options but recompute modules, if priced for `frameworks`.
 
     Each argument is listed once.
     """

@@ -191,7 +191,7 @@ def _verdicts(
     flags: Mapping[str, str],
     model: Iterable[LaunchSetting],
 ) -> Iterator[LaunchSetting]:
-    """Yield each setting with the verdict on the Megatron-LM arguments that it stands for."""
+    """Yield each setting with its Megatron-LM argument's verdict, then unset model arguments."""
     judge = partial(
         setting_verdicts,
         understood={**flags, **SETTINGS.understood},
@@ -285,7 +285,7 @@ def _changed_options(
 
 
 def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
-    """Grid of Megatron-LM's arguments on a number of devices; dp is the quotient."""
+    """Grid of Megatron-LM's arguments; dp = devices / (tp x pp x cp), else StrategyError."""
     values = values_of(SETTINGS, arguments)
     tp, pp, cp = values["tp"], values["pp"], values["cp"]
     if min(tp, pp, cp) < 1 or devices % (tp * pp * cp):
@@ -337,7 +337,7 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
 
 
 def _listed_chunks(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple[int, ...]:
-    """Layers of every chunk if the launch lists them, checked; empty without a pipeline."""
+    """Layers of each listed chunk, StrategyError for a wrong sum; empty if pp is 1 or unlisted."""
     if not chunks or pp == 1:
         return ()
     if sum(chunks) != layers:
@@ -362,7 +362,7 @@ def _context_fields(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
 def _model_verdicts(
     arguments: Arguments, written: Arguments, model: Model, *, length: int
 ) -> Iterator[LaunchSetting]:
-    """Yield verdicts of the launch's model arguments against MODEL's; none if it has no sizes."""
+    """Yield verdicts on the launch's model arguments against MODEL's; none if no size is set."""
     if not written.keys() & SIZES:
         return
     if any(not shortfall.instead for shortfall in model_shortfalls(model)):

@@ -25,7 +25,7 @@ OFF: Final = ("false", "none")
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that Megatron-LM cannot express, each with the reason."""
+    """Parts of a plan that Megatron-LM cannot express, each with a substitute or a hint."""
     yield from megatron_shortfalls(export)
     yield from option_shortfalls(export, FRAMEWORK)
     yield from other_framework_shortfalls(export, FRAMEWORK)

@@ -60,7 +60,7 @@ _BRIDGE_REST: Final = names("checkpoint. scheduler. logger. rng. tokenizer. vali
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Megatron-LM's (argument, value) pairs of a Megatron-Bridge override; may be ().
+    """Megatron-LM's (argument, value) pairs of a Bridge override; () if ignored, never None.
 
     The fields are those that exports write (`megatron_bridge.settings`).
     """

@@ -204,7 +204,7 @@ _PARTS: Final = names("comm-overlap peft model tokenizer dataset ddp optimizer t
 
 
 def _megatron_text(value: str) -> str:
-    """Value of a Python expression as Megatron-LM's arguments write it."""
+    """Megatron-LM's text of a Python dtype or bool (``True``: ``true``); other values unchanged."""
     return {
         "torch.float32": "fp32",
         "torch.bfloat16": "bf16",

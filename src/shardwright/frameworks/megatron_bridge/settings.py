@@ -104,7 +104,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
 def fields_of(argument: str, value: str) -> tuple[Field, ...]:
-    """(field, Python value) of Megatron-Bridge's configuration that an argument sets."""
+    """(Bridge's configuration field, Python source text) that a Megatron-LM argument sets."""
     if argument in FIELD_VALUES:
         return FIELD_VALUES[argument]
     if is_environment_variable(argument):

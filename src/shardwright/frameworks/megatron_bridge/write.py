@@ -63,7 +63,7 @@ DEFAULT_FIELDS: Final = {
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that Megatron-Bridge cannot express, each with the reason."""
+    """Parts of a plan that Megatron-Bridge cannot express, each with a substitute or a hint."""
     shortfalls = (
         *megatron_shortfalls(export),
         *option_shortfalls(export, FRAMEWORK, names=(ASYNC,)),
@@ -95,7 +95,7 @@ MEGATRON_BRIDGE: Final = Exporter(
 
 
 def _config_fields(export: PlanToExport) -> dict[str, str]:
-    """Field -> Python value, of the configuration fields that the plan sets."""
+    """Field of Bridge's configuration -> Python source text, of the fields that the plan sets."""
     grid, runtime = export.grid, export.problem.runtime
     fields = dict(DEFAULT_FIELDS)
     for name, value in arguments(export, FRAMEWORK):
@@ -123,7 +123,7 @@ _OPPOSITE: Final = {"True": "False", "False": "True"}
 
 
 def _fields_switched_off(export: PlanToExport) -> Iterator[Field]:
-    """Yield (field, Python value) of options that are on by default and off in the plan."""
+    """Yield (field, opposite bool) of switches that the runtime has on and the plan changes."""
     runtime, values = export.problem.runtime, option_values(export, FRAMEWORK)
     for offer in runtime.offers:
         own = (offer.option, offer.value) in runtime.own

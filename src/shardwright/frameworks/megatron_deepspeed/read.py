@@ -57,7 +57,7 @@ _MEGATRON_DEEPSPEED: Final = Signature(
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Megatron-LM's (argument, value) pairs of an argument or DeepSpeed setting; may be ()."""
+    """Megatron-LM's (argument, value) of an argument or DeepSpeed setting; () if ignored."""
     if name in ("zero-stage", "zero-optimization.stage"):
         return (("zero-stage", value),)
     if name == "ds-sequence-parallel-size":

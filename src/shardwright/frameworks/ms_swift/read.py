@@ -61,7 +61,7 @@ _UNPADDED: Final = "batches without padding, of which the command does not say h
 
 
 def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Complete ms-swift's settings in place: number formats, FSDP 2 and Ulysses; return notes."""
+    """Complete ms-swift's settings in place: formats, FSDP 2, microbatches, LoRA; return notes."""
     notes = (
         []
         if "weights" in settings
@@ -222,7 +222,7 @@ _CORE_REST: Final = name_set(
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Megatron-LM's (argument, value) pairs of a ``megatron sft`` setting; may be ()."""
+    """Megatron-LM's (argument, value) of a ``megatron sft`` setting; () if ignored, never None."""
     if name == "max-length":
         return (("seq-length", value),)
     if name == "virtual-pipeline-model-parallel-size":

@@ -56,7 +56,7 @@ MADE: Final = name_set("norm1 qkv rotary core proj residual1 norm2 up act down r
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that nanotron cannot express, each with the reason."""
+    """Parts of a plan that nanotron cannot express, each with a substitute or a hint."""
     shortfalls = tuple(_model_shortfalls(export.problem.model))
     yield from shortfalls
     yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
@@ -231,7 +231,7 @@ def _written_settings(export: PlanToExport) -> Iterator[Pair]:
 
 
 def _field_values(export: PlanToExport) -> dict[str, Any]:
-    """Value of each field of the settings table, from the plan."""
+    """Field of the settings table -> value to write for the plan."""
     grid, job = export.grid, export.problem.job
     return {
         **grid_values(grid),

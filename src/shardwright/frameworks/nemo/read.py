@@ -64,7 +64,7 @@ _NEMO_REST: Final = name_set(
 
 
 def megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Megatron-LM's (argument, value) pairs of a setting of NeMo's YAML; may be ()."""
+    """Megatron-LM's (argument, value) pairs of a NeMo setting; () if ignored, never None."""
     short = without_section(name, _NEMO_SECTIONS)
     if not name.startswith(_NEMO_SECTIONS):
         return ()

@@ -163,7 +163,7 @@ def canonical_name(name: str) -> str:
 
 
 def recipe_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of a recipe to Megatron-LM's arguments; None if it is unknown."""
+    """Megatron-LM's (argument, value) of a recipe's setting; () if ignored, None if unknown."""
     if name in FIELDS:
         return megatron_arguments(f"model.{name}", value)
     if name in TRAINER_ARGUMENTS:

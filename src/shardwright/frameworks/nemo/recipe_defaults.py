@@ -77,7 +77,7 @@ TRAINER_ARGUMENTS: Final = MappingProxyType(
 
 
 def base_settings(settings: Arguments) -> Iterator[tuple[str, str]]:
-    """Settings of the framework's own recipe from which a file starts.
+    """Yield (field, text) of NeMo's own recipe from which a file starts; none without a recipe.
 
     Raises:
         DataError: the recipe is unknown, or is for fine-tuning.
@@ -102,7 +102,7 @@ def base_settings(settings: Arguments) -> Iterator[tuple[str, str]]:
 
 
 def trainer_defaults(settings: Arguments) -> Arguments:
-    """Defaults of the shared trainer function that the recipe does not set itself."""
+    """Field -> default of trainer functions that a file calls, but fields that the file sets."""
     used = [
         trainer
         for trainer in TRAINERS

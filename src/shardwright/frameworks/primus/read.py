@@ -123,7 +123,7 @@ _ON: Final = ("1", "True", "true")
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Megatron-LM's (argument, value) pairs of an override of Primus's Megatron back end."""
+    """One (argument, value) pair of Megatron-LM for an override of Primus's Megatron back end."""
     if name in _SWITCHES:
         switch, at = _SWITCHES[name]
         return ((switch, str(value.lower() == at).lower()),)

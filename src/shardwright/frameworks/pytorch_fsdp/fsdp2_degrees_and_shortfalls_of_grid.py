@@ -24,7 +24,7 @@ def fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
 
 
 def sharding_ranks(grid: Grid) -> int:
-    """Number of ranks that share one copy of a stage's parameters, those of cp included."""
+    """Number of ranks that share one copy of a stage's parameters, cp included; cp without ZeRO."""
     return (grid.shard or grid.dp * grid.cp) if grid.zero else grid.cp
 
 

@@ -134,7 +134,7 @@ def values_of(table: SettingTable, arguments: Arguments) -> dict[str, Any]:
 
 
 def written_settings(table: SettingTable, values: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield (name, text) of the values to write, in the table's order; None is not written.
+    """Yield (name, value to write) in the table's order; no None, defaults only of ALWAYS rows.
 
     A field without a value, or with None, is not written.
     """
@@ -160,7 +160,7 @@ def grid_values(grid: Grid) -> dict[str, Any]:
 
 
 def only_of_grid(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values whose names are fields of `Grid`."""
+    """Field of `Grid` -> value, of those of `values` that are not None."""
     return {name: values[name] for name in _AXES if values.get(name) is not None}
 
 

@@ -59,12 +59,12 @@ def _divided(dividend: int, divisor: int) -> int:
 
 
 def _whole_number_of(node: ast.expr, variables: Variables, depth: int) -> int:
-    """Whole number number_of a parsed arithmetic expression; ValueError for other expressions."""
+    """Whole number of a parsed arithmetic expression; ValueError for other expressions."""
     if depth > 50:
         raise ValueError(depth)
 
     def number_of(part: ast.expr) -> int:
-        """Whole number number_of a part number_of the expression."""
+        """Whole number of a part of the expression."""
         return _whole_number_of(part, variables, depth + 1)
 
     if isinstance(node, ast.Constant) and type(node.value) is int:

@@ -85,7 +85,7 @@ def _value_at_index(
 
 
 def _length(value: Value | None, index: str | None) -> str | None:
-    """Length of a value in characters, or number of an array's items."""
+    """Number of a value's characters or an array's items, as text; None if not known."""
     if value is None:
         return None
     return (

@@ -85,7 +85,7 @@ class _Reader:
     rest: list[Statement]
 
     def peek(self) -> str:
-        """First word of the next statement."""
+        """First word of the next statement, which is not taken; empty if none is left."""
         return _first_word(self.rest[-1].text) if self.rest else ""
 
     def take_statement(self) -> Statement:
@@ -128,7 +128,7 @@ def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
 
 
 def _first_word(text: str) -> str:
-    """First word of a text."""
+    """First word of a text; empty if the text has none."""
     return text.split(None, 1)[0] if text.split(None, 1) else ""
 
 

@@ -141,7 +141,7 @@ def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None
 
 
 def _record_command(state: ScriptState, statement: Statement, words: list[str]) -> None:
-    """Record an external command's words (with variables expanded) and files that it writes."""
+    """Record a command's expanded words or written file; follow called functions and scripts."""
     expanded_words = [
         piece
         for word in words
@@ -253,7 +253,7 @@ def _run_called_script(state: ScriptState, statement: Statement, command: Sequen
 def _run_with_positionals(
     state: ScriptState, words: tuple[str, ...] | None, run: Callable[[], None], *, ends: str
 ) -> None:
-    """Call `run` with new positional parameters (None = current); `ends` stops at its end."""
+    """Call `run` with positional parameters (None: current); `ends` or return leaves only `run`."""
     before = state.variables.positional
     if words is not None:
         state.variables.positional = positionals_of_call(words)
@@ -267,7 +267,7 @@ def _run_with_positionals(
 
 
 def _run_in_subshell(state: ScriptState, text: str, words: tuple[str, ...] | None = None) -> None:
-    """Run a text, whose assignments are undone afterwards."""
+    """Run a text, whose assignments are undone afterwards; nothing if calls are nested too deep."""
     values = dict(state.variables.values)
     if state.depth < _MAX_CALLS:
         _run_with_positionals(state, words, lambda: run_text(state, text), ends="exit")

@@ -115,7 +115,7 @@ def _run_nodes(state: ScriptState, nodes: Sequence[Node]) -> None:
 
 
 def _is_reached(state: ScriptState, joint: str, text: str, line: int) -> bool:
-    """True if the last result lets the statement behind `joint` (``&&``, ``||``, other) run."""
+    """True if the last result lets the statement behind `joint` run; False, noted, if unknown."""
     if joint not in ("&&", "||"):
         return True
     if state.held is None:

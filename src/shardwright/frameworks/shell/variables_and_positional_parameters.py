@@ -80,7 +80,7 @@ def value_of(variables: Variables, name: str) -> Value | None:
 
 
 def scalar_of(variables: Variables, name: str) -> Value | None:
-    """Value of ``$NAME``: the variable, or the first item of an array."""
+    """Value of ``$NAME``: the variable, or the first item of an array; None = not known."""
     value = value_of(variables, name)
     if isinstance(value, tuple) and name not in ("@", "*"):
         return value[0] if value else ""
@@ -126,7 +126,7 @@ def positionals_of_call(words: tuple[str, ...]) -> Positional:
 
 
 def _positional(positional: Positional, number: int) -> str | None:
-    """Value of a positional parameter after shifts; None = not known."""
+    """Value of a positional parameter after shifts; empty beyond the last, None = not known."""
     if number == 0:
         return positional.values.get(0)
     at = number + positional.shifted

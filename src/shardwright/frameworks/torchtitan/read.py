@@ -184,7 +184,7 @@ def canonical_name(name: str) -> str:
 
 
 def _precision_recipe(values: Mapping[str, Any]) -> str:
-    """Precision recipe of the launch, from its converters and weight dtype.
+    """Precision recipe of the launch: bf16-pure by weight dtype, fp8 by converters, else bf16.
 
     Raises:
         DataError: a converter is not priced, such as LoRA or a 4-bit format.
@@ -232,7 +232,7 @@ def _has_loss_in_parts(settings: Arguments) -> bool:
 
 
 def _loss_notes(settings: Arguments) -> tuple[str, ...]:
-    """A note on a chunked loss with an unpriced number of chunks."""
+    """Note that a chunked loss in other than 8 chunks is not priced; else empty."""
     chunks = settings.get("config.num-chunks", "8")
     if not _has_loss_in_parts(settings) or chunks == "8":
         return ()

@@ -59,7 +59,7 @@ def flavor(model: Model) -> tuple[str, str] | None:
 
 
 def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
-    """Parts of a plan that torchtitan cannot express, each with the reason."""
+    """Parts of a plan that torchtitan cannot express, each with a substitute or a hint."""
     yield from _job_shortfalls(export)
     yield from _grid_shortfalls(export.grid)
     yield from _option_shortfalls(export)
@@ -178,7 +178,7 @@ def _modules_of_chunks(export: PlanToExport) -> list[list[str]]:
 
 
 def _field_values(export: PlanToExport) -> dict[str, Any]:
-    """Value of each field of the settings table, from the plan."""
+    """Field of the settings table -> value for the plan; pipeline fields only if pp is above 1."""
     grid, batch = export.grid, export.problem.job.global_batch
     replicate, shards = fsdp2_degrees(grid)
     values: dict[str, Any] = {

@@ -30,7 +30,7 @@ DOCS: Final = "https://huggingface.co/docs/transformers/main_classes/trainer"
 
 
 def normalize_dtypes(settings: dict[str, str], devices: int) -> tuple[str, ...]:
-    """Rewrite in place the weights' dtype to bf16, fp16 or fp32, and torch-compile to a bool."""
+    """Rewrite in place weights' dtype to bf16, fp16 or fp32, torch-compile to a bool; no notes."""
     named = {
         "bfloat16": "bf16",
         "torch.bfloat16": "bf16",
@@ -47,7 +47,7 @@ def normalize_dtypes(settings: dict[str, str], devices: int) -> tuple[str, ...]:
 
 
 def set_default_peft_targets(settings: dict[str, str]) -> tuple[str, ...]:
-    """Set LoRA targets to q_proj and v_proj, PEFT's default, if unset; return a note.
+    """Set unset targets of LoRA with a rank to PEFT's default q_proj and v_proj; return a note.
 
     The default is that of Llama, Mistral and Qwen (PEFT 0.17, utils/constants.py).
     """

@@ -228,7 +228,7 @@ def read_trainer(
 
 
 def judged_settings(names: TrainerNames, file_settings: FileSettings) -> dict[str, LaunchSetting]:
-    """Setting -> verdict, of settings on Trainer that are understood or not counted."""
+    """Setting -> verdict, of settings that are understood, ignored or known as not counted."""
     table = _setting_table(names, file_settings.arguments)
     verdicts = setting_verdicts(
         file_settings.arguments,

@@ -48,7 +48,7 @@ _CORE_REST: Final = name_set(
 
 
 def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """Rename a setting of verl's Megatron-Core back end to Megatron-LM's arguments.
+    """Megatron-LM's (argument, value) of a verl setting; () if ignored, None for other phases.
 
     None for settings of other phases.
     """

@@ -35,7 +35,7 @@ def sample_tokens(settings: Arguments) -> int:
 
 
 def actor_microbatch(settings: Arguments, *, dp: int, cp: int) -> tuple[int, str]:
-    """Samples of an actor's microbatch on one replica, and a note where they are derived.
+    """(samples of the actor's microbatch on a replica, note if derived from tokens, else empty).
 
     Raises:
         DataError: no setting gives the number.
@@ -78,7 +78,7 @@ def actor_notes(settings: Arguments, devices: int, microbatch_note: str) -> tupl
 
 
 def normalize_formats(settings: dict[str, str], devices: int) -> None:
-    """Rewrite number formats and a LoRA rank of 0 to canonical settings in place."""
+    """Rewrite the weights' dtype and set bf16 from it, and remove a LoRA rank of 0, in place."""
     normalize_dtypes(settings, devices)
     settings["bf16"] = "false" if settings["weights"] == "bf16" else "true"
     if settings.get("lora-rank", "0") == "0":
