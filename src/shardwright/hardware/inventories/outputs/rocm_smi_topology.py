@@ -91,7 +91,7 @@ def read_rocm_topology(text: str, *, name: str) -> Inventory:
 def _link_facts(
     devices: list[str], rows: dict[str, tuple[str, list[str]]], numa: dict[str, str], header: str
 ) -> list[FoundFact]:
-    """Facts from a link matrix: sizes of XGMI islands; unless one has all, devices a processor."""
+    """Facts of a link matrix: XGMI island sizes and, if several, devices of each processor."""
     cells: dict[tuple[int, int], str] = {}
     for (i, one), (j, other) in combinations(enumerate(devices), 2):
         (where, there), (at, back) = rows[one], rows[other]
