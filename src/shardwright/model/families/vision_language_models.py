@@ -102,7 +102,7 @@ def build_llava(fields: Fields) -> Model:
 
 
 def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
-    """Put Qwen3-VL's image tower, with merged patches and DeepStack, before a language model.
+    """Put Qwen3-VL's image tower before a language model; unchanged without ``vision_config``.
 
     `deep`: default tower layers for DeepStack.
     """

@@ -104,7 +104,7 @@ class Fields:
         )
 
     def present(self, *names: str) -> bool:
-        """True if a field with one of these spellings is in the file and not null."""
+        """True if one of these fields is in the file and not null; all then count as read."""
         self.mark_read(*names)
         return any(self.mapping.get(name) is not None for name in names)
 
@@ -157,7 +157,7 @@ class Fields:
     def integer(
         self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT, default: int | None = None
     ) -> int:
-        """Read a whole number within [minimum, maximum]; `default` if it is absent or null."""
+        """Read a whole number within the limits; `default` if absent or null, else ModelError."""
         value = self.optional_integer(*names, minimum=minimum, maximum=maximum)
         if value is not None:
             return value
@@ -187,7 +187,7 @@ class Fields:
     def number(
         self, *names: str, minimum: float, maximum: float, default: float | None = None
     ) -> float:
-        """Read a finite number within [minimum, maximum]; `default` if it is absent or null."""
+        """Read a finite number within the limits; `default` if absent or null, else ModelError."""
         name, value = self.find(*names)
         if value is None:
             if default is None:
@@ -213,7 +213,7 @@ class Fields:
         )
 
     def string(self, *names: str, default: str | None = None) -> str:
-        """Read a text; `default` if the field is absent or null."""
+        """Read a text; `default` if absent or null, ModelError if there is no default."""
         return self._typed_value(str, "a text", names, default)
 
     def _typed_value(

@@ -152,7 +152,7 @@ def _extension_factor(fields: Fields, *, default: float | None = None) -> float:
 
 
 def _context(config: Mapping[str, Any], source: str) -> float:
-    """``max_position_embeddings`` of the configuration."""
+    """Longest context in tokens (``max_position_embeddings``); ModelError if not written."""
     return Fields(dict(config), source).number(
         "max_position_embeddings", minimum=1.0, maximum=MAX_TOKENS
     )
