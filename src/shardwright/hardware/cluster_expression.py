@@ -260,7 +260,7 @@ def _parse_link(text: str) -> ZoneLink:
 
 
 def _parse_term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
-    """(group, switch tiers, their source, count's note) of a term; () tiers if not published."""
+    """(group, switch tiers, their source, count's note) of a term; () tiers unless published."""
     name, colon, rest = term.partition(":")
     name, nodes, count = name.strip(), None, _parse_count(rest, term=term) if colon else None
     times = _TIMES.fullmatch(name)

@@ -275,7 +275,7 @@ def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatA
 def curve_seconds(
     curve: CollectiveCurve, *, volume: FloatArray, bandwidth: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
-    """Seconds of a collective over a full buffer of `volume` bytes, its curve rescaled to a link.
+    """Seconds of a collective over a full buffer of `volume` bytes, curve rescaled to the link.
 
     Seconds never fall with volume.
 
@@ -357,7 +357,7 @@ def kernel_tables(accelerator: str) -> KernelTables | None:
 
 @lru_cache(maxsize=64)
 def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
-    """Collective curves measured on links of this efficiency and reduction; empty if none fits.
+    """Collective curves measured on links like the node's (efficiency, reduction); else empty.
 
     They hold for the catalog's link and for any link that has its latency and bandwidth rescaled. A
     link of another efficiency, without latency, or of a switch that reduces where the catalog's

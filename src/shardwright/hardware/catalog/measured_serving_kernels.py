@@ -233,7 +233,7 @@ def serving_tables(accelerator: str) -> ServingTables | None:
 
 @lru_cache(maxsize=64)
 def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...]:
-    """Collective curves measured with kernels of engine `library` on such links; else empty.
+    """Collective curves of engine `library` measured on links like the node's; else empty.
 
     They hold for links as `kernel_tables.collective_curves` does.
     """

@@ -43,7 +43,7 @@ def is_rocm_topology(text: str) -> bool:
 
 
 def read_rocm_topology(text: str, *, name: str) -> Inventory:
-    """Read the node of a ``rocm-smi --showtopo`` output.
+    """Read devices, XGMI islands and model of one node from ``rocm-smi --showtopo``.
 
     Raises:
         ClusterError: rows or cells are missing, a kind of path is not known, or the two cells of a
