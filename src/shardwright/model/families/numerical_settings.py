@@ -223,7 +223,7 @@ def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
 
 
 def _tied_factor(fields: Fields, own: ClassSettings) -> float:
-    """Factor on the input of a head that is the embedding; 1 for most classes.
+    """Factor on the input of a tied head: hidden^-0.5 for classes like T5's, else 1.0.
 
     ``scale_decoder_outputs`` overrides ``tie_word_embeddings``.
     """

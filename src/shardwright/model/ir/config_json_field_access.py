@@ -126,7 +126,7 @@ class Fields:
         return Fields(mapping, self.source, f"{self.path}{path}.", self.reading)
 
     def find(self, *names: str) -> tuple[str, Any]:
-        """(name with path, value) of the first spelling that is written; value None if none is."""
+        """(name with path, value) of the first spelling written, or None; error if two differ."""
         self.mark_read(*names)
         written = [
             (name, self.mapping[name]) for name in names if self.mapping.get(name) is not None
@@ -206,7 +206,7 @@ class Fields:
         return float(value)
 
     def flag(self, *names: str, default: bool | None = None) -> bool:
-        """Read true or false; null is false, `default` is for an absent field."""
+        """Read true or false; with a `default`, null is False; without one, null is an error."""
         null = any(self.written(name) for name in names)
         return self._typed_value(
             bool, "true or false", names, False if null and default is not None else default

@@ -108,7 +108,7 @@ def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def _nemotron_block(fields: Fields, kind: str) -> Block:
-    """The block of a Nemotron-H layer of a kind."""
+    """The block of a Nemotron-H layer of kind mamba, attention, mlp or moe."""
     hidden = fields.hidden()
     if kind == "mamba":
         shape = MambaShape(
