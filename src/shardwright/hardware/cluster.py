@@ -108,7 +108,7 @@ class NodeKind:
 
     @property
     def sharing(self) -> int:
-        """Devices that share the node's cards and links: those at work, else all of the node."""
+        """Number of devices that share the node's cards and links: `at_work` if set, else all."""
         return self.at_work or self.num_devices
 
     @property
@@ -288,7 +288,7 @@ class Cluster:
         return self.fabric or _ONE_TIER
 
     def network_rates(self, kind: NodeKind) -> tuple[tuple[FabricTier, float, float], ...]:
-        """(tier, bytes/s of a device's share, summed latency in seconds) of each switch tier.
+        """(tier, achieved bytes/s of a `kind` device, summed latency in s) of each switch tier.
 
         The rates are those of a device in nodes of `kind`. Oversubscription and latency of a tier
         apply to all tiers above it: with an oversubscription of 3 on the second of three tiers, the
@@ -303,7 +303,7 @@ class Cluster:
         return tuple(found)
 
     def described(self) -> str:
-        """Text with devices, nodes and scale-up domains of each node group, joined by ``+``."""
+        """Message text: devices, node size and domain size of each node group, joined by ``+``."""
         parts = []
         for group in self.groups:
             kind, count = group.kind, group.count

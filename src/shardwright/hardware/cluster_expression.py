@@ -63,7 +63,7 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Parse a cluster expression into a `Cluster`.
+    """Parse a cluster expression such as ``h100-sxm:64``; ClusterError if it is wrong or too large.
 
     Args:
         text: see the module. At most 64 terms and 4,194,304 devices.
@@ -122,7 +122,7 @@ def parse_cluster(text: str) -> Cluster:
 
 
 def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
-    """Node group of whole nodes of a kind for `num_devices` devices, or of one smaller node.
+    """Node group of whole nodes for `num_devices`, or of one smaller node; ClusterError otherwise.
 
     Any other count is a ClusterError. Nodes of an island of several nodes come in equal segments;
     see `with_segment_islands`.
@@ -140,7 +140,7 @@ def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
 
 
 def with_segment_islands(kind: NodeKind, *, count: int) -> NodeKind:
-    """Shrink an island of several nodes to the largest part that divides a job of `count` nodes.
+    """Shrink a multi-node island to the most nodes that divide `count`, unless under half of it.
 
     Schedulers place the most nodes an island that divide the job: 256 GB200 are 64 nodes of 4, and
     an island has 18 nodes. 16 divides 64, so each of 4 islands gives 64 of its 72 devices. Where
@@ -187,7 +187,7 @@ def _parse_count(text: str, *, term: str) -> int:
 
 
 def _split_zone_and_price(term: str) -> tuple[str, str, float]:
-    """Split a term into (nodes, zone, dollars of a device-hour); 0 dollars where it has none."""
+    """Split a term into (nodes, zone, dollars per device-hour); empty and 0.0 where not given."""
     rest, slash, price = term.partition("/")
     name, at, zone = rest.partition("@")
     if at and not _ZONE.fullmatch(zone.strip()):
@@ -210,7 +210,7 @@ def _parse_number_with_unit(text: str, unit: str, *, term: str) -> float:
 
 
 def parse_links(texts: Iterable[str]) -> Iterator[ZoneLink]:
-    """Parse links between zones, such as ``east~west=25gbps/60ms``.
+    """Parse links such as ``east~west=25gbps/60ms`` into one ZoneLink for each direction.
 
     A link counts for both directions, unless the texts have a link of the other direction too.
     """
@@ -260,7 +260,7 @@ def _parse_link(text: str) -> ZoneLink:
 
 
 def _parse_term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
-    """Parse a term into (node group, switch tiers, source of the tiers, note on the count)."""
+    """(group, switch tiers, their source, count's note) of a term; () tiers unless published."""
     name, colon, rest = term.partition(":")
     name, nodes, count = name.strip(), None, _parse_count(rest, term=term) if colon else None
     times = _TIMES.fullmatch(name)

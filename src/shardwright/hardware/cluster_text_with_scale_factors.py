@@ -36,7 +36,7 @@ _NONE: Final[Factors] = MappingProxyType({})
 
 
 def is_cluster_yaml(text: str) -> bool:
-    """True if a cluster's text is YAML itself, not a name of something."""
+    """True if a cluster's text is YAML itself, not a file path or an expression."""
     stripped = text.strip()
     return "\n" in stripped or _YAML_START.match(stripped) is not None
 
@@ -47,7 +47,7 @@ def is_cluster_file(text: str) -> bool:
 
 
 def split_scale_factors(text: str) -> tuple[str, Factors]:
-    """Split a cluster's text into the text without factors, and the factors.
+    """Split a cluster's text into (text without factors, factor by name: network, memory, price).
 
     YAML text has no factors.
 
@@ -88,7 +88,7 @@ def _parse_factor(part: str) -> tuple[str, Decimal]:
 
 
 def factors_text(factors: Factors) -> str:
-    """Factors as they stand behind a cluster's text, sorted by name; those of 1 are left out."""
+    """Factors as written behind a cluster's text (``,network=0.5x``); those of 1 are left out."""
     return "".join(
         f",{name}={factors[name].normalize():f}x"
         for name in SCALED
@@ -97,7 +97,7 @@ def factors_text(factors: Factors) -> str:
 
 
 def multiply_factor(text: str, *, name: str, factor: float) -> str:
-    """A cluster's text with the factor of one quantity multiplied by `factor`.
+    """A cluster's text with the factor of `name` times `factor`; ClusterError for YAML text.
 
     Raises:
         ClusterError: the text is YAML, which has no factors, or the product is out of range.
@@ -115,7 +115,7 @@ def multiply_factor(text: str, *, name: str, factor: float) -> str:
 
 
 def scale_cluster(cluster: Cluster, factors: Factors) -> Cluster:
-    """Multiply a cluster's network bandwidth, memory and prices by factors.
+    """Multiply a cluster's network bandwidth, memory and prices by the factors that are given.
 
     Prices are the cluster's own, or list prices.
 
@@ -151,7 +151,7 @@ def _with_memory(group: NodeGroup, *, factor: Decimal) -> NodeGroup:
 
 
 def _with_price(group: NodeGroup, *, factor: float) -> NodeGroup:
-    """Node group whose devices cost `factor` times as many dollars."""
+    """Node group whose devices cost `factor` times the dollars; ClusterError without a price."""
     if not group.price:
         raise ClusterError(
             f"no price of {group.kind.accelerator.name} to multiply",

@@ -53,7 +53,7 @@ class Units:
         return first, min([first + self.size[run], *self.first[run + 1 : run + 2]])
 
     def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
-        """First device of the unit of `first`, and the units renumbered from that device.
+        """(First device of the unit of `first`, units from there up to the largest of `lasts`).
 
         The units reach up to the largest of `lasts`. The result is equal wherever devices have an
         equal neighbourhood.

@@ -51,7 +51,7 @@ def network_units(cluster: Cluster) -> tuple[Units, ...]:
 
 @lru_cache(maxsize=256)
 def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
-    """Levels (rate, latency) innermost first, as a device of node group `group` sees them."""
+    """Network levels, innermost first, with bytes/s and latency of a device of one node group."""
     if cluster.is_uniform:
         return cluster.tiers()
     kind, units = cluster.groups[group].kind, network_units(cluster)
@@ -86,7 +86,7 @@ def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
 
 @lru_cache(maxsize=256)
 def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) bytes/s, and latency in seconds, from a device of one group to another's.
+    """Two (from group, to group) matrices: achieved bytes/s of one device, and latency in seconds.
 
     The bytes/s are achieved while all working devices of its node send, anywhere in the cluster.
     Between zones the link is a node's: its devices, and those of the receiving node, share it. No
@@ -162,7 +162,7 @@ def _shares_links(cluster: Cluster, kind: NodeKind) -> bool:
 
 @lru_cache(maxsize=1024)
 def _with_sharing_counts(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> Cluster:
-    """Copy of the cluster with the devices at work a node of each listed node kind; cached.
+    """Copy of the cluster with `at_work` of each listed node kind set (0 keeps it); cached.
 
     Equal arguments return the same object, so caches keyed by the cluster are reused.
     """
@@ -182,7 +182,7 @@ def group_ends(cluster: Cluster) -> tuple[int, ...]:
 
 
 def repetition_devices(units: tuple[Units, ...]) -> int:
-    """Devices after which equal units repeat (a unit of the level below the last); 0 = never."""
+    """Number of devices after which the layout of units repeats (1 with one level); 0 = never."""
     if max([len(level.first) for level in units]) > 1:
         return 0
     return units[-2].size[0] if len(units) > 1 else 1

@@ -54,7 +54,7 @@ class JobReliability:
 
 
 def job_reliability(cluster: Cluster, *, devices: int) -> JobReliability:
-    """Failure rate, storage bandwidth and restart time of a job on `devices` devices.
+    """Failures per hour, storage bytes/s and restart seconds of a job on `devices` devices.
 
     The job has the same part of every node group.
     """

@@ -13,7 +13,7 @@ _COUNT_BEFORE: Final = re.compile(r"\s*([0-9_]{1,24})( *[xX*].*)", re.DOTALL)
 
 
 def multiply_counts(expression: str, *, factor: Fraction) -> str:
-    """The cluster expression with `factor` times as many nodes or devices in each term.
+    """Expression with each term's count of nodes or devices x `factor`; ClusterError if not whole.
 
     ``h100-sxm:64@east/2.5usd`` times 1/2 is ``h100-sxm:32@east/2.5usd``.
 

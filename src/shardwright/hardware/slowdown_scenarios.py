@@ -65,7 +65,7 @@ class State:
 
     @property
     def alike(self) -> State:
-        """Copy of the state without the slowdowns of single nodes: no plan is slower in it."""
+        """Copy of the state without the slowdowns of single nodes; all other slowdowns stay."""
         return replace(self, nodes=())
 
 
@@ -133,7 +133,7 @@ def _with_slow_nodes(cluster: Cluster, state: State) -> tuple[NodeGroup, ...]:
 
 
 def _with_slow_links(cluster: Cluster, state: State) -> tuple[ZoneLink, ...]:
-    """Zone links of the cluster with the bandwidth and latency of the state."""
+    """Zone links of the cluster, slowed as the state says; ClusterError if one is unknown."""
     slow = {(one.source, one.target): one for one in state.links}
     if len(slow) < len(state.links):
         raise ClusterError(

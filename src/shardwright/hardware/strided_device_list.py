@@ -54,7 +54,7 @@ class DeviceList(Sequence[int]):
 
     @staticmethod
     def of(devices: Iterable[int]) -> DeviceList:
-        """Build the list of the given device numbers."""
+        """Build a list of device numbers in the given order; returns a `DeviceList` as it is."""
         if isinstance(devices, DeviceList):
             return devices
         row = np.asarray(
@@ -195,7 +195,7 @@ class DeviceList(Sequence[int]):
         return bool((self.array == device).any())
 
     def index(self, value: int, start: int = 0, stop: int | None = None) -> int:
-        """Index of the first occurrence of device `value` in the list."""
+        """Position of the first occurrence of device `value`; ValueError if it is not there."""
         found = np.flatnonzero(self.array[start:stop] == value)
         if not len(found):
             raise ValueError(f"device {value} is not in the list")
@@ -298,7 +298,7 @@ def _distinct(row: DeviceList) -> DeviceList:
 
 
 def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
-    """Union of lists with equal levels and different first devices as one pattern; None if none.
+    """Union of lists with equal levels as one rising pattern; None if levels differ or none fits.
 
     The first devices of the lists must differ.
     """

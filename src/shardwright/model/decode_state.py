@@ -38,7 +38,7 @@ class DecodeState:
     state: bool = False
 
     def elements(self, parts: int = 1) -> int:
-        """State elements on the fullest device with heads split into `parts`; others are copied.
+        """Elements per token or sequence on the fullest device: heads in `parts`, the rest copied.
 
         8 key heads of 128 + 128 elements on 16 devices are 256.
         """
@@ -54,7 +54,7 @@ def _largest_part_elements(extent: Extent, parts: int) -> int:
 
 
 def decode_states(block: Block) -> tuple[DecodeState, ...]:
-    """States that a block keeps while decoding: KV cache, latent, scan state, conv inputs.
+    """States that a text block keeps while decoding (KV cache, latent, scan, conv); else ().
 
     Also an indexer's keys.
 

@@ -32,7 +32,7 @@ IN_HEAD: Final = "teacher."
 
 
 def with_teacher(model: Model, teacher: Model) -> Model:
-    """Put a frozen teacher beside a model, with a loss that compares both logits.
+    """Put a frozen teacher beside a model, with a loss of both logits; ModelError if unfit.
 
     Raises:
         ModelError: the model or the teacher has no loss at its end, the teacher reads more than

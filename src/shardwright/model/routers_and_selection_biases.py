@@ -45,7 +45,7 @@ def selection_bias(block: Block, operator: Operator) -> Parameter | None:
 
 
 def selection_biases(model: Model) -> Iterator[tuple[int, int, str, str]]:
-    """Yield (run, layer, router, bias) of every router with a selection bias, by names.
+    """Yield (run number, layer of the run, router name, bias name) of every selection bias.
 
     Prediction modules are included.
     """

@@ -66,7 +66,7 @@ def fitted_gemm(
     sustained: float,
     p90: float,
 ) -> GemmRates:
-    """GEMM rates of a dtype: (compute, memory) efficiencies and overhead of a roofline fit.
+    """GEMM rates of a roofline fit: `efficiency` is (compute, memory), `p90` its relative error.
 
     Args:
         efficiency: (ec, em), the achieved shares of peak FLOP/s and bytes/s.

@@ -219,7 +219,7 @@ _ROWS: Final[dict[str, InstanceRow]] = {
 
 
 def _index() -> Mapping[str, str]:
-    """Names of instances by the key of each name, with and without the cloud's prefix."""
+    """Mapping from keys of instance names, with and without the cloud's prefix, to names."""
     keys = {name_key(name): name for name in _ROWS}
     for name in _ROWS:
         cloud, _, rest = name.partition("-")

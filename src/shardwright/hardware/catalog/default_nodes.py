@@ -74,7 +74,7 @@ def nvlink_bridge(*, gb_per_s: float, latency_s: float) -> Link:
 
 
 def is_over_pcie(kind: NodeKind) -> bool:
-    """True if devices of a node reach each other over their PCIe slots to the host."""
+    """True if the scale-up link is no faster than PCIe to the host; False with NVLink-C2C."""
     return kind.scale_up.bandwidth <= kind.host.pcie.bandwidth and not is_beside_host(kind)
 
 

@@ -168,12 +168,12 @@ class KernelTables:
     curves: tuple[CollectiveCurve, ...]
 
     def gemm_grid(self, dtype: Dtype) -> GemmGrid | None:
-        """GEMM grid of `dtype`; fp16 runs on the units of bf16."""
+        """GEMM grid of `dtype` (of bf16 for fp16); None if there is none."""
         wanted = Dtype.BF16 if dtype is Dtype.FP16 else dtype
         return next((g for g in self.gemm if g.dtype is wanted), None)
 
     def grouped_table(self, dtype: Dtype) -> GroupedTable | None:
-        """Table of experts' GEMMs of `dtype`; fp16 runs on the units of bf16."""
+        """Table of experts' GEMMs of `dtype` (of bf16 for fp16); None if there is none."""
         wanted = Dtype.BF16 if dtype is Dtype.FP16 else dtype
         return next((g for g in self.grouped if g.dtype is wanted), None)
 
@@ -240,7 +240,7 @@ def _spot(axis: FloatArray, value: float) -> tuple[int, float]:
 
 
 def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> BoolArray:
-    """True where (m, n, k) lies between measurements of the grid on every axis."""
+    """True where (m, n, k) lies within the grid and the nearest grid point was measured."""
     inside = np.ones(np.broadcast_shapes(m.shape, n.shape, k.shape), dtype=np.bool_)
     places = []
     for axis, value in ((grid.m, m), (grid.n, n), (grid.k, k)):
@@ -275,7 +275,7 @@ def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatA
 def curve_seconds(
     curve: CollectiveCurve, *, volume: FloatArray, bandwidth: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
-    """Seconds of a measured collective for `volume` bytes on a link of other rate and latency.
+    """Seconds of a collective over a full buffer of `volume` bytes, curve rescaled to the link.
 
     Seconds never fall with volume.
 
@@ -357,7 +357,7 @@ def kernel_tables(accelerator: str) -> KernelTables | None:
 
 @lru_cache(maxsize=64)
 def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
-    """Collective curves measured in an island with this efficiency and reduction; else empty.
+    """Collective curves measured on links like the node's (efficiency, reduction); else empty.
 
     They hold for the catalog's link and for any link that has its latency and bandwidth rescaled. A
     link of another efficiency, without latency, or of a switch that reduces where the catalog's

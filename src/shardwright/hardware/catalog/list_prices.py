@@ -273,7 +273,7 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
 
 
 def list_price(kind: NodeKind) -> ListPrice | None:
-    """List price of a device-hour: the cloud instance's own, else the accelerator's lowest price.
+    """List price of a device-hour: an instance's own; of other nodes the device's lowest; or None.
 
     None where no price is known.
     """
@@ -329,7 +329,7 @@ def _with_list_price(group: NodeGroup) -> NodeGroup:
 
 
 def catalog_price_name(name: str) -> str:
-    """Catalog name of the accelerator or instance that a ``--price`` option names.
+    """Catalog name of the accelerator or instance that ``--price`` names; UsageError if unknown.
 
     Raises:
         UsageError: there is none.

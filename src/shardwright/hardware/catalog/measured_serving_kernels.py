@@ -176,7 +176,7 @@ class ServingTables:
     curves: tuple[CollectiveCurve, ...]
 
     def decode(self, *, shape: tuple[int, int], cached: int, library: str) -> DecodeTable | None:
-        """Decode attention table of (head, value) dims and `cached` bits an element, by library.
+        """Decode table of (head, value) dims and `cached` bits, of `library` or else of another.
 
         Where both head dims are equal, the nearest measured dim counts.
         """
@@ -196,7 +196,7 @@ class ServingTables:
         )
 
     def product(self, *, weights: str, multiplied: Dtype, library: str) -> ProductTable | None:
-        """GEMM table of a weight format and a GEMM format, of `library` if it has one; else None.
+        """GEMM table of a weight and a GEMM format: of `library`, else of another; None if none.
 
         fp16 runs on the units of bf16; quantisation groups of any size are one kernel's.
         """
@@ -206,7 +206,7 @@ class ServingTables:
         )
 
     def expert(self, *, weights: str, multiplied: Dtype, library: str) -> ExpertTable | None:
-        """Expert GEMM table of two formats: of the kernel ``vllm/triton``, else of its library."""
+        """Expert table of two formats: of kernel `library`, else of its engine, else of another."""
         wanted = (_measured_format(weights), Dtype(_measured_format(multiplied)))
         fitting = [e for e in self.experts if (e.weights, e.multiplied) == wanted]
         exact = next((e for e in fitting if e.kernel == library), None)
@@ -233,7 +233,7 @@ def serving_tables(accelerator: str) -> ServingTables | None:
 
 @lru_cache(maxsize=64)
 def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...]:
-    """Collective curves measured with an engine's own kernels in such an island; else empty.
+    """Collective curves of engine `library` measured on links like the node's; else empty.
 
     They hold for links as `kernel_tables.collective_curves` does.
     """
@@ -284,7 +284,7 @@ Entry = tuple[list[npt.NDArray[np.generic]], npt.NDArray[np.generic], FloatArray
 def _entries(
     kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]
 ) -> tuple[list[list[str]], list[Entry]]:
-    """(words of each table's name, (axes, ratios, fitted form) of each table) of one kind."""
+    """(words of each table's name, (axes, steps, form) of each table) of one kind, or ([], [])."""
     if kind not in kinds:
         return [], []
     fields = kinds[kind]

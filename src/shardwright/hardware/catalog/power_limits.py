@@ -50,6 +50,6 @@ _WATTS: Final[Mapping[str, float]] = MappingProxyType(
 
 
 def power_limit(accelerator: Accelerator) -> Power | None:
-    """Power limit of an accelerator of the catalog; None where none is listed."""
+    """Power limit in watts of a catalog accelerator, with its source; None if not listed."""
     watts = _WATTS.get(accelerator.name)
     return None if watts is None else Power(watts=watts, origin=_SHEET)

@@ -34,7 +34,7 @@ class TpuSlice:
 
 
 def find_tpu_slice(name: str) -> TpuSlice | None:
-    """Find a TPU slice by name; None if there is none.
+    """TPU slice of a name such as ``v4-128`` (cores or chips); None if the name is of another form.
 
     Raises:
         ClusterError: the number is not one of whole chips.

@@ -125,7 +125,7 @@ _register("tag:yaml.org,2002:int", _Constructor.construct_yaml_int)
 
 
 def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
-    """Parse YAML text into a plain value, within limits on size, depth and aliases.
+    """Parse YAML text into a plain value; ClusterError if it is no YAML or beyond the limits.
 
     The text has at most 256 KiB, 40,000 nodes and 16 levels with aliases expanded, and no duplicate
     key.

@@ -153,7 +153,7 @@ _IN_WORDS: Mapping[str, str] = {
 
 
 def _value_hint(kind: str, key: str) -> str:
-    """Hint for a wrong value: an example for the kind of error, or the unit of the key."""
+    """Hint for a wrong value: an example for pydantic's error type `kind`, or the key's unit."""
     return _HINTS.get(kind) or next(
         (words for ending, words in _IN_WORDS.items() if key.endswith(ending)), _FORM
     )
@@ -179,7 +179,7 @@ _PARTS: Mapping[str, type[YamlRecord]] = {
 
 
 def _legal_keys(place: Place) -> list[str]:
-    """Keys that are legal at the place of an unknown key."""
+    """Legal keys of the object that holds the unknown key at path `place`."""
     inner = next(
         (_PARTS[p] for p in reversed(place[:-1]) if isinstance(p, str) and p in _PARTS),
         ClusterRecord,

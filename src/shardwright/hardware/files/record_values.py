@@ -45,7 +45,7 @@ def bytes_per_s(gigabits: float | None, gigabytes: float | None, *, path: str) -
 
 
 def dataclass_fields(record: YamlRecord, kind: Any) -> dict[str, Any]:
-    """Convert a record's values to fields of the dataclass `kind`, in SI units.
+    """Convert a record's scalar values to those fields that `kind` has, in SI units by key suffix.
 
     The unit is the suffix of the key.
     """

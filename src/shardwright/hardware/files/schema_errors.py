@@ -20,7 +20,7 @@ def first_schema_error(
     keys_at: Callable[[Place], Iterable[str]],
     hint_of: Callable[[str, str], str],
 ) -> ClusterError:
-    """Convert the first error of a pydantic validation to a ClusterError with its place and hint.
+    """Convert the first error (missing keys last) of a validation to a ClusterError with a hint.
 
     Args:
         what: name of the file in messages.

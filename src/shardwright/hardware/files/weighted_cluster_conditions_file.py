@@ -149,7 +149,7 @@ def _link_states(record: LinkStateRecord, *, where: str) -> Iterator[LinkState]:
 
 
 def _legal_keys(place: Place) -> list[str]:
-    """Keys that are legal at the place of an unknown key."""
+    """Legal keys of the object that holds the unknown key at path `place`."""
     inner = next(
         (_PARTS[part] for part in reversed(place[:-1]) if isinstance(part, str) and part in _PARTS),
         StatesRecord,

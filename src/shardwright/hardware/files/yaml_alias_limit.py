@@ -87,7 +87,7 @@ def _completed_size(
 def _anchored_size(
     anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
 ) -> tuple[int, int]:
-    """(nodes, nesting levels) of the anchored value that an alias refers to."""
+    """(nodes, nesting levels) of an alias's value; ClusterError if undefined or not complete."""
     anchor = anchor or ""
     shown = f"{what}: the YAML alias *{anchor[:40]}"
     if any(part.anchor == anchor for part in open_parts):

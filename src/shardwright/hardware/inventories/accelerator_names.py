@@ -96,7 +96,7 @@ _NVLINKS: Final = (
 
 
 def nvlink_of(device: Accelerator) -> NvLink | None:
-    """NVLinks, or XGMI links, of an accelerator; None = it has none, or none is known."""
+    """Rate in bytes/s and number of a device's NVLinks or XGMI links; None if none or unknown."""
     return next((link for begin, link in _NVLINKS if device.name.startswith(begin)), None)
 
 

@@ -49,7 +49,7 @@ class CatalogNode:
 
 
 def choose_catalog_node(facts: Facts, *, given: Mapping[str, str]) -> CatalogNode:
-    """Catalog node of the user's choice, else of the instance type, else of the product name.
+    """Catalog node by the user's choice, else by instance type, else by product name.
 
     Args:
         given: accelerators or instances by a product's word, or by "" for nodes whose files do not
@@ -140,7 +140,7 @@ def _node_by_instance(facts: Facts) -> CatalogNode | None:
 
 
 def _node_by_product(facts: Facts) -> CatalogNode:
-    """Default node of the accelerator that the files name.
+    """Default node of the likeliest accelerator that the files name; ClusterError if unknown.
 
     Of several accelerators that the name may mean, it is the likeliest with that memory and those
     links.
@@ -188,7 +188,7 @@ def _require_among(
 def _matching_memory(
     called: tuple[Accelerator, ...], facts: Facts, product: FoundFact
 ) -> tuple[Accelerator, ...]:
-    """Accelerators whose memory matches the reported size within `SAME_MEMORY`."""
+    """Accelerators with memory within 10 % of the fact's, all without a fact; error if none."""
     memory = facts.get(FactKind.DEVICE_MEMORY)
     if memory is None:
         return called
@@ -205,7 +205,7 @@ def _matching_memory(
 
 
 def _matching_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerator, ...]:
-    """Accelerators with as many NVLinks as found (over PCIe, if islands without links), else all.
+    """Accelerators with as many NVLinks as found, or over PCIe if without links; all if none.
 
     Where no NVLinks were found, accelerators that reach each other over PCIe.
     """

@@ -117,7 +117,7 @@ RecordPart = tuple[dict[str, Any], list[Assumption]]
 
 
 def _scale_up_part(facts: Mapping[FactKind, FoundFact], base: NodeKind, devices: int) -> RecordPart:
-    """Keys for island size and scale-up link of a device, where they differ from the catalog's."""
+    """(keys, assumptions) on island size and scale-up link, where not as in the catalog."""
     sizes, links, nodes = (
         facts.get(FactKind.ISLANDS),
         nvlink_fact(facts),
@@ -218,7 +218,7 @@ def _nvlink_record(links: FoundFact, base: NodeKind) -> dict[str, Any]:
 
 
 def _link_record(link: Link, fact: FoundFact | None) -> dict[str, Any]:
-    """A link as keys of a cluster file: bandwidth of a fact, efficiency and latency of `link`."""
+    """A link as keys of a cluster file; the origin names `fact`, the bandwidth's source."""
     return {
         "bandwidth_gigabytes_per_s": link.bandwidth / GIGA,
         "efficiency": link.efficiency,
@@ -251,7 +251,7 @@ def _cards_part(
     base: NodeKind,
     devices: int,
 ) -> RecordPart:
-    """Keys of the entry for the network cards and the rate of one card.
+    """(keys, assumptions) on the number of network cards of a node and the rate of a card.
 
     Where the cards are found and their rate is not, they have no more than the default node has in
     all.
@@ -290,7 +290,7 @@ def _cards_part(
 
 
 def _host_part(facts: Mapping[FactKind, FoundFact], base: NodeKind) -> RecordPart:
-    """Keys of the entry for the host's memory and the PCIe slots of devices."""
+    """(keys, assumptions) on the host's memory and the PCIe slot of a device."""
     record: dict[str, Any] = {}
     assumed: list[Assumption] = []
     memory, slot = facts.get(FactKind.HOST_MEMORY), facts.get(FactKind.PCIE)

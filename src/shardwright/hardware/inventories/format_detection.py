@@ -64,7 +64,7 @@ FORMATS: Final = (
 
 
 def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMATS) -> Inventory:
-    """Read an inventory from text, in the first format that recognises the text.
+    """Read an inventory in the first format that recognises the text; ClusterError if none.
 
     Raises:
         ClusterError: no format recognises the text, or the text breaks its format.
@@ -77,5 +77,5 @@ def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMAT
 
 
 def read_inventory_file(path: Path, *, formats: tuple[Format, ...] = FORMATS) -> Inventory:
-    """Read an inventory from a file; see `read_inventory`."""
+    """Read an inventory from a file, in the first format that recognises its text."""
     return read_inventory(read_text_up_to_limit(path), name=path.name[-80:], formats=formats)

@@ -222,7 +222,7 @@ def _host_memory_bytes(facts: Mapping[FactKind, FoundFact]) -> float:
 
 
 def _with_samples(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
-    """Node sets plus the facts of each sample that contradicts none of the set's facts."""
+    """Node sets plus the facts of samples that do not contradict; error if one fits no set."""
     found = list(kinds)
     for sample in samples:
         merged: dict[int, dict[FactKind, FoundFact]] = {}

@@ -152,7 +152,7 @@ class Inventory:
 
 
 def fact_text(what: FactKind, value: Value) -> str:
-    """Display text of a fact's value."""
+    """Display text of a fact's value, with its unit."""
     if isinstance(value, DeviceLinks):
         return f"{value.total} links"
     if isinstance(value, PciePaths):

@@ -59,7 +59,7 @@ def switch_paths(nodes: Sequence[SeenNode]) -> list[tuple[str, ...]]:
 
 
 def network_order(nodes: Sequence[PlacedNode]) -> list[int]:
-    """Node order in which nodes of a zone, tier unit, scale-up domain and kind are neighbours.
+    """Positions in `nodes` so ordered that each zone, switch, domain and kind is together.
 
     The larger unit comes first: a domain of a rack below a leaf of ten racks is sorted inside the
     leaf, and a leaf inside a domain that spans several. Units stand in the order of the files.

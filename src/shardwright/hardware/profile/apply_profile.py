@@ -287,7 +287,7 @@ def _card_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) 
 
 
 def _new_node(profile: Profile) -> NodeKind:
-    """Node kind of an accelerator outside the catalog, with measured rates as its peaks."""
+    """Node kind of an accelerator outside the catalog; ClusterError if the profile lacks rates."""
     if not profile.gemm or profile.elements is None or not profile.memory_bytes:
         raise ClusterError(
             f"{profile.accelerator[:60]} is in no catalog, and its profile lacks GEMM, element-wise"

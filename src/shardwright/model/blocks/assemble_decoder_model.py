@@ -14,7 +14,7 @@ from shardwright.model.ir.model_graph import Model, Run
 
 
 def distinct(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The distinct blocks in order of first use; raises if two different blocks have one name."""
+    """Distinct blocks in order of first use; ValueError if two different blocks have one name."""
     blocks_by_name: dict[str, Block] = {}
     for block in blocks:
         if blocks_by_name.setdefault(block.name, block) != block:

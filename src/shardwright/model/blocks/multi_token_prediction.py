@@ -28,7 +28,7 @@ PREDICTED: Final = ("num_nextn_predict_layers", "num_mtp_layers")
 
 
 def num_predictors(fields: Fields) -> int:
-    """Number of multi-token prediction modules in a configuration; 0 if no field names it."""
+    """Number of multi-token prediction modules that a configuration states; 0 if none."""
     return fields.integer(*PREDICTED, minimum=0, maximum=MAX_PREDICTORS, default=0)
 
 

@@ -47,7 +47,7 @@ def is_catalog_name(name: str) -> bool:
 
 
 def load_model(name_or_path: str) -> Model:
-    """Load a model from a catalog name, a ``config.json``, or a folder with a ``config.json``.
+    """Load a model by catalog name, ``config.json``, or folder with one; ModelError if not found.
 
     A catalog name wins over a file of that name.
 

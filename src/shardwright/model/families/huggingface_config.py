@@ -106,7 +106,7 @@ def parse_config(content: bytes, *, source: str) -> dict[str, Any]:
 
 
 def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = "") -> Model:
-    """Build the model that a Hugging Face configuration describes.
+    """Build the model that a Hugging Face configuration describes; ModelError for a fault in it.
 
     Args:
         mapping: the configuration, old or new spellings.
@@ -149,7 +149,7 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
 
 
 def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's section with the top level's fields below; the whole if it has none."""
+    """The language model's section, completed by top-level fields; all fields if it has none."""
     nested: Iterator[dict[str, Any]] = (
         mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict)
     )
@@ -168,7 +168,7 @@ def architecture_name(fields: Fields) -> str:
 
 
 def build_architecture(key: str, fields: Fields) -> Model:
-    """Build the model of an architecture or model type, without a name."""
+    """Build the model of an architecture or ``model_type``; ModelError if it is not supported."""
     target = REGISTRY.get(key)
     if target is None:
         nested = fields.present(*TEXT_CONFIGS)

@@ -68,7 +68,7 @@ BASE = ("rope_theta", "rotary_emb_base")
 
 
 def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) -> Settings:
-    """Read the numerical settings (epsilons, rotary positions, factors) from a configuration.
+    """Read the numerical settings (epsilons, rotary positions, factors), else class defaults.
 
     Raises:
         ModelError: a number is out of its range.
@@ -147,7 +147,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
 
 
 def _latent_norms(config: Mapping[str, Any], eps: float) -> tuple[tuple[str, Settings], ...]:
-    """Settings of the latents' norms, if their epsilon differs from that of other norms."""
+    """(norm's name, settings) of the latents' norms, if their epsilon differs; else empty."""
     apart = config.get("kv_lora_rank") and eps != LATENT_EPS
     return tuple((name, Settings(eps=LATENT_EPS)) for name in LATENT_NORMS) if apart else ()
 
@@ -170,7 +170,7 @@ def _local_base(config: Mapping[str, Any], own: ClassSettings) -> float:
 
 
 def _query_growth(fields: Fields, model: Model) -> tuple[float, float]:
-    """(positions, strength) of the growth of queries with their position."""
+    """(``floor_scale`` in positions, ``attn_scale``) of query scaling by position (Llama 4)."""
     positions, strength = Settings().temper
     if not any(o.tempered for b in model.blocks for o in b.operators):
         return positions, strength
@@ -205,7 +205,7 @@ def _has_score_bias(model: Model) -> bool:
 
 
 def _share(fields: Fields, own: ClassSettings) -> float:
-    """Share of a head's width with rotary positions."""
+    """Share of a head's width with rotary positions; 1.0 if the class reads no share."""
     if not own.rope_share:
         return 1.0
     if own.turned:
@@ -217,13 +217,13 @@ def _share(fields: Fields, own: ClassSettings) -> float:
 
 
 def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
-    """A factor that the class reads; 1 for factors that it ignores."""
+    """Factor in field `name`, else the class's default; 1.0 if the class ignores the field."""
     usual = own.factors.get(name)
     return 1.0 if usual is None else fields.number(name, minimum=1e-9, maximum=1e9, default=usual)
 
 
 def _tied_factor(fields: Fields, own: ClassSettings) -> float:
-    """Factor on the input of a head that is the embedding; 1 for most classes.
+    """Factor on the input of a tied head: hidden^-0.5 for classes like T5's, else 1.0.
 
     ``scale_decoder_outputs`` overrides ``tie_word_embeddings``.
     """
@@ -257,7 +257,7 @@ def _width_factor(fields: Fields, own: ClassSettings) -> float:
 
 
 def written_activation(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
-    """The written activation, and whether feed-forwards have a gate."""
+    """(activation as written or by class default, set of gate flags of feed-forwards)."""
     language = [b for b in model.blocks if b.sequence != IMAGE]
     gated = {
         o.gated
@@ -299,7 +299,7 @@ def bounds_of_pair(limit: Sequence[object]) -> tuple[float, float]:
 def _step_limits(
     config: Mapping[str, Any], model: Model, own: ClassSettings, fields: Fields
 ) -> tuple[float, float]:
-    """(low, high) bounds of the time steps of a recurrence."""
+    """(low, high) bounds of a recurrence's time steps; (0, inf) = no bounds."""
     if own.least_step:
         return fields.number("time_step_min", minimum=0.0, maximum=1e6, default=own.least_step), inf
     limit = config.get("time_step_limit")

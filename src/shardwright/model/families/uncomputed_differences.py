@@ -51,7 +51,7 @@ from shardwright.model.ir.operator import OperatorKind
 
 
 def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """Phrases on settings that our operators do not compute.
+    """Message phrases on settings that our operators do not compute; empty if there are none.
 
     With such settings, published weights would not give the published losses.
     """
@@ -70,7 +70,7 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
 
 
 def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """Phrases on Falcon-H1's factors before biased projections and norms before gates."""
+    """Phrases on Falcon-H1's uncomputed factors and norms; empty text for what is computed."""
     if model.architecture != "FalconH1ForCausalLM":
         return ()
     biased = {"attention_in_multiplier": "attention_bias", "ssm_in_multiplier": "mamba_proj_bias"}
@@ -115,7 +115,7 @@ def _activation(config: Mapping[str, Any], model: Model) -> str:
 
 
 def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
-    """Phrases on rotary positions that our operators do not compute."""
+    """Phrases on rotary positions that are not computed; an empty text for each check passed."""
     if not own.rope_base:
         return ()
     rope = rotary_settings(config)
@@ -177,7 +177,7 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
 
 
 def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
-    """Phrases on routing that our operators do not compute."""
+    """Phrases on routing that is not computed; an empty text for each check that passes."""
     shapes = [
         o.experts
         for b in model.blocks
@@ -213,7 +213,7 @@ def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tup
 
 
 def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tuple[str, ...]:
-    """Phrases on attention scores and factors that our operators do not compute."""
+    """Phrases on score settings that are not computed; an empty text for each check that passes."""
     scalar, width = number_or_none(config.get("query_pre_attn_scalar")), config.get("head_dim")
     cap = 0.0 if own.reads_cap else logits_cap_of(config, own)
     alpha = number_or_none(config.get("swiglu_alpha"))
@@ -265,7 +265,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
 
 
 def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """Phrases on recurrences that our operators do not compute."""
+    """One phrase on time-step limits of a recurrence that are not computed, or an empty text."""
     limit = config.get("time_step_limit")
     own = CLASSES.get(model.architecture, UNKNOWN)
     other = (

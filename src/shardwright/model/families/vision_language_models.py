@@ -102,7 +102,7 @@ def build_llava(fields: Fields) -> Model:
 
 
 def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
-    """Put Qwen3-VL's image tower, with merged patches and DeepStack, before a language model.
+    """Put Qwen3-VL's image tower before a language model; unchanged without ``vision_config``.
 
     `deep`: default tower layers for DeepStack.
     """
@@ -152,7 +152,7 @@ def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] =
 def _deepstack_layers(
     vision: Fields, shape: VisionShape, language: Model, *, usual: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Tower layers whose features the first language layers add."""
+    """Numbers of the tower layers whose features the first language layers add."""
     name = "deepstack_visual_indexes"
     deep = vision.integers(name, maximum=MAX_LAYERS) if vision.present(name) else usual
     layers = sum(run.count for run in language.runs if run.name.startswith("layers"))

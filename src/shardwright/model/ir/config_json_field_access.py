@@ -104,7 +104,7 @@ class Fields:
         )
 
     def present(self, *names: str) -> bool:
-        """True if a field with one of these spellings is in the file and not null."""
+        """True if one of these fields is in the file and not null; all then count as read."""
         self.mark_read(*names)
         return any(self.mapping.get(name) is not None for name in names)
 
@@ -126,7 +126,7 @@ class Fields:
         return Fields(mapping, self.source, f"{self.path}{path}.", self.reading)
 
     def find(self, *names: str) -> tuple[str, Any]:
-        """(name with path, value) of the first spelling that is written; value None if none is."""
+        """(name with path, value) of the first spelling written, or None; error if two differ."""
         self.mark_read(*names)
         written = [
             (name, self.mapping[name]) for name in names if self.mapping.get(name) is not None
@@ -157,7 +157,7 @@ class Fields:
     def integer(
         self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT, default: int | None = None
     ) -> int:
-        """Read a whole number within [minimum, maximum]; `default` if it is absent or null."""
+        """Read a whole number within the limits; `default` if absent or null, else ModelError."""
         value = self.optional_integer(*names, minimum=minimum, maximum=maximum)
         if value is not None:
             return value
@@ -187,7 +187,7 @@ class Fields:
     def number(
         self, *names: str, minimum: float, maximum: float, default: float | None = None
     ) -> float:
-        """Read a finite number within [minimum, maximum]; `default` if it is absent or null."""
+        """Read a finite number within the limits; `default` if absent or null, else ModelError."""
         name, value = self.find(*names)
         if value is None:
             if default is None:
@@ -206,14 +206,14 @@ class Fields:
         return float(value)
 
     def flag(self, *names: str, default: bool | None = None) -> bool:
-        """Read true or false; null is false, `default` is for an absent field."""
+        """Read true or false; with a `default`, null is False; without one, null is an error."""
         null = any(self.written(name) for name in names)
         return self._typed_value(
             bool, "true or false", names, False if null and default is not None else default
         )
 
     def string(self, *names: str, default: str | None = None) -> str:
-        """Read a text; `default` if the field is absent or null."""
+        """Read a text; `default` if absent or null, ModelError if there is no default."""
         return self._typed_value(str, "a text", names, default)
 
     def _typed_value(

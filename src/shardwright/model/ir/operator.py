@@ -214,7 +214,7 @@ class Operator:
 
     @property
     def adapters(self) -> tuple[Parameter, ...]:
-        """The adapter factors: A, and a B for each extent written; the last parameters."""
+        """The LoRA factors: A, then a B for each extent written; empty if not adapted."""
         return self.parameters[-1 - len(self.writes) :] if self.adapted else ()
 
     @property

@@ -20,7 +20,7 @@ _HINT: Final = (
 
 
 def read_text_up_to_limit(path: Path) -> str:
-    """Read a text file of at most 64 MiB.
+    """Read a text file of at most 64 MiB; ClusterError if larger, unreadable or not UTF-8.
 
     Raises:
         ClusterError: the file cannot be read, is larger, or is no UTF-8 text.

@@ -29,7 +29,7 @@ class Element:
 
 
 def parse_xml(text: str, *, name: str) -> Element:
-    """Parse XML text into its root element.
+    """Parse XML text into its root element; ClusterError if it is no XML or too large.
 
     At most 20,000 elements, 64 levels and 4,096 characters an attribute; no DTD.
 

@@ -84,7 +84,7 @@ def _is_yaml(text: str) -> bool:
 
 
 def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
-    """Read the nodes with GPUs, with their facts, states and switches.
+    """Read the nodes with GPUs from ``kubectl get nodes -o json``, with state and switches.
 
     Raises:
         ClusterError: the text is no JSON of nodes or too large, a number is wrong, or devices are
@@ -293,7 +293,7 @@ def _parse_quantity(text: str, *, where: str) -> int:
 
 
 def _switch_names(labels: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the switches above a node, the nearest first, up to the first missing label."""
+    """Switches above a node by its topology labels, nearest first; empty without labels."""
     for keys in _TIERS:
         names: list[str] = []
         for key in keys:

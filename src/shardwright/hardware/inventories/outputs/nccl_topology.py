@@ -139,7 +139,7 @@ def _functions(
 
 
 def _distinct_elements(functions: list[_Function], kind: str) -> list[_Function]:
-    """Elements of a kind, once a card name or a PCI bus id on each host.
+    """Elements of a kind without repeats: one for each card name or PCI bus id of a host.
 
     A card may be listed under both processors, a device once for each of its partitions.
     """
@@ -184,7 +184,7 @@ def _unclassified_cards(functions: list[_Function]) -> tuple[tuple[FactKind, int
 
 
 def _device_facts(gpus: list[_Function], name: str) -> list[FoundFact]:
-    """Facts of a node's devices: number, model, compute capability and PCIe rate."""
+    """Facts of a node's devices: number, model, compute capability, PCIe rate; [] if none."""
     if not gpus:
         return []
     element = gpus[0].element

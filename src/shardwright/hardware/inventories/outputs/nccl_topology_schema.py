@@ -35,7 +35,7 @@ _MAY_LINK: Final = ("gpu", "pci")
 
 
 def unknown_elements(root: Element, *, name: str) -> tuple[FoundFact, ...]:
-    """Facts for unread elements and attributes of a topology (at most 16), and dangling links.
+    """Facts on unread parts of a topology (at most 16); error if one may link devices.
 
     They include links to devices that the file does not have.
 

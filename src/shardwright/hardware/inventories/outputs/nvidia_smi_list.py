@@ -24,7 +24,7 @@ def is_gpu_list(text: str) -> bool:
 
 
 def read_gpu_list(text: str, *, name: str) -> Inventory:
-    """Read the node of a ``nvidia-smi -L`` list."""
+    """Read number and model of one node's devices from ``nvidia-smi -L``; ClusterError for MIG."""
     models: dict[str, str] = {}
     product, first = "", ""
     for where, line in numbered_lines(text, name=name):

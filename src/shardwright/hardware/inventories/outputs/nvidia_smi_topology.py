@@ -59,7 +59,7 @@ def is_topo_matrix(text: str) -> bool:
 
 
 def read_topo_matrix(text: str, *, name: str) -> Inventory:
-    """Read the node of a ``nvidia-smi topo -m`` matrix.
+    """Read devices, NVLinks, PCIe paths and cards of one node from ``nvidia-smi topo -m``.
 
     Raises:
         ClusterError: rows or cells are missing, or the two cells of a pair differ.

@@ -43,7 +43,7 @@ def is_rocm_topology(text: str) -> bool:
 
 
 def read_rocm_topology(text: str, *, name: str) -> Inventory:
-    """Read the node of a ``rocm-smi --showtopo`` output.
+    """Read devices, XGMI islands and model of one node from ``rocm-smi --showtopo``.
 
     Raises:
         ClusterError: rows or cells are missing, a kind of path is not known, or the two cells of a
@@ -91,7 +91,7 @@ def read_rocm_topology(text: str, *, name: str) -> Inventory:
 def _link_facts(
     devices: list[str], rows: dict[str, tuple[str, list[str]]], numa: dict[str, str], header: str
 ) -> list[FoundFact]:
-    """Facts from a link matrix: sizes of XGMI islands; unless one has all, devices a processor."""
+    """Facts of a link matrix: XGMI island sizes and, if several, devices of each processor."""
     cells: dict[tuple[int, int], str] = {}
     for (i, one), (j, other) in combinations(enumerate(devices), 2):
         (where, there), (at, back) = rows[one], rows[other]

@@ -151,7 +151,7 @@ def schedulable_nodes(
 
 
 def nodes_by_state_text(nodes: Iterable[SeenNode], *, remark: bool = False) -> str:
-    """Text of unschedulable nodes by state: ``gpu3, gpu7 (drain); gpu9 (down)``."""
+    """Text of nodes by state (or by remark): ``gpu3, gpu7 (drain); gpu9 (down)``."""
     by_state: dict[str, list[str]] = {}
     for node in nodes:
         by_state.setdefault(node.remark if remark else node.away, []).append(node.name)

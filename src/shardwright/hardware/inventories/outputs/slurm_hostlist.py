@@ -60,7 +60,7 @@ def _part_pieces(match: re.Match[str], *, where: str) -> _Pieces:
 
 
 def _parse_ranges(text: str, *, where: str) -> _Pieces:
-    """Parse ``01-16,20`` into (first, end) pairs; ClusterError if it is no range."""
+    """Parse ``01-16,20`` into (first as text, end exclusive) pairs; ClusterError if it is none."""
     found: _Pieces = []
     for piece in text.split(","):
         match = _RANGE.fullmatch(piece)

@@ -40,7 +40,7 @@ def is_slurm_nodes(text: str) -> bool:
 
 
 def read_slurm_nodes(text: str, *, name: str) -> Inventory:
-    """Read the nodes with GPUs from Slurm's node records.
+    """Read the nodes with GPUs from the node records of ``scontrol show nodes`` or slurm.conf.
 
     Raises:
         ClusterError: a number is wrong, a node has two records or two kinds of GPU, or there are
@@ -84,7 +84,7 @@ def nodes_without_gpus_remark(number: int, where: str) -> tuple[FoundFact, ...]:
 
 
 def _records(text: str, *, name: str) -> Iterator[Fields]:
-    """Yield the fields of each node record; of a duplicate key the first counts.
+    """Yield {key: (value, place)} of each node record; of a duplicate key the first counts.
 
     The free text of a reason comes last in a record.
     """
@@ -144,7 +144,7 @@ def gpu_facts(fields: Fields) -> tuple[FoundFact, ...]:
 
 
 def _gpu_types_and_counts(fields: Fields) -> tuple[list[tuple[str, int]], str]:
-    """(type, count) of each kind of GPU of a node, and the place of the field."""
+    """([(type, count) of each kind of GPU] by Gres, else by CfgTRES; place of that field)."""
     text, where = fields.get("gres", ("", ""))
     found = [
         _parse_gres(entry, where=where)

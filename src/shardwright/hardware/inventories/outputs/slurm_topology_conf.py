@@ -30,7 +30,7 @@ def is_slurm_topology(text: str) -> bool:
 
 
 def read_slurm_topology(text: str, *, name: str) -> Inventory:
-    """Read the switches, or blocks, in the order of the file.
+    """Read the switches, or blocks, of Slurm's topology.conf, in the order of the file.
 
     Raises:
         ClusterError: a line is wrong, a list of names is too long, or a node or switch is below two

@@ -73,7 +73,7 @@ def build_nemotron_h(fields: Fields) -> Model:
 
 
 def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
-    """Kinds of layers from a list of words or a string of letters.
+    """Kind of each layer from the list in field `words`, else from the text in field `letters`.
 
     M is mamba, * attention, - MLP, E experts.
     """
@@ -96,7 +96,7 @@ def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
 
 
 def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
-    """Kind of each Nemotron-H layer."""
+    """Kind of each Nemotron-H layer: ``mamba``, ``attention``, ``mlp`` or ``moe``."""
     kinds = _kinds_of(fields, words="layers_block_type", letters="hybrid_override_pattern")
     layers = fields.optional_integer("num_hidden_layers", maximum=MAX_LAYERS)
     if len(kinds) > MAX_LAYERS or (layers is not None and layers != len(kinds)):
@@ -108,7 +108,7 @@ def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def _nemotron_block(fields: Fields, kind: str) -> Block:
-    """The block of a Nemotron-H layer of a kind."""
+    """The block of a Nemotron-H layer of kind mamba, attention, mlp or moe."""
     hidden = fields.hidden()
     if kind == "mamba":
         shape = MambaShape(
@@ -142,7 +142,7 @@ def _nemotron_block(fields: Fields, kind: str) -> Block:
 
 
 def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
-    """The experts of a Nemotron-H layer, on the full or the latent width."""
+    """Experts of a Nemotron-H layer, on a latent width if ``moe_latent_size`` is written."""
     ffn, shared = (
         fields.ffn("moe_intermediate_size"),
         fields.ffn("moe_shared_expert_intermediate_size"),

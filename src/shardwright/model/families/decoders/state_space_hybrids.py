@@ -85,7 +85,7 @@ def build_jamba(fields: Fields) -> Model:
 
 
 def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
-    """True for each layer i with i mod period = offset."""
+    """True for each layer i with i mod ``<stem>_period`` = ``<stem>_offset``."""
     period = fields.integer(f"{stem}_period", maximum=MAX_LAYERS)
     offset = fields.integer(f"{stem}_offset", minimum=0, maximum=MAX_LAYERS)
     if offset >= period:

@@ -52,7 +52,7 @@ TOWER: Final = "vision_config"
 def dropout_probabilities(
     config: Mapping[str, Any], *, model: Model
 ) -> tuple[tuple[str, float], ...]:
-    """(field, probability) of each dropout of the published class in training, sorted by name.
+    """(field, probability) of each positive dropout of the published class, sorted by field.
 
     Fields of an image tower follow their section's name.
     """

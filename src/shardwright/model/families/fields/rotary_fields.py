@@ -55,7 +55,7 @@ def _fields_of_layer_type(rope: Mapping[str, Any], kind: str) -> Mapping[str, An
 
 
 def rotary_kind(rope: Mapping[str, Any]) -> str:
-    """Kind of rotary positions; LongRoPE's first spellings ``su`` and ``yarn`` are translated."""
+    """Kind of rotary positions, ``default`` if none; LongRoPE's first spellings are translated."""
     kind = str(rope.get("rope_type") or rope.get("type") or COMPUTED[0])[:40]
     return "longrope" if kind == "su" or (kind == "yarn" and "short_factor" in rope) else kind
 
@@ -152,7 +152,7 @@ def _extension_factor(fields: Fields, *, default: float | None = None) -> float:
 
 
 def _context(config: Mapping[str, Any], source: str) -> float:
-    """``max_position_embeddings`` of the configuration."""
+    """Longest context in tokens (``max_position_embeddings``); ModelError if not written."""
     return Fields(dict(config), source).number(
         "max_position_embeddings", minimum=1.0, maximum=MAX_TOKENS
     )

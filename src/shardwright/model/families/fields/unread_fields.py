@@ -81,7 +81,7 @@ NEAR: Final = 0.9
 
 
 def unread_fields(fields: Fields) -> tuple[str, ...]:
-    """Names of fields that the builder did not read and whose effect is unknown.
+    """Names of fields that no builder read and that may matter; ModelError for a likely mistake.
 
     Raises:
         ModelError: a field of another family with a value that has an effect, or a field that
@@ -148,7 +148,7 @@ def _refuse_likely_mistake(fields: Fields, name: str, value: Any, *, known: set[
 
 
 def without_indices(name: str) -> str:
-    """The name without list indices: ``block_configs[].attention.no_op``."""
+    """Field name with empty list indices: ``block_configs[].attention.no_op``."""
     return re.sub(r"\[\d+\]", "[]", name)
 
 

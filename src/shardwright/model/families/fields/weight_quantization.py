@@ -103,7 +103,7 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
 
 
 def _head_is_quantised(quantization: Mapping[str, Any]) -> bool:
-    """True if a group of layers includes the output layer, or GPTQ's ``lm_head`` is true.
+    """True if the output layer is quantized: in a group's targets, or GPTQ's ``lm_head`` is true.
 
     By default, methods leave the output layer in 16 bits.
     """
@@ -169,7 +169,7 @@ def _compressed_tensors(quantization: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _modelopt(quantization: Mapping[str, Any]) -> tuple[str, str]:
-    """(weights, inputs) by ``quant_algo``; ``MIXED_PRECISION`` is not priced."""
+    """(weights, inputs) by ``quant_algo``, else by the first quantized group; else empty texts."""
     algorithm = str(quantization.get("quant_algo", "")).upper()
     found = {
         "FP8": ("fp8", "fp8"),

@@ -50,13 +50,13 @@ def tower_settings(
 
 
 def image_differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """Phrases on written settings of an image tower that our operators do not compute."""
+    """Phrases on settings of an image tower that our operators do not compute; empty if none."""
     tower = _tower(config, model)
     return () if tower is None else tower.differences(config)
 
 
 def _tower(config: Mapping[str, Any], model: Model) -> Tower | None:
-    """The tower of a vision-language configuration; None if there is none."""
+    """Reader of the image tower of a configuration; None without a tower, or if none is known."""
     return (
         TOWERS.get(model.architecture) if isinstance(config.get("vision_config"), Mapping) else None
     )
