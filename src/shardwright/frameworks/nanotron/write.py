@@ -187,7 +187,7 @@ def _stage_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
 
 
 def _comma_separated(numbers: tuple[int, ...]) -> str:
-    """Numbers as text, separated by commas."""
+    """Numbers as text for a message, such as ``4, 4, 3``."""
     return ", ".join(map(str, numbers))
 
 

@@ -194,7 +194,7 @@ def _attention(fields: Fields, *, window: int, full_sizes: tuple[int, int]) -> t
 
 
 def _parallel_experts(fields: Fields) -> tuple[Operator, ...]:
-    """Experts in parallel with the dense feed-forward; the sum of both normed outputs.
+    """Experts beside a dense feed-forward (ends in ``down``), and the sum of both normed outputs.
 
     The router's input norm has a scale of its own, its scores are divided by the root of the width,
     and every expert has a factor.

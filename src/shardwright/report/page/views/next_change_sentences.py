@@ -6,7 +6,7 @@ from typing import Any
 
 
 def best_improvement(time: Any) -> str:
-    """Template of the searched change outside the plan's space that gains most; empty without one.
+    """Template of the other batch, number of devices or option that gains most; empty if none.
 
     Another batch or number of devices, or an option that the search did not vary.
     """

@@ -351,7 +351,7 @@ def most_by_work(
 def best_cut(
     terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float
 ) -> tuple[float, tuple[int, ...]]:
-    """Least seconds (to 1e-4) of a replica's microbatches, layers by stage; (inf, ()) = no cut.
+    """Least seconds (to 1e-4) of a replica up to `limit`, and its layers by stage; else (inf, ()).
 
     Args:
         shape: rows and stages of both runs.
