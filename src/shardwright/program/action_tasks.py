@@ -48,7 +48,7 @@ class ActionTasks:
         links.add(rows_continue, rows_continue + 1)
 
     def backward(self, which: IntArray) -> IntArray:
-        """The tasks of `first` or `last` for the full backward, or for the input gradient.
+        """Task of each full backward in `which` (`first` or `last`), else of its input gradient.
 
         Of the input gradient where it is a separate action.
         """

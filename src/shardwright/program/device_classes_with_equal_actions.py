@@ -32,7 +32,7 @@ class DeviceClass:
 
 
 def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
-    """Largest number of pipeline chunks that a device runs, over all lanes."""
+    """Largest number of different (lane, chunk) pairs that one device runs."""
     return max(
         len({(lane, chunk) for lane, chunk, _ in device_class.families}) for device_class in classes
     )

@@ -44,7 +44,7 @@ class ComparedTraces:
 
     @property
     def error(self) -> float:
-        """Predicted over measured step time, minus one."""
+        """Predicted over measured step time, minus one; 0 if the measured time is 0."""
         return self.simulated.step_s / self.measured.step_s - 1.0 if self.measured.step_s else 0.0
 
 

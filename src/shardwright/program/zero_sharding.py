@@ -165,7 +165,7 @@ class ShardRules:
         return self.lanes[0 if party is None else self.parties.index(party)]
 
     def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
-        """How the devices `near`, that sum a parameter's gradient, share its states, for its class.
+        """Division of a parameter's states, by its class, among devices that sum its gradient.
 
         Args:
             near: devices that sum its gradient and use it in one operator.

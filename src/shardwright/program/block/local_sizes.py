@@ -40,7 +40,7 @@ a fused router.
 
 
 def router_kernels(runtime: Runtime) -> int:
-    """Kernels of a router's forward, without those that a fused dispatcher includes; else 0."""
+    """Kernels of a router's forward, less those that a deduplicating dispatcher fuses, if any."""
     sends_once = runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
     return max(runtime.router_kernels - FUSED_DISPATCH_KERNELS * sends_once, 0)
 
@@ -104,7 +104,7 @@ def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, 
 
 
 def dispatched_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
-    """Routed tokens on the busiest device, with the imbalance of experts.
+    """Routed token copies that experts of the busiest device work on, imbalance included.
 
     topk copies of each token of its share of the expert-parallel group.
 

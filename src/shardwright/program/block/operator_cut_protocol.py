@@ -117,7 +117,7 @@ class Placing(Protocol):
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Devices that differ from this one only in their part of `dim`; empty = an axis."""
+        """Devices, this one included, that differ only in their part of `dim`; empty = an axis."""
         ...
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:

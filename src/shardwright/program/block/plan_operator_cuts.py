@@ -92,7 +92,7 @@ class CellStructure:
         return Size(times=self._count(klass, length))
 
     def part(self, extent: Extent, operator: Operator) -> Size:
-        """Elements of one extent that the device holds, as a number; see `Placing.part`."""
+        """Elements of one extent that the device holds; 0 if the device runs no such operator."""
         cell = self.cell(operator.klass)
         if cell is None:
             return Size(times=0)
@@ -162,7 +162,7 @@ class CellStructure:
         return self._count(OperatorClass.ROUTER, length)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies that the device's experts work on.
+        """Routed copies that the device's experts work on; 0 on a device without experts.
 
         Gathered from all devices that share those experts.
         """
@@ -208,7 +208,7 @@ class CellStructure:
         return tuple(Size(times=parts[(index - hop) % len(parts)]) for hop in range(len(parts)))
 
     def _parts(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Tokens of each device of the attention core's group."""
+        """Tokens of each device of the attention core's group, summed over the given lengths."""
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
         return tuple(
             sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group
@@ -224,7 +224,7 @@ class CellStructure:
         return self.region(cell) if cell is not None else ((), ())
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices with other experts for the same tokens, and with other parts of its experts.
+        """(devices with other experts for the same tokens, devices with parts of its experts).
 
         The first include devices that only hold such tokens.
         """

@@ -36,7 +36,7 @@ _FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS
 def saved_tensors(
     block: Block, operators: dict[str, Operator], structure: Placing, context: LoweringContext
 ) -> tuple[SavedTensor, ...]:
-    """Every tensor that some operator keeps for backward, each once.
+    """Tensors of a block saved for backward after the runtime's recompute policy, each once.
 
     Dropout masks and unfused attention scores included.
     """

@@ -284,12 +284,12 @@ _PRODUCTS: Final = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, Op
 
 
 def parts_along(cell: Cell | None, *dims: Dim) -> int:
-    """Number of parts that a cell's tree is cut into along these dims."""
+    """Number of parts that a cell's tree is cut into along these dims; 1 where the cell is None."""
     if cell is None:
         return 1
     return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
 
 
 def product_class(cells: StageCells) -> OperatorClass:
-    """Operator class whose GEMMs the stage's devices share."""
+    """Class of the stage's GEMMs: the first present of ATTN, MLP, SSM and HEAD, else STREAM."""
     return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)

@@ -134,7 +134,7 @@ class DeviceTokens:
 
     @property
     def even(self) -> bool:
-        """True if all devices have as many samples, and as many positions."""
+        """True if all devices have equally many samples and equally many positions."""
         return all(size.min() == size.max() for size in self.sizes)
 
 

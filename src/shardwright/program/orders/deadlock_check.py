@@ -148,7 +148,7 @@ def _deadlock_violation(
 
 
 def _action_text(plan: Plan, rows: ActionRows, place: int) -> str:
-    """An action of the rows in the notation of plans."""
+    """Text of the action at index `place` of the rows, in the notation of plan files."""
     action = Action(
         chunk=int(rows.chunk[place]),
         kind=Kind(KINDS[rows.kind[place]]),

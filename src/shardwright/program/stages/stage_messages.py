@@ -143,7 +143,7 @@ def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
 def edge_segments(
     edge: StageEdge, source: StageParts, target: StageParts, *, model: Model
 ) -> tuple[Segment, Segment]:
-    """The segment that makes the tensor of an edge, and the first segment that reads it."""
+    """The last segment that makes the tensor of an edge, and the first segment that reads it."""
     name = model.runs[edge.run].name
     made = [s for s in source.segments if s.run == edge.run and edge.operator in ("", s.operator)]
     wanted = [s for s in target.segments if _may_read(s, edge, name=name, model=model)]

@@ -161,7 +161,7 @@ def _hidden_if_overlapped(context: LoweringContext, wanted: Exposure) -> Exposur
 def _forward_exposure(
     kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
-    """Exposure of a forward collective between two operators: the GEMM that may hide it."""
+    """Exposure of a forward collective between two operators: BESIDE_GEMM, else BLOCKING."""
     beside = target if kind is Collective.ALL_GATHER else source
     if beside is None or beside.kind not in GEMM_KINDS or kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
@@ -173,7 +173,7 @@ def _forward_exposure(
 def _backward_exposure(
     kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
-    """Exposure of a backward collective between two operators: the GEMM that may hide it."""
+    """Exposure of a backward collective: beside a GEMM or weight gradient, else BLOCKING."""
     if kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
     if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in GEMM_KINDS:
@@ -193,7 +193,7 @@ def _backward_exposure(
 
 
 def _has_casts_between(operator: Operator, context: LoweringContext) -> bool:
-    """True if casts and scales stand between a GEMM and its collectives.
+    """True if casts and scales stand between a GEMM and its collectives under ASYNC overlap.
 
     A compiler joins the two only where nothing does.
 
