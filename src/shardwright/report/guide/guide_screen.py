@@ -99,7 +99,7 @@ def _verdict_parts(verdict: Verdict) -> Iterator[RenderableType]:
 
 
 def _loss_text(other: Comparison) -> str:
-    """Another choice with its loss against the best plan."""
+    """Text of another choice with its time above the best plan's in percent, or ``no plan``."""
     loss = "no plan" if other.loss is None else f"{100 * other.loss:+.1f} %"
     return f"{other.choice} {loss}"
 

@@ -22,7 +22,7 @@ _SELF: Final = "map-self"
 
 
 def append_device_map(parent: Element, document: Any, pointer: str, *, description: str) -> None:
-    """Append the map whose data (`contents.communication_groups`) is at a pointer.
+    """Append an SVG map of devices, with data (`contents.communication_groups`) at a pointer.
 
     A cell is a device, or a node of a large cluster. It has the colour of the first kind of
     communication by which the shown device sends to it. The script ``device_map.js`` replaces the
@@ -69,7 +69,7 @@ def _has_device_cells(groups: Any) -> bool:
 
 
 def _cell_classes(groups: Any) -> list[str]:
-    """Style class of each cell."""
+    """Style class of each cell (device or node): the kind by which the shown device sends to it."""
     cell_of, count = _cells(groups)
     classes = [_OTHERS] * min(count, _MOST_NODES)
     own = [group for group in groups["groups"] if group["device_class"] == groups["shown"]]

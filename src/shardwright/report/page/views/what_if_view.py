@@ -95,7 +95,7 @@ def _reading(content: Any) -> str:
 
 
 def _next_change(content: Any) -> str:
-    """Template of the position with the highest throughput of a device, and its worth."""
+    """Template of the position with the highest throughput of a device; empty if none fits."""
     number = content["best"]
     if number is None:
         return ""
