@@ -112,7 +112,7 @@ def obeys(grid: Grid | None, pins: Choices) -> bool:
 
 
 def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> GuidePlan:
-    """Contents of a searched plan, or of pins that contradict the request's own."""
+    """Contents of the guide for a searched plan; plan None = the pins contradict the request's."""
     if plan is not None:
         return searched_plan(plan)
     own = ", ".join(pin_words(request.pins))

@@ -80,7 +80,7 @@ class RequestFacts:
 
     @property
     def has_latent_attention(self) -> bool:
-        """True if some layer recomputes latent attention's up projections as an option."""
+        """True if some layer has latent attention (an operator ``kv_up``)."""
         return any(name == "kv_up" for name in _operator_names(self.problem))
 
 

@@ -97,7 +97,7 @@ class PlanSearches:
 
 
 def _search(request: Request) -> BestPlan:
-    """Search the best plan of a request, without runners-up and without hints."""
+    """Search the best plan of a request, without runners-up and hints, or the reason for none."""
     full = with_defaults(request)
     try:
         problem = problem_of(full)

@@ -253,7 +253,7 @@ def _search_best(
 def _best_single_changes(
     problem: Problem, space: Space, facts: GridFacts, launch: Launch, *, now: float, capacity: int
 ) -> tuple[list[tuple[str, Grid, float]], int]:
-    """(text, grid, step s) of each decision's fastest value, fastest first; number simulated."""
+    """Up to 3 (text, grid, step s), one a decision, fastest first; and the number simulated."""
     best_of_decision: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
     for text, changed_grid in one_change(problem, space, facts, launch.grid):

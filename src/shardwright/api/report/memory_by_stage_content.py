@@ -83,7 +83,7 @@ def memory_by_stage(
 
 
 def _stage_use(prediction: Prediction, names: list[str], number: int) -> StageMemoryUse:
-    """Memory of one device of a stage."""
+    """Memory of one device of a stage: bytes by item, reserved bytes, capacity and share."""
     stage = prediction.stages[number]
     sizes = dict(stage.items)
     capacity = capacity_bytes(prediction, stage)
@@ -105,7 +105,7 @@ def capacity_bytes(prediction: Prediction, stage: StageMemory) -> int:
 
 
 def _host_use(host: HostMemory) -> HostMemoryUse:
-    """Host memory of equal nodes."""
+    """Host memory in bytes that each of several equal nodes needs, by item, and its capacity."""
     items = [NamedBytes(name=_HOST_ITEMS.get(n, n), size_bytes=size) for n, size in host.items]
     return HostMemoryUse(
         node=host.node,

@@ -119,7 +119,7 @@ def pipeline_timeline(
 
 
 def _stage_names(program: Program) -> list[str]:
-    """Name of each row of the order."""
+    """Name of each row of the pipeline order: ``stage 0``, ``stage 1`` and so on."""
     return [f"stage {row}" for row in range(1 + max(k.row for k in program.classes))]
 
 

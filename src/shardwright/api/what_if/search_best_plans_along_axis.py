@@ -219,7 +219,7 @@ def _require_one_best_plan(request: Request) -> None:
 
 
 def _counter(progress: Progress | None, total: int, phase: str) -> Callable[[int], None] | None:
-    """Function that reports finished searches."""
+    """Function that reports the number of finished searches; None without `progress`."""
     if progress is None:
         return None
     report = progress

@@ -76,7 +76,7 @@ class LoweringContext:
 
 
 def local_tokens(klass: OperatorClass, structure: Placing, context: LoweringContext) -> Size:
-    """Tokens that one device works on in operators of `klass`, of the block's sequence."""
+    """Tokens of a microbatch that one device works on in operators of `klass`, main sequence."""
     return structure.tokens(klass, context.tokens)
 
 
@@ -114,14 +114,14 @@ def dispatched_tokens(operator: Operator, structure: Placing, context: LoweringC
 
 
 def stream_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
-    """Bytes of the residual stream that one device holds at the block's border."""
+    """Bytes of a microbatch's residual stream that one device holds at the block's border."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * _hidden(block)
     )
 
 
 def output_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
-    """Bytes of the block's output that one device holds."""
+    """Bytes of the block's output that one device holds, of one microbatch."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * block.output_width
     )

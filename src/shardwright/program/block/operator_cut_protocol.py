@@ -61,7 +61,7 @@ class Placing(Protocol):
         ...
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens that a device works on in operators of `klass`.
+        """Tokens of a microbatch that a device works on in operators of `klass`.
 
         Of sequences of `length` positions.
         """

@@ -84,7 +84,7 @@ class CellStructure:
         return len(_devices_of_same_tokens(self)) == 1
 
     def _count(self, klass: OperatorClass, length: int) -> int:
-        """Number of tokens that the device works on in operators of a class."""
+        """Number of tokens that the device works on in operators of a class; 0 if it runs none."""
         return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
@@ -357,7 +357,7 @@ def on_replica(
 
 @lru_cache(maxsize=16384)
 def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int) -> int:
-    """Number of tokens that a device works on in operators of a class."""
+    """Number of tokens that a device works on in operators of a class; 0 if it runs none."""
     cell = stage.cells.get(klass, {}).get(device)
     if cell is None:
         return 0

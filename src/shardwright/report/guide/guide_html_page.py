@@ -28,7 +28,7 @@ CHOICES: Final = (
 
 
 def guide_html(document: Any) -> str:
-    """HTML text of a guide's JSON document."""
+    """HTML page of a guide, made from its JSON document."""
     views = [_best_view(document)]
     views += [_rule_view(document, place) for place in range(len(document["rules"]))]
     return page_html(document, views, scripts=())

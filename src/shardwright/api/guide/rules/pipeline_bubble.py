@@ -69,7 +69,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 
 def _batch_question(facts: RequestFacts) -> BreakEvenQuestion:
-    """From which global batch on the best plan has a pipeline."""
+    """Question from which global batch on the best plan has a pipeline."""
     least = max(facts.request.global_batch // 8, 1)
     return BreakEvenQuestion(
         axis="global batch",

@@ -51,7 +51,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 
 def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
-    """From which number of devices the best plan splits the model."""
+    """Question from which number of devices the best plan splits the model; None for one number."""
     node = facts.problem.cluster.node.num_devices
     states = facts.parameters * (facts.weight_bytes + facts.gradient_bytes + facts.state_bytes)
     least = max(node, states / facts.usable_bytes)

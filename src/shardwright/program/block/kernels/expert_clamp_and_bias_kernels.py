@@ -88,7 +88,7 @@ def _element_wise_kernel(
     element: int,
     groups: Size | None = None,
 ) -> BlockWork:
-    """An element-wise kernel of `traffic` bytes an element, one launch for each of `groups`."""
+    """An element-wise kernel of `traffic` bytes a 2-byte element, launched once a group."""
     return BlockWork(
         operator=o.name,
         phase=phase,

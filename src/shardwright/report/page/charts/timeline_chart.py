@@ -69,7 +69,7 @@ def append_timeline(parent: Element, document: Any, pointer: str, *, description
 
 
 def _append_work_legend(legend: Element) -> None:
-    """Insert the entries of the actions before the others."""
+    """Insert legend entries of forward, backward and other actions before the other entries."""
     for number, (name, words) in enumerate(_WORK_LEGEND.items()):
         entry = Element("span", {"class": "legend-entry"})
         SubElement(entry, "span", {"class": f"swatch {name}", "aria-hidden": "true"})

@@ -56,7 +56,7 @@ _COLUMNS: Final = (
 
 
 def what_if_view(document: Any) -> View:
-    """The view of the searched positions."""
+    """The view of the best plans at changed values of the request (what-if)."""
     content = document["what_if"]
     return View(
         name="what_if",
