@@ -58,7 +58,7 @@ class ActionTasks:
 def actions_as_tasks(
     rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape
 ) -> ActionTasks:
-    """The row of each device class as tasks on its compute stream.
+    """Tasks of each device class's actions on its compute stream, the last backward in pieces.
 
     With the last backward of a chunk in pieces.
     """

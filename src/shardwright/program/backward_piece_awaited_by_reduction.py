@@ -89,7 +89,7 @@ def last_piece(
 def pieces_before(
     mine: StageParts, theirs: StageParts, *, pieces: int, of: int
 ) -> tuple[int | None, ...]:
-    """For each reduction piece of a stage: the other stage's backward piece to await, or None.
+    """For each reduction piece of a stage: index of the other's backward piece to await, or None.
 
     Every piece waits for the other stage's last piece where both stages are in the same lane, or
     share no layer: then both hold weights that several layers use, whose gradient is complete once

@@ -49,7 +49,7 @@ class ComparedTraces:
 
 
 def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
-    """Seconds of compute, communication and waiting of every device of `trace`.
+    """Seconds of compute, communication and waiting, and peak bytes, of each traced device.
 
     An action that waits for a message does so inside its span where the trace was measured, and
     before it where it was simulated: both are waiting. Collectives that are spans inside an action

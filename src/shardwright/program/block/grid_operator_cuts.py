@@ -201,7 +201,7 @@ class Structure:
         element: int,
         memory_length: int = 0,
     ) -> tuple[LayoutChange, ...]:
-        """Collectives that the tensor between two operators goes through, one at most an axis.
+        """Collectives, forward and backward, of the tensor between operators, one at most an axis.
 
         And one of key heads that all members of ``ulysses`` read.
 

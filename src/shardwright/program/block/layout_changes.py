@@ -99,7 +99,7 @@ def axis_change(
 
 
 def _column_side(source: Operator | None, target: Operator) -> Operator:
-    """The operator at the end of an edge that holds the gathered tensor.
+    """The operator at the end of an edge outside the residual stream: it has the gathered tensor.
 
     The one outside the residual stream.
     """

@@ -76,12 +76,12 @@ class LoweringContext:
 
 
 def local_tokens(klass: OperatorClass, structure: Placing, context: LoweringContext) -> Size:
-    """Tokens of a microbatch that one device works on in operators of `klass`, main sequence."""
+    """Tokens of a microbatch of the block's sequence that a device has in operators of `klass`."""
     return structure.tokens(klass, context.tokens)
 
 
 def operator_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
-    """Tokens that one device works on in `operator`, of the sequence that the operator reads.
+    """Tokens of a microbatch that one device works on in `operator`, of the sequence it reads.
 
     Those of the memory sequence where the operator reads only that (keys of cross-attention).
     """

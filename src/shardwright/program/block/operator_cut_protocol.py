@@ -142,7 +142,7 @@ class Placing(Protocol):
         element: int,
         memory_length: int = 0,
     ) -> tuple[LayoutChange, ...]:
-        """Collectives that the tensor between two operators goes through.
+        """Collectives, forward and backward, of the tensor between two operators; () if none.
 
         Args:
             source: None = the block's input.

@@ -44,7 +44,7 @@ def recomputed_operators(operators: tuple[Operator, ...], runtime: Runtime) -> R
 def _recomputed_operators(
     block_operators: Same[tuple[Operator, ...]], block_runtime: Same[Runtime]
 ) -> RecomputedOperators:
-    """Operators that the runtime recomputes in backward (cached by identity)."""
+    """`recomputed_operators` of a block's operators and a runtime, cached by identity."""
     operators, runtime = block_operators.value, block_runtime.value
     parts = [_drop_and_rerun(_convolutions(operators))]
     if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:
@@ -116,7 +116,7 @@ def _drop_and_rerun(names: Iterable[str]) -> RecomputedOperators:
 
 
 def _latent_up_projections(operators: tuple[Operator, ...]) -> frozenset[str]:
-    """Names of latent attention's up projections and the rotary embedding behind them.
+    """Names of latent attention's up projections and their rotary embedding; empty without them.
 
     Empty without latent attention.
 

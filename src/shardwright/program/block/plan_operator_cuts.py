@@ -110,7 +110,7 @@ class CellStructure:
         return high - low
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed token copies that the device's experts work on.
+        """Routed copies that the device's experts work on: topk a token times its share of experts.
 
         topk of each token that its experts serve, times its share of the experts (rounded up).
         """
@@ -133,7 +133,7 @@ class CellStructure:
         return self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """The larger of the routed copies that the device sends and receives.
+        """Routed copies in the device's full all-to-all buffer: the larger of sent and received.
 
         See `Placing.sent_copies`.
 
@@ -188,14 +188,14 @@ class CellStructure:
         return tuple(sorted({*across, *inside, *_devices_of_same_tokens(self), self.device}))
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the attention core's group holds together.
+        """Tokens whose keys the attention core's group holds together, summed over `lengths`.
 
         See `Placing.gathered_tokens`.
         """
         return Size(times=sum(self._parts(operator, lengths)))
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys pass the device on each hop of the ring.
+        """Tokens whose keys pass the device on each hop of the ring; one entry if all are equal.
 
         Its own part first, then those of the devices before it.
 
@@ -305,7 +305,7 @@ class CellStructure:
         element: int,
         memory_length: int = 0,
     ) -> tuple[LayoutChange, ...]:
-        """Collectives on this device that the tensor between two operators goes through.
+        """Collectives of this device, forward and backward, of the tensor between two operators.
 
         The steps of `transition` that involve it.
         """
@@ -344,7 +344,7 @@ class CellStructure:
 def on_replica(
     cells: StageCells, device: int, *, length: int, island: int = 0
 ) -> tuple[CellStructure, int]:
-    """The structure of a device among its replica's devices, and the number of the first one.
+    """(structure of a device among its replica's devices, number of the replica's first device).
 
     Devices that may share samples with it; see `replica`.
     """

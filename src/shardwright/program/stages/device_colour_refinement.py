@@ -211,7 +211,7 @@ def _only_traits_differ(families: Iterable[tuple[DeviceList, ...]], kinds: tuple
 
 
 def _period(units: tuple[Units, ...], devices: int) -> int:
-    """Number of devices after which the levels of the network repeat.
+    """Number of devices after which the network's levels repeat; `devices` where one does not.
 
     All devices where some level does not.
     """

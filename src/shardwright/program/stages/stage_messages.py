@@ -119,7 +119,7 @@ Blocks = list[tuple[int, int]]
 
 
 def _input_and_memory_blocks(model: Model, run: int) -> tuple[Blocks, Blocks]:
-    """Blocks whose outputs are a run's input, and blocks whose outputs are its memory.
+    """(run, block) of the blocks that a run reads as input, and of those it reads as memory.
 
     (run, block) of each: the input of the run's first block, and the memory of all its blocks.
     """
@@ -174,7 +174,7 @@ def edge_messages(
     islands: Units | None,
     minimal: bool,
 ) -> tuple[Messages, Messages]:
-    """Messages that carry the tensor of an edge forward, and its gradient backward.
+    """Messages of one microbatch: the tensor of an edge forward, and its gradient backward.
 
     Args:
         segments: the one that makes the tensor, and the one that reads it.

@@ -120,7 +120,7 @@ def _formula_row(formula: Formula) -> tuple[str, str, str]:
 
 
 def value_text(value: float, unit: str) -> str:
-    """Text of a formula's value in its unit."""
+    """Text of a formula's value in its unit: bytes, seconds, parameters, percent or a count."""
     texts = {
         "": lambda: f"{value:.4g}",
         "bytes": lambda: format_bytes(value),

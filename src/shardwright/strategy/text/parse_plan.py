@@ -133,7 +133,7 @@ def _from_grid(
 
 
 def _read_shards(reader: PlanLineReader) -> Shards | None:
-    """Parse a line ``zero all: all/1/1 gather=use unit=dim0 host=opt:50`` as a ZeRO rule.
+    """Parse ``zero all: all/1/1 gather=use unit=dim0 host=opt:50`` as a ZeRO rule; else None.
 
     None for other lines.
     """

@@ -24,7 +24,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 def edge_moves(
     source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[tuple[Hashable, Move]]:
-    """Communication between two operators, each move with the layouts that it changes.
+    """(layouts that it changes, move) of each communication between two operators, all phases.
 
     (`LayoutChange.between`).
     """
@@ -49,7 +49,7 @@ def edge_moves(
 
 
 def _at_router(operator: Operator, source: Operator | None) -> Operator:
-    """A stand-in operator with the layout that tokens have at the router.
+    """Stand-in operator of class ROUTER with the layout that tokens have at the router.
 
     From there tokens go to experts, and there they return.
     """
@@ -216,7 +216,7 @@ def _has_casts_between(operator: Operator, context: LoweringContext) -> bool:
 def exit_moves(
     last: Operator, structure: Placing, context: LoweringContext
 ) -> list[tuple[Hashable, Move]]:
-    """Communication that brings a block's output into the residual stream's layout.
+    """Moves that bring a block's output into the residual stream's layout; [] if it is in it.
 
     Where its last operator is outside the stream (a vocabulary-parallel lookup).
     """

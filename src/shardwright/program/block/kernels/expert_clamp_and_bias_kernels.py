@@ -72,7 +72,7 @@ def bias_works(
 
 
 def has_late_bias(o: Operator) -> bool:
-    """True for the second product of experts that have a bias.
+    """True for the second grouped GEMM of experts, whose output is hidden-wide, if it has a bias.
 
     Its output is as wide as the residual stream.
     """

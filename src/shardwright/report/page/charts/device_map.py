@@ -64,7 +64,7 @@ def append_device_map(parent: Element, document: Any, pointer: str, *, descripti
 
 
 def _has_device_cells(groups: Any) -> bool:
-    """True if each device has a cell."""
+    """True if each device has a cell on the map; else each node has one."""
     return bool(groups["devices"] <= _MOST_DEVICE_CELLS)
 
 
@@ -85,7 +85,7 @@ def _cell_classes(groups: Any) -> list[str]:
 
 
 def _cells(groups: Any) -> tuple[Any, int]:
-    """Function from a device to the number of its cell, and the number of cells."""
+    """(function from a device to the number of its map cell, number of cells)."""
     if _has_device_cells(groups):
         return (lambda device: device), groups["devices"]
     runs = groups["nodes"]
@@ -110,7 +110,7 @@ def pattern_devices(pattern: Any) -> list[int]:
 
 
 def _paths(cells: list[str], columns: int) -> dict[str, str]:
-    """SVG path of each style class; neighbouring equal cells are one bar."""
+    """By style class, SVG path data of its map cells; neighbouring equal cells are one bar."""
     parts: dict[str, list[str]] = {}
     place = 0
     for line in range(0, len(cells), columns):

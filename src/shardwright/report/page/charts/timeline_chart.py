@@ -88,7 +88,7 @@ def _paths(timeline: Any) -> dict[str, str]:
 
 
 def _paths_of_columns(rows: Sequence[Sequence[_Covered]]) -> dict[str, str]:
-    """SVG path of each style class; a column has the class that fills most of it."""
+    """By style class, SVG path data of columns; a column has the class that fills most of it."""
     height, width = UNITS / len(rows), UNITS / len(rows[0])
     parts: dict[str, list[str]] = {}
     for number, row in enumerate(rows):
