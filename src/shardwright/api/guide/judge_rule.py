@@ -76,7 +76,7 @@ def _verdict(advice: Advice, facts: RequestFacts) -> Verdict:
 def _compared(
     request: Request, pins: Choices, best: BestPlan, searches: PlanSearches
 ) -> tuple[BestPlan | None, float | None]:
-    """The best plan with pins, and its step over the best plan's step less 1.
+    """(best plan with pins, its step over `best`'s less 1); None where pins clash or none fits.
 
     The plan is None where the pins contradict the request's; the loss where there is no plan.
     """
@@ -120,7 +120,7 @@ def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> GuidePl
 
 
 def outcome_of(plan: BestPlan | None, loss: float | None) -> Outcome:
-    """The outcome of following a rule, from its plan and its loss."""
+    """Outcome of following a rule: it holds, loses, gains, does not fit or is not possible."""
     if plan is None or (loss is None and plan.impossible):
         return Outcome.NOT_POSSIBLE
     if loss is None:

@@ -75,7 +75,7 @@ class RequestFacts:
 
     @property
     def islands(self) -> float:
-        """Number of scale-up domains that the devices fill."""
+        """Scale-up domains that the devices fill: devices / island, at least 1."""
         return self.devices / min(self.island, self.devices)
 
     @property

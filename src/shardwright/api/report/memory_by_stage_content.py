@@ -100,7 +100,7 @@ def _stage_use(prediction: Prediction, names: list[str], number: int) -> StageMe
 
 
 def capacity_bytes(prediction: Prediction, stage: StageMemory) -> int:
-    """Bytes that a device of a stage has for the program."""
+    """Memory capacity in bytes of a device of a stage: its own, else the prediction's."""
     return stage.capacity or prediction.capacity_bytes
 
 
@@ -118,7 +118,7 @@ def _host_use(host: HostMemory) -> HostMemoryUse:
 
 
 def _curve(step: SimulatedStep, number: int, capacity: int) -> LineChart:
-    """Memory over the step of the first device of a class.
+    """Curve of bytes over a step's seconds, of the first device of a class, with its capacity.
 
     The first series is what the device keeps: states and activations. The second adds the logits
     and the largest temporary tensors, which any layer may need for a short time; its largest value

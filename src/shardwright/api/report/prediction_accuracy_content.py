@@ -129,7 +129,7 @@ def _nearby(run: PredictedRun) -> NearbyRun:
 
 
 def _errors(name: str, runs: Sequence[PredictedRun]) -> RunErrors:
-    """Median error and share inside the intervals of at least one run."""
+    """Median absolute error of at least one run, and share of the runs inside their intervals."""
     return RunErrors(
         name=name,
         runs=len(runs),

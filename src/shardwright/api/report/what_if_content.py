@@ -142,7 +142,7 @@ def _amount(position: WhatIfPosition) -> float:
 
 
 def _plan_text(position: WhatIfPosition) -> str:
-    """The best plan, or the reason why nothing fits."""
+    """Notation of the best plan at a position, or the reason why nothing fits."""
     return position.strategy or f"nothing fits: {position.why}"
 
 

@@ -91,7 +91,7 @@ def _recomputed_operators(
 
 
 def is_dropped(tensor: str, names: frozenset[str]) -> bool:
-    """True if a kept tensor is an output of an operator in `names`, or named beside one."""
+    """True if a kept tensor (output, ``.suffix``, ``.quantised``) is of an operator in `names`."""
     return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
 
 

@@ -35,7 +35,7 @@ class PlanLineReader:
     def next(
         self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
     ) -> re.Match[str] | None:
-        """Match the next line with `pattern` and move past it.
+        """Match the next line with `pattern` and move past it; None if another kind of line comes.
 
         None if the line does not start with `first`.
 

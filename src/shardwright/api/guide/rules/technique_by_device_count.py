@@ -22,7 +22,7 @@ LARGE: Final = 1024
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """ZeRO-3 alone on few devices, TP or PP with it on many."""
+    """Advice of ZeRO alone below 512 devices, TP from 512 devices, TP with PP from 1,024."""
     most = min(facts.island, 8)
     stages: tuple[int, ...] = facts.problem.runtime.zero_stages
     last = max(int(stage) for stage in stages)

@@ -78,7 +78,7 @@ def _append_work_legend(legend: Element) -> None:
 
 
 def _paths(timeline: Any) -> dict[str, str]:
-    """SVG path of each style class, at the finest resolution that is not too long."""
+    """By style class, SVG path data of a timeline, at the finest resolution not too long."""
     rows = [_covered_columns(timeline, row) for row in timeline["rows"]]
     paths = _paths_of_columns(rows)
     while sum(map(len, paths.values())) > _MOST_CHARACTERS and len(rows[0]) > _FEWEST_COLUMNS:
