@@ -83,7 +83,7 @@ def _is_nccl_tests(text: str) -> bool:
 
 
 def _read_nccl_tests(text: str, *, name: str) -> Inventory:
-    """Read the bus bandwidths of large messages from output of nccl-tests."""
+    """Read each collective's largest bus bandwidth over large messages from nccl-tests output."""
     rates: list[BusRate] = []
     largest = 0
     for (collective, devices), points in points_by_group(parse_nccl_tests(text, name=name)).items():

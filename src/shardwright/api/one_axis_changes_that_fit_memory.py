@@ -18,7 +18,7 @@ FACTORS = (2, 4, 8)
 
 
 def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
-    """Changes of one axis of `grid` that make all devices and hosts fit, the fastest first.
+    """Up to 3 changes of one axis of `grid` that make all devices and hosts fit, fastest first.
 
     Data parallelism is reduced for a larger tensor, context or pipeline degree, so that as many
     devices are used. Of an axis only the fastest value is listed: ``recompute=selective``, ``pp8``,

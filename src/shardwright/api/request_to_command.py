@@ -56,24 +56,24 @@ def command_text(request: Request) -> str:
 
 
 def _plain(option: str) -> Callable[[Any], list[str]]:
-    """Words of an option whose value is written as it is."""
+    """Function that writes a value as the words of an option: the option, then the value."""
     return lambda value: [option, str(value)]
 
 
 def _flag(option: str) -> Callable[[Any], list[str]]:
-    """Words of an option without a value."""
+    """Function that gives the words of an option without a value."""
     return lambda value: [option]
 
 
 def _choices(option: str) -> Callable[[Any], list[str]]:
-    """Words of an option that is given for each axis: ``--pin tp=4,8``."""
+    """Function that writes choices as one option for each axis: ``--pin tp=4,8``."""
     return lambda choices: [
         word for axis, values in choices for word in (option, f"{axis}={','.join(values)}")
     ]
 
 
 def _percent(option: str) -> Callable[[Any], list[str]]:
-    """Words of an option whose fraction is written in percent."""
+    """Function that writes a fraction as the words of an option in percent."""
     return lambda share: [
         option,
         f"{_shortest(Decimal(share) * 100, lambda text: float(text) / 100 == share)}%",
@@ -81,7 +81,7 @@ def _percent(option: str) -> Callable[[Any], list[str]]:
 
 
 def _gibibytes(option: str) -> Callable[[Any], list[str]]:
-    """Words of an option whose bytes are written in GiB."""
+    """Function that writes bytes as the words of an option in GiB."""
     return lambda count: [
         option,
         _shortest(Decimal(count) / GIB, lambda text: round(float(text) * GIB) == count),
@@ -89,7 +89,7 @@ def _gibibytes(option: str) -> Callable[[Any], list[str]]:
 
 
 def _dollars(option: str) -> Callable[[Any], list[str]]:
-    """Words of an option in dollars."""
+    """Function that writes dollars as the words of an option."""
     return lambda value: [option, _shortest(Decimal(value), lambda text: float(text) == value)]
 
 

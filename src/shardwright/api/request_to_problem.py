@@ -320,7 +320,7 @@ def require_headroom(request: Request) -> None:
 
 
 def capacity_of(request: Request, problem: Problem) -> int:
-    """Bytes of a device that plans may use: usable memory less the headroom.
+    """Bytes of the smallest device that plans may use: usable memory less the headroom.
 
     Raises:
         UsageError: no share of the memory is left.

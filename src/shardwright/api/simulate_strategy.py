@@ -101,7 +101,7 @@ def verify(stored: StoredSimulation) -> Verified:
 
 
 def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
-    """Simulate a claimed strategy again, and check rules, schedules and memory.
+    """(repeated simulation, results of the checks) of a claimed strategy; raise if one fails.
 
     Raises:
         StrategyError: a rule is broken.

@@ -48,7 +48,7 @@ class ActionTasks:
         links.add(rows_continue, rows_continue + 1)
 
     def backward(self, which: IntArray) -> IntArray:
-        """The tasks of `first` or `last` for the full backward, or for the input gradient.
+        """Task of each full backward in `which` (`first` or `last`), else of its input gradient.
 
         Of the input gradient where it is a separate action.
         """
@@ -58,7 +58,7 @@ class ActionTasks:
 def actions_as_tasks(
     rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape
 ) -> ActionTasks:
-    """The row of each device class as tasks on its compute stream.
+    """Tasks of each device class's actions on its compute stream, the last backward in pieces.
 
     With the last backward of a chunk in pieces.
     """

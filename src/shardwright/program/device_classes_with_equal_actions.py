@@ -32,7 +32,7 @@ class DeviceClass:
 
 
 def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
-    """Largest number of pipeline chunks that a device runs, over all lanes."""
+    """Largest number of different (lane, chunk) pairs that one device runs."""
     return max(
         len({(lane, chunk) for lane, chunk, _ in device_class.families}) for device_class in classes
     )
@@ -162,7 +162,7 @@ def device_classes(
 def _parts_of_rows(
     rows: ActionRows, members: dict[int, tuple[DeviceList, ...]]
 ) -> tuple[list[tuple[DeviceList, ...]], dict[int, Int32Array]]:
-    """Devices of each row divided by their families, and each device's family index.
+    """(classes of each row's devices by families, (devices,) family index by id of the families).
 
     For each stage's families; -1 = none.
     """

@@ -137,7 +137,7 @@ def _add_sends(
     shape: TaskShape,
     links: TaskGraphBuilder,
 ) -> None:
-    """Add one send for each action and stage edge, with its dependencies.
+    """Add one send for each action whose tensor crosses a stage edge, with its dependencies.
 
     On the sender's stream; a receiver and its coupled classes wait for every tensor that they
     receive.
@@ -192,7 +192,7 @@ def _add_sends(
 def _sender_columns(
     posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int32Array, *, forward: bool
 ) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-    """Sending posts, receiving posts and local pairs along each stage edge in one direction.
+    """Columns of senders (post, edge), deliveries (sender, receiving post) and local post pairs.
 
     Returns: (senders,) post and edge of each sender; (deliveries,) index of the sender and post of
     the receiver; (n, 2) posts of the two stages of an edge of one class, which needs no send.

@@ -122,7 +122,7 @@ class StepTrace:
 
     @property
     def end_s(self) -> float:
-        """End of the last span of the trace, in seconds."""
+        """End of the last span of the trace, in seconds; 0 without spans."""
         return max((span.end_s for span in self.spans), default=0.0)
 
     @property

@@ -103,7 +103,7 @@ def _sync_tasks(
     piece: IntArray | int = 0,
     pieces: IntArray | int = 1,
 ) -> IntArray:
-    """Add a task for each of several posts on the stream of gathers and reductions."""
+    """Add a task on stream SYNC for each of several posts; return the numbers of the tasks."""
     return links.tasks(
         len(which),
         kind=int(kind),

@@ -66,7 +66,7 @@ class TaskGraphBuilder:
         return table
 
     def edges(self) -> tuple[IntArray, IntArray]:
-        """All edges (source, target), with those of tasks that start together.
+        """(source, target) task numbers of all edges, with the edges of tasks that start together.
 
         A task that starts together with another also waits for the tasks that the other waits for.
 

@@ -44,12 +44,12 @@ class ComparedTraces:
 
     @property
     def error(self) -> float:
-        """Predicted over measured step time, minus one."""
+        """Predicted over measured step time, minus one; 0 if the measured time is 0."""
         return self.simulated.step_s / self.measured.step_s - 1.0 if self.measured.step_s else 0.0
 
 
 def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
-    """Seconds of compute, communication and waiting of every device of `trace`.
+    """Seconds of compute, communication and waiting, and peak bytes, of each traced device.
 
     An action that waits for a message does so inside its span where the trace was measured, and
     before it where it was simulated: both are waiting. Collectives that are spans inside an action

@@ -101,7 +101,7 @@ class Sharing:
         return own_devices, own_devices
 
     def stage(self, device: int, zero: int) -> int:
-        """Lower of `zero` and the highest state that the device's own reduction group shards.
+        """ZeRO stage of a device: `zero`, or less where its reduction group shards fewer states.
 
         Args:
             zero: ZeRO stage of the device's lane.
@@ -116,7 +116,7 @@ class Sharing:
         )
 
     def is_apart(self, device: int) -> bool:
-        """True with several reduction groups, if the device's own shards parameters."""
+        """True if there are several reduction groups and the device's own shards parameters."""
         return len(self.parties) > 1 and self.party(device).parameter > 1
 
     @property
@@ -165,7 +165,7 @@ class ShardRules:
         return self.lanes[0 if party is None else self.parties.index(party)]
 
     def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
-        """How the devices `near`, that sum a parameter's gradient, share its states, for its class.
+        """Division of a parameter's states, by its class, among devices that sum its gradient.
 
         Args:
             near: devices that sum its gradient and use it in one operator.

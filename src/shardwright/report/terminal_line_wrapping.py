@@ -38,7 +38,7 @@ def wrapped_lines(text: str, *, width: int) -> list[str]:
 
 
 def without_wrapping(text: Text) -> Text:
-    """Switch off wrapping of `text`, so that its lines stay as they are on any screen."""
+    """Switch off wrapping of `text` in place and return it; its lines stay on any screen."""
     text.no_wrap, text.overflow = True, "ignore"
     return text
 

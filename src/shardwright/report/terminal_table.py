@@ -200,7 +200,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _columns_left_out(least: Sequence[int], *, spare: Sequence[int], width: int) -> set[int]:
-    """Drop columns of `spare` in order until the others fit into `width`; the dropped ones."""
+    """Columns of `spare`, in order, that must be left out so that the others fit into `width`."""
     gone: set[int] = set()
     for column in spare:
         if _total([size for c, size in enumerate(least) if c not in gone]) <= width:

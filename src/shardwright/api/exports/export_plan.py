@@ -172,7 +172,7 @@ def exportable_plan(stored: PlanOfProblem, *, meshes: bool) -> PlanToExport | No
 
 
 def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
-    """Write the files of an export into a folder, which is made if it does not exist.
+    """Write the files of an export into a folder, made if missing; return their paths.
 
     Raises:
         OutputError: a file cannot be written.

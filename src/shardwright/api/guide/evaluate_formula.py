@@ -72,7 +72,7 @@ def evaluate(expression: str, values: Mapping[str, float]) -> float:
 
 
 def _value(node: ast.expr, values: Mapping[str, float]) -> float:
-    """Value of one node of the expression."""
+    """Value of one node of the expression; ValueError if it is no name, number or arithmetic."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return node.value
     if isinstance(node, ast.Name) and node.id in values:

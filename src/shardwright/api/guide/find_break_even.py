@@ -16,7 +16,7 @@ UNITS: Final = {
 
 
 def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> BreakEven:
-    """The neighbouring values between which the best plan gets the property, by bisection.
+    """Neighbouring values between which the best plan gets a property, or the end that decides.
 
     The ends are searched first. The property may come and go in between; then this is one of its
     changes. A value at which nothing fits does not have the property.

@@ -76,7 +76,7 @@ def _verdict(advice: Advice, facts: RequestFacts) -> Verdict:
 def _compared(
     request: Request, pins: Choices, best: BestPlan, searches: PlanSearches
 ) -> tuple[BestPlan | None, float | None]:
-    """The best plan with pins, and its step over the best plan's step less 1.
+    """(best plan with pins, its step over `best`'s less 1); None where pins clash or none fits.
 
     The plan is None where the pins contradict the request's; the loss where there is no plan.
     """
@@ -112,7 +112,7 @@ def obeys(grid: Grid | None, pins: Choices) -> bool:
 
 
 def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> GuidePlan:
-    """Contents of a searched plan, or of pins that contradict the request's own."""
+    """Contents of the guide for a searched plan; plan None = the pins contradict the request's."""
     if plan is not None:
         return searched_plan(plan)
     own = ", ".join(pin_words(request.pins))
@@ -120,7 +120,7 @@ def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> GuidePl
 
 
 def outcome_of(plan: BestPlan | None, loss: float | None) -> Outcome:
-    """The outcome of following a rule, from its plan and its loss."""
+    """Outcome of following a rule: it holds, loses, gains, does not fit or is not possible."""
     if plan is None or (loss is None and plan.impossible):
         return Outcome.NOT_POSSIBLE
     if loss is None:

@@ -88,7 +88,7 @@ def require_grid_search(request: Request) -> None:
 
 
 def _best_plan(request: Request, progress: Progress | None) -> tuple[BestPlan, str]:
-    """The plan that `plan` finds, and a hint where nothing fits."""
+    """(plan that `plan` finds, empty text), or (no plan with its reason, hint) where none fits."""
     try:
         answer = plan(request, progress=progress, sensitive=False)
     except InfeasibleError as error:
@@ -105,7 +105,7 @@ def _best_plan(request: Request, progress: Progress | None) -> tuple[BestPlan, s
 def _judged_rules(
     facts: RequestFacts, rules: Sequence[GuideRule]
 ) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
-    """The rules that apply, judged until the time limit; and the names of those left out."""
+    """(rules that apply, judged until the time limit; names of the rules left out after it)."""
     judged: list[Rule] = []
     skipped: list[str] = []
     for rule in rules:

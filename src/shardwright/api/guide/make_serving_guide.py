@@ -87,7 +87,7 @@ def _judged(rule: ServingRule, facts: ServingFacts, best: SimulatedDeployment) -
 
 
 def _verdict(advice: ServingAdvice, facts: ServingFacts, best: SimulatedDeployment) -> Verdict:
-    """The loss of the advised deployment against the best one simulated."""
+    """Verdict on the advised deployment: its simulated loss against the best one simulated."""
     followed = facts.simulated(advice.deployment)
     loss = _loss(best, followed)
     if loss is None:
@@ -116,5 +116,5 @@ def _verdict(advice: ServingAdvice, facts: ServingFacts, best: SimulatedDeployme
 
 
 def _loss(best: SimulatedDeployment, other: SimulatedDeployment) -> float | None:
-    """Time of the same tokens with another deployment over that of the best, less 1."""
+    """Time of the same tokens with another deployment over the best's, less 1; None if unknown."""
     return best.tokens_per_s / other.tokens_per_s - 1 if other.tokens_per_s else None

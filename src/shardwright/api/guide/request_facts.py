@@ -75,12 +75,12 @@ class RequestFacts:
 
     @property
     def islands(self) -> float:
-        """Number of scale-up domains that the devices fill."""
+        """Scale-up domains that the devices fill: devices / island, at least 1."""
         return self.devices / min(self.island, self.devices)
 
     @property
     def has_latent_attention(self) -> bool:
-        """True if some layer recomputes latent attention's up projections as an option."""
+        """True if some layer has latent attention (an operator ``kv_up``)."""
         return any(name == "kv_up" for name in _operator_names(self.problem))
 
 

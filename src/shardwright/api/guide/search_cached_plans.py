@@ -97,7 +97,7 @@ class PlanSearches:
 
 
 def _search(request: Request) -> BestPlan:
-    """Search the best plan of a request, without runners-up and without hints."""
+    """Search the best plan of a request, without runners-up and hints, or the reason for none."""
     full = with_defaults(request)
     try:
         problem = problem_of(full)
@@ -127,7 +127,7 @@ def _search(request: Request) -> BestPlan:
 
 
 def searched_plan(plan: BestPlan) -> GuidePlan:
-    """Contents of the guide for a searched plan."""
+    """Contents of the guide for a searched plan, or for the reason why there is none."""
     if plan.grid is None or plan.prediction is None:
         return GuidePlan(command=command_text(plan.request), why=plan.why)
     prediction = plan.prediction

@@ -47,7 +47,7 @@ class DeploymentSimulations:
         return len(self._done)
 
     def simulate(self, request: ServingRequest) -> SimulatedDeployment:
-        """The simulation of a request; simulated once."""
+        """The simulation of a request, made once; a failure is kept with its reason."""
         if request not in self._done:
             try:
                 found = SimulatedDeployment(request=request, answer=serve_simulate(request))

@@ -92,7 +92,7 @@ def read_texts(
 
 
 def _platform(request: Request, cluster: Cluster) -> dict[str, Any]:
-    """Arguments of a reader of launches: the model, the devices and the runtime of a request."""
+    """Keyword arguments of a reader of launches: model, devices, devices a node and runtime."""
     from shardwright.model.requested_model_with_teacher import requested_model
 
     return {
@@ -104,7 +104,7 @@ def _platform(request: Request, cluster: Cluster) -> dict[str, Any]:
 
 
 def _with_job(launch: Launch, request: Request) -> tuple[Launch, Request]:
-    """Complete the request by a launch's job, and the launch by the request's."""
+    """Complete a launch and a request by each other's job values; returns both."""
     length, batch = request.seq_len or launch.seq_len, request.global_batch or launch.global_batch
     if not (length and batch):
         raise UsageError(
@@ -253,7 +253,7 @@ def _search_best(
 def _best_single_changes(
     problem: Problem, space: Space, facts: GridFacts, launch: Launch, *, now: float, capacity: int
 ) -> tuple[list[tuple[str, Grid, float]], int]:
-    """(text, grid, step s) of each decision's fastest value, fastest first; number simulated."""
+    """Up to 3 (text, grid, step s), one a decision, fastest first; and the number simulated."""
     best_of_decision: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
     for text, changed_grid in one_change(problem, space, facts, launch.grid):

@@ -136,7 +136,7 @@ def _groups_of_class(
 
 
 def device_pattern(devices: DeviceList) -> DevicePattern:
-    """A device list as JSON data."""
+    """Pattern of a device list for the JSON: first device, levels, and offsets as text."""
     offsets = (devices.array - devices.first).tolist() if devices.offsets else []
     return DevicePattern(
         first=devices.first, levels=devices.levels, offsets=",".join(map(str, offsets))
@@ -175,7 +175,7 @@ def _node_runs(cluster: Cluster) -> tuple[EqualNodeRun, ...]:
 def groups_change(
     saved: StoredSimulation, step: SimulatedStep, path: Path
 ) -> SimulatedChange | None:
-    """The best change of the groups: other degrees inside nodes, or another order of the axes.
+    """The fastest change of degrees inside nodes or of the order of axes; None if none fits.
 
     Members of the space that differ in these axes alone, and that a search has ranked next, are
     simulated too.

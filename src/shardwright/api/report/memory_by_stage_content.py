@@ -83,7 +83,7 @@ def memory_by_stage(
 
 
 def _stage_use(prediction: Prediction, names: list[str], number: int) -> StageMemoryUse:
-    """Memory of one device of a stage."""
+    """Memory of one device of a stage: bytes by item, reserved bytes, capacity and share."""
     stage = prediction.stages[number]
     sizes = dict(stage.items)
     capacity = capacity_bytes(prediction, stage)
@@ -100,12 +100,12 @@ def _stage_use(prediction: Prediction, names: list[str], number: int) -> StageMe
 
 
 def capacity_bytes(prediction: Prediction, stage: StageMemory) -> int:
-    """Bytes that a device of a stage has for the program."""
+    """Memory capacity in bytes of a device of a stage: its own, else the prediction's."""
     return stage.capacity or prediction.capacity_bytes
 
 
 def _host_use(host: HostMemory) -> HostMemoryUse:
-    """Host memory of equal nodes."""
+    """Host memory in bytes that each of several equal nodes needs, by item, and its capacity."""
     items = [NamedBytes(name=_HOST_ITEMS.get(n, n), size_bytes=size) for n, size in host.items]
     return HostMemoryUse(
         node=host.node,
@@ -118,7 +118,7 @@ def _host_use(host: HostMemory) -> HostMemoryUse:
 
 
 def _curve(step: SimulatedStep, number: int, capacity: int) -> LineChart:
-    """Memory over the step of the first device of a class.
+    """Curve of bytes over a step's seconds, of the first device of a class, with its capacity.
 
     The first series is what the device keeps: states and activations. The second adds the logits
     and the largest temporary tensors, which any layer may need for a short time; its largest value

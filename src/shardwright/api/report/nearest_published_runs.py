@@ -36,7 +36,7 @@ class RunTraits:
 
 
 def distance(run: PredictedRun, traits: RunTraits) -> float:
-    """How unlike a published run is to given traits, in factors of two of the model's size.
+    """Distance of a published run from given traits, in factors of two of the model's size.
 
         |log2 of parameters| + 1/4 (|log2 of devices| + |log2 of tokens a sequence|)
             + 1/4 sum over tp, cp, pp and ep of |log2 of degrees|
@@ -62,7 +62,7 @@ def _doublings(one: int, other: int) -> float:
 
 
 def _framework_distance(one: str, other: str) -> float:
-    """0 for the same release, more for another release, most for another framework."""
+    """0 for the same release, 1/2 for another release, 2 for another framework."""
     if one == other:
         return 0.0
     return _OTHER_RELEASE if framework_of(one) == framework_of(other) else _OTHER_FRAMEWORK

@@ -119,7 +119,7 @@ def pipeline_timeline(
 
 
 def _stage_names(program: Program) -> list[str]:
-    """Name of each row of the order."""
+    """Name of each row of the pipeline order: ``stage 0``, ``stage 1`` and so on."""
     return [f"stage {row}" for row in range(1 + max(k.row for k in program.classes))]
 
 
@@ -148,7 +148,7 @@ def _cause_shares(mean: FloatArray, end_s: float) -> tuple[IdleShare, ...]:
 def _imbalances(
     mean: FloatArray, stages: Sequence[str], end_s: float
 ) -> tuple[tuple[IdleShare, ...], IntArray]:
-    """The stages with the largest imbalance, and the place of each stage in that list."""
+    """(shares of the stages with the largest imbalance, place of each stage in that list)."""
     seconds = mean[int(IdleCause.IMBALANCE) :]
     order = [stage for stage in np.argsort(-seconds, kind="stable").tolist() if seconds[stage] > 0]
     listed, others = order[:_MOST_STAGES], order[_MOST_STAGES:]
@@ -161,7 +161,7 @@ def _imbalances(
 
 
 def _works(program: Program) -> tuple[tuple[TimelineWork, ...], IntArray]:
-    """Distinct kinds of task by chunk, and the place of each template in that list."""
+    """(distinct kinds of task by chunk, place of each template in that list)."""
     templates = program.templates
     pairs, place = np.unique(
         np.stack([templates.kind, templates.chunk], axis=1), axis=0, return_inverse=True
@@ -269,7 +269,7 @@ def _idle_track(pieces: IdlePieces, number: int, stage_code: IntArray) -> Timeli
 
 
 def _spans(start: IntArray, finish: IntArray) -> dict[str, str]:
-    """Gaps and lengths of spans in ticks, as text."""
+    """Gaps before spans and lengths of spans, in ticks, as numbers with commas between."""
     half = _TICK_PS // 2
     begin, end = (start + half) // _TICK_PS, (finish + half) // _TICK_PS
     return {

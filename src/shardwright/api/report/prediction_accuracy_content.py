@@ -64,7 +64,7 @@ _LEAST_WIDTH: Final = 0.005
 
 
 def prediction_accuracy(saved: StoredSimulation) -> PredictionAccuracy:
-    """How far off predictions of published runs were, and the doubts and sources of this one."""
+    """Errors of predictions of published runs, and doubts and sources of this prediction."""
     prediction = saved.prediction
     runs = predictions_of_published_runs()
     nearest = nearest_runs(runs, _traits(saved), count=NEAREST)
@@ -98,7 +98,7 @@ def prediction_accuracy(saved: StoredSimulation) -> PredictionAccuracy:
 
 
 def _traits(saved: StoredSimulation) -> RunTraits:
-    """What published runs are compared with."""
+    """Traits of a stored plan with which published runs are compared."""
     problem, grid = problem_of(saved.request), saved.grid
     return RunTraits(
         parameters=saved.prediction.model.parameters,
@@ -111,7 +111,7 @@ def _traits(saved: StoredSimulation) -> RunTraits:
 
 
 def _nearby(run: PredictedRun) -> NearbyRun:
-    """A row of the table of similar runs."""
+    """Row of a published run in the table of similar runs: measured and predicted step, error."""
     degrees = (("tp", run.tp), ("cp", run.cp), ("pp", run.pp), ("ep", run.ep))
     return NearbyRun(
         model=run.model,
@@ -129,7 +129,7 @@ def _nearby(run: PredictedRun) -> NearbyRun:
 
 
 def _errors(name: str, runs: Sequence[PredictedRun]) -> RunErrors:
-    """Median error and share inside the intervals of at least one run."""
+    """Median absolute error of at least one run, and share of the runs inside their intervals."""
     return RunErrors(
         name=name,
         runs=len(runs),
@@ -162,7 +162,7 @@ def _chart(runs: Sequence[PredictedRun], nearest: Sequence[PredictedRun]) -> Sca
 
 
 def _parts(doubts: Sequence[Doubt]) -> tuple[IntervalPart, ...]:
-    """What each doubt adds to the half-width, the one that adds most first."""
+    """Half-width that each doubt adds to the interval, the largest first."""
     parts = [
         IntervalPart(
             name=PART_NAMES.get(doubt.name, doubt.name),

@@ -304,7 +304,7 @@ def _neighbour(saved: StoredPlan, space: Space, row: SearchedMember, grid: Grid)
 def _chart(
     listed: _Space, front: IntArray, simulated: dict[Grid, SimulatedMember], *, most: int
 ) -> tuple[ScatterChart, str]:
-    """The chart of simulated strategies, the front by bounds, and members evenly by rank.
+    """(chart of simulated strategies, front by bounds and a sample; words that all of them have).
 
     Also the words of the notation that all of them have.
     """

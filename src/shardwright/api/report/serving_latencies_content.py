@@ -126,7 +126,7 @@ def _at_positions(values: FloatArray) -> tuple[float, ...]:
 
 
 def _pool(pool: StoredPool) -> PoolMemory:
-    """Memory of a pool's fullest device by use."""
+    """Memory of a device of a worker pool by use, in bytes and as shares of its capacity."""
     memory = pool.memory
     used = memory.cache * pool.cache_used
     parts = (memory.weights, memory.activations, memory.others, used, memory.cache - used)

@@ -79,7 +79,7 @@ def _part(
 
 
 def _faster_option(saved: StoredSimulation) -> FasterOption | None:
-    """The option that the search kept at one value and whose other value saves most."""
+    """The option that the search kept at one value and whose other value saves most; else None."""
     answer = saved.answer if isinstance(saved, StoredPlan) else None
     if answer is None or not is_proven_grid_search(saved):
         return None
@@ -93,7 +93,7 @@ def _faster_option(saved: StoredSimulation) -> FasterOption | None:
 
 
 def _better_size(saved: StoredSimulation) -> BetterSize | None:
-    """The nearby batch or number of devices of the file's search that gains most."""
+    """The nearby batch or number of devices of the file's search that gains most; else None."""
     nearby = saved.nearby if isinstance(saved, StoredPlan) else ()
     best = max(nearby, key=lambda one: one.gain, default=None)
     if best is None:
@@ -110,7 +110,7 @@ def _better_size(saved: StoredSimulation) -> BetterSize | None:
 
 
 def _second_best(saved: StoredSimulation) -> SecondBest | None:
-    """The first of the file's next best plans."""
+    """The first of the file's next best plans; None without any."""
     others = saved.alternatives if isinstance(saved, StoredPlan) else ()
     if not others:
         return None

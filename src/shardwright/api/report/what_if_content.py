@@ -104,7 +104,7 @@ def _base_of(found: WhatIf) -> int | None:
 
 
 def _axis(found: WhatIf) -> AxisOfPositions:
-    """Contents of one axis whose base was searched."""
+    """Contents of a what-if axis on which the request's own position was searched."""
     words, axis = _WORDS[found.axis], AXES[found.axis]
     base = _base_of(found)
     assert base is not None
@@ -142,12 +142,12 @@ def _amount(position: WhatIfPosition) -> float:
 
 
 def _plan_text(position: WhatIfPosition) -> str:
-    """The best plan, or the reason why nothing fits."""
+    """Notation of the best plan at a position, or the reason why nothing fits."""
     return position.strategy or f"nothing fits: {position.why}"
 
 
 def _position(one: WhatIfPosition, base: WhatIfPosition) -> AxisPosition:
-    """Contents of a position, with the changes against the base."""
+    """Contents of a what-if position, with its changes against the request's own position."""
     command = shlex.join(request_to_command(one.request, prices=dict(one.prices)))
     certificate = None if one.found is None else one.found.certificate
     prediction = None if one.found is None else one.found.simulation.prediction
@@ -183,7 +183,7 @@ def _chart(
     positions: Sequence[AxisPosition],
     changes: Sequence[PlanChange],
 ) -> LineChart | None:
-    """Curve of the rate of each position, or of its cost on the axis of prices."""
+    """Curve of tokens/s of a device, or of cost on the axis of prices, by position; else None."""
     priced = axis.name == "price"
     values = tuple(one.usd_per_million_tokens if priced else one.rate for one in positions)
     known = [value for value in values if value is not None]
@@ -229,7 +229,7 @@ def _spread(axis: AxisOfPositions) -> float | None:
 
 
 def _highest_rate(axis: AxisOfPositions) -> float | None:
-    """Highest rate of an axis; None if nothing fits."""
+    """Highest tokens/s of a device along an axis; None if nothing fits."""
     return None if axis.highest is None else axis.positions[axis.highest].rate
 
 

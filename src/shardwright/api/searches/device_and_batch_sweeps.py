@@ -136,7 +136,7 @@ def progress_rate(trial: Trial, *, seq_len: int, critical: float) -> float:
 
 
 def _batches_near(critical: float) -> tuple[int, ...]:
-    """Powers of two, in sequences, near the critical batch: `SMALLEST` to `LARGEST` times it."""
+    """Powers of two (sequences) from `SMALLEST` to `LARGEST` times the critical batch, or (1,)."""
     powers = [1 << exponent for exponent in range(40)]
     return tuple(size for size in powers if SMALLEST * critical <= size <= LARGEST * critical) or (
         1,

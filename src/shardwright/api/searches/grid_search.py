@@ -163,7 +163,7 @@ def _sensitivity(
 
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
-    """Goodput under failures with the checkpoint interval sqrt(2 c M) of Young (1974, equation 1).
+    """Goodput with checkpoints every sqrt(2 c M) (Young 1974, equation 1); None without failures.
 
     The interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds. A
     checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden

@@ -61,7 +61,7 @@ class Axis:
 
 
 def axis_of(name: str) -> Axis:
-    """The axis of a name.
+    """The axis of a name; UsageError if there is none.
 
     Raises:
         UsageError: there is none.
@@ -105,7 +105,7 @@ def request_at(request: Request, axis: Axis, value: float, prices: Prices) -> Re
 
 
 def prices_at(axis: Axis, value: float, prices: Prices) -> Prices:
-    """Given prices with an axis at a value: multiplied by the factor of the axis of prices."""
+    """Given prices at a value of an axis: times the value on the axis of prices, else the same."""
     if axis.name != PRICE:
         return prices
     return {name: price * value for name, price in prices.items()}

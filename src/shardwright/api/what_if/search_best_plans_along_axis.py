@@ -219,7 +219,7 @@ def _require_one_best_plan(request: Request) -> None:
 
 
 def _counter(progress: Progress | None, total: int, phase: str) -> Callable[[int], None] | None:
-    """Function that reports finished searches."""
+    """Function that reports the number of finished searches; None without `progress`."""
     if progress is None:
         return None
     report = progress
@@ -288,7 +288,7 @@ def _break_evens(
     engine: Engine,
     progress: Progress | None,
 ) -> dict[str, list[BreakEven]]:
-    """Break-evens between neighbouring positions of each axis."""
+    """By axis, break-evens between neighbouring positions whose best plans differ."""
     pairs = [
         _Bisection(axis=name, low=low, high=high)
         for name, several in positions.items()
@@ -334,7 +334,7 @@ def _bisected(
 
 
 def _value_between(axis: Axis, low: float, high: float, tolerance: float) -> float | None:
-    """The value in the middle of two, by their ratio; None if they are near enough."""
+    """Value between two, in the middle by ratio, to search next; None if they are near enough."""
     if axis.is_continuous:
         # Four digits: a factor that can be typed, and finer than the tolerance.
         return None if high <= low * (1 + tolerance) else float(f"{sqrt(low * high):.4g}")

@@ -44,7 +44,7 @@ def _cuts(sequence_parallel: bool, routed: bool, klass: OperatorClass) -> tuple[
 def _tokens_of_class(
     sequence_parallel: bool, routed: bool, klass: OperatorClass, length: int
 ) -> Size:
-    """Tokens that one device works on in operators of a class, as a symbolic size (cached)."""
+    """Tokens of a microbatch that one device works on in a class's operators, symbolic (cached)."""
     axes = tuple(c.axis for c in _cuts(sequence_parallel, routed, klass) if c.dim in TOKEN_DIMS)
     return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
 
@@ -90,7 +90,7 @@ class Structure:
         return _cuts(self.sequence_parallel, self.routed, klass)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens that one device works on in operators of `klass`, as a symbolic size.
+        """Tokens of a microbatch that one device works on in operators of `klass`, symbolic.
 
         See `Placing.tokens`.
         """
@@ -201,7 +201,7 @@ class Structure:
         element: int,
         memory_length: int = 0,
     ) -> tuple[LayoutChange, ...]:
-        """Collectives that the tensor between two operators goes through, one at most an axis.
+        """Collectives, forward and backward, of the tensor between operators, one at most an axis.
 
         And one of key heads that all members of ``ulysses`` read.
 

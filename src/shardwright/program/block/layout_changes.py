@@ -13,7 +13,7 @@ from shardwright.program.block.symbolic_sizes import Size
 
 
 def output_layout(operator: Operator | None, dim: Dim) -> str:
-    """Layout of the operator's output along a mesh axis that cuts `dim`.
+    """Layout (dim letter, WHOLE or PARTIAL) of the operator's output along an axis that cuts `dim`.
 
     A dim letter, WHOLE or PARTIAL.
     """
@@ -30,7 +30,7 @@ def output_layout(operator: Operator | None, dim: Dim) -> str:
 
 
 def input_layouts(operator: Operator, dim: Dim) -> tuple[str, str]:
-    """Layouts of the operator's input and of the input's cotangent along an axis.
+    """(layout that the operator reads, layout of the cotangent that it returns) along one axis.
 
     Along a mesh axis that cuts `dim`: the one in which the operator reads its input, and the one of
     the cotangent that it returns.
@@ -57,7 +57,7 @@ def axis_change(
     volume: Callable[[Operator], tuple[Size, ...]],
     shared: bool = False,
 ) -> LayoutChange | None:
-    """Collectives that move a tensor from `source` to `target` along one mesh axis.
+    """Forward and backward collectives of a tensor between operators along one axis; else None.
 
     Forward and backward; None if nothing moves.
 
@@ -99,7 +99,7 @@ def axis_change(
 
 
 def _column_side(source: Operator | None, target: Operator) -> Operator:
-    """The operator at the end of an edge that holds the gathered tensor.
+    """The operator at the end of an edge outside the residual stream: it has the gathered tensor.
 
     The one outside the residual stream.
     """

@@ -15,7 +15,7 @@ WHOLE = Dim.REPLICATE.value
 
 
 def transition(source: str, wanted: str) -> Collective | None:
-    """The collective over one axis that turns layout `source` into `wanted`.
+    """The collective over one axis that turns layout `source` into `wanted`; None if unnecessary.
 
     None if a local slice suffices or nothing changes.
 

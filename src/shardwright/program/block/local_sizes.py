@@ -40,7 +40,7 @@ a fused router.
 
 
 def router_kernels(runtime: Runtime) -> int:
-    """Kernels of a router's forward, without those that a fused dispatcher includes; else 0."""
+    """Kernels of a router's forward, less those that a deduplicating dispatcher fuses, if any."""
     sends_once = runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
     return max(runtime.router_kernels - FUSED_DISPATCH_KERNELS * sends_once, 0)
 
@@ -76,12 +76,12 @@ class LoweringContext:
 
 
 def local_tokens(klass: OperatorClass, structure: Placing, context: LoweringContext) -> Size:
-    """Tokens that one device works on in operators of `klass`, of the block's sequence."""
+    """Tokens of a microbatch of the block's sequence that a device has in operators of `klass`."""
     return structure.tokens(klass, context.tokens)
 
 
 def operator_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
-    """Tokens that one device works on in `operator`, of the sequence that the operator reads.
+    """Tokens of a microbatch that one device works on in `operator`, of the sequence it reads.
 
     Those of the memory sequence where the operator reads only that (keys of cross-attention).
     """
@@ -104,7 +104,7 @@ def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, 
 
 
 def dispatched_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
-    """Routed tokens on the busiest device, with the imbalance of experts.
+    """Routed token copies that experts of the busiest device work on, imbalance included.
 
     topk copies of each token of its share of the expert-parallel group.
 
@@ -114,14 +114,14 @@ def dispatched_tokens(operator: Operator, structure: Placing, context: LoweringC
 
 
 def stream_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
-    """Bytes of the residual stream that one device holds at the block's border."""
+    """Bytes of a microbatch's residual stream that one device holds at the block's border."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * _hidden(block)
     )
 
 
 def output_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
-    """Bytes of the block's output that one device holds."""
+    """Bytes of the block's output that one device holds, of one microbatch."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * block.output_width
     )

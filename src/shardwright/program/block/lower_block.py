@@ -194,7 +194,7 @@ def _sorts_by_expert(operator: Operator, structure: Placing, context: LoweringCo
 
 
 def _routed_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
-    """Number of tokens of one local expert on the busiest device.
+    """Tokens of one local expert on the busiest device, as a symbolic size that rounds up.
 
         ceil(ceil(served x each / positions) x imbalance)
 

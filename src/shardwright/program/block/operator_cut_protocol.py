@@ -61,7 +61,7 @@ class Placing(Protocol):
         ...
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens that a device works on in operators of `klass`.
+        """Tokens of a microbatch that a device works on in operators of `klass`.
 
         Of sequences of `length` positions.
         """
@@ -117,7 +117,7 @@ class Placing(Protocol):
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Devices that differ from this one only in their part of `dim`; empty = an axis."""
+        """Devices, this one included, that differ only in their part of `dim`; empty = an axis."""
         ...
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class Placing(Protocol):
         element: int,
         memory_length: int = 0,
     ) -> tuple[LayoutChange, ...]:
-        """Collectives that the tensor between two operators goes through.
+        """Collectives, forward and backward, of the tensor between two operators; () if none.
 
         Args:
             source: None = the block's input.

@@ -44,7 +44,7 @@ def recomputed_operators(operators: tuple[Operator, ...], runtime: Runtime) -> R
 def _recomputed_operators(
     block_operators: Same[tuple[Operator, ...]], block_runtime: Same[Runtime]
 ) -> RecomputedOperators:
-    """Operators that the runtime recomputes in backward (cached by identity)."""
+    """`recomputed_operators` of a block's operators and a runtime, cached by identity."""
     operators, runtime = block_operators.value, block_runtime.value
     parts = [_drop_and_rerun(_convolutions(operators))]
     if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:
@@ -91,7 +91,7 @@ def _recomputed_operators(
 
 
 def is_dropped(tensor: str, names: frozenset[str]) -> bool:
-    """True if a kept tensor is an output of an operator in `names`, or named beside one."""
+    """True if a kept tensor (output, ``.suffix``, ``.quantised``) is of an operator in `names`."""
     return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
 
 
@@ -116,7 +116,7 @@ def _drop_and_rerun(names: Iterable[str]) -> RecomputedOperators:
 
 
 def _latent_up_projections(operators: tuple[Operator, ...]) -> frozenset[str]:
-    """Names of latent attention's up projections and the rotary embedding behind them.
+    """Names of latent attention's up projections and their rotary embedding; empty without them.
 
     Empty without latent attention.
 

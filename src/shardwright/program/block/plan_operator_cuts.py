@@ -84,7 +84,7 @@ class CellStructure:
         return len(_devices_of_same_tokens(self)) == 1
 
     def _count(self, klass: OperatorClass, length: int) -> int:
-        """Number of tokens that the device works on in operators of a class."""
+        """Number of tokens that the device works on in operators of a class; 0 if it runs none."""
         return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
@@ -92,7 +92,7 @@ class CellStructure:
         return Size(times=self._count(klass, length))
 
     def part(self, extent: Extent, operator: Operator) -> Size:
-        """Elements of one extent that the device holds, as a number; see `Placing.part`."""
+        """Elements of one extent that the device holds; 0 if the device runs no such operator."""
         cell = self.cell(operator.klass)
         if cell is None:
             return Size(times=0)
@@ -110,7 +110,7 @@ class CellStructure:
         return high - low
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed token copies that the device's experts work on.
+        """Routed copies that the device's experts work on: topk a token times its share of experts.
 
         topk of each token that its experts serve, times its share of the experts (rounded up).
         """
@@ -133,7 +133,7 @@ class CellStructure:
         return self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """The larger of the routed copies that the device sends and receives.
+        """Routed copies in the device's full all-to-all buffer: the larger of sent and received.
 
         See `Placing.sent_copies`.
 
@@ -162,7 +162,7 @@ class CellStructure:
         return self._count(OperatorClass.ROUTER, length)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies that the device's experts work on.
+        """Routed copies that the device's experts work on; 0 on a device without experts.
 
         Gathered from all devices that share those experts.
         """
@@ -188,14 +188,14 @@ class CellStructure:
         return tuple(sorted({*across, *inside, *_devices_of_same_tokens(self), self.device}))
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the attention core's group holds together.
+        """Tokens whose keys the attention core's group holds together, summed over `lengths`.
 
         See `Placing.gathered_tokens`.
         """
         return Size(times=sum(self._parts(operator, lengths)))
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys pass the device on each hop of the ring.
+        """Tokens whose keys pass the device on each hop of the ring; one entry if all are equal.
 
         Its own part first, then those of the devices before it.
 
@@ -208,7 +208,7 @@ class CellStructure:
         return tuple(Size(times=parts[(index - hop) % len(parts)]) for hop in range(len(parts)))
 
     def _parts(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Tokens of each device of the attention core's group."""
+        """Tokens of each device of the attention core's group, summed over the given lengths."""
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
         return tuple(
             sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group
@@ -224,7 +224,7 @@ class CellStructure:
         return self.region(cell) if cell is not None else ((), ())
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices with other experts for the same tokens, and with other parts of its experts.
+        """(devices with other experts for the same tokens, devices with parts of its experts).
 
         The first include devices that only hold such tokens.
         """
@@ -305,7 +305,7 @@ class CellStructure:
         element: int,
         memory_length: int = 0,
     ) -> tuple[LayoutChange, ...]:
-        """Collectives on this device that the tensor between two operators goes through.
+        """Collectives of this device, forward and backward, of the tensor between two operators.
 
         The steps of `transition` that involve it.
         """
@@ -344,7 +344,7 @@ class CellStructure:
 def on_replica(
     cells: StageCells, device: int, *, length: int, island: int = 0
 ) -> tuple[CellStructure, int]:
-    """The structure of a device among its replica's devices, and the number of the first one.
+    """(structure of a device among its replica's devices, number of the replica's first device).
 
     Devices that may share samples with it; see `replica`.
     """
@@ -357,7 +357,7 @@ def on_replica(
 
 @lru_cache(maxsize=16384)
 def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int) -> int:
-    """Number of tokens that a device works on in operators of a class."""
+    """Number of tokens that a device works on in operators of a class; 0 if it runs none."""
     cell = stage.cells.get(klass, {}).get(device)
     if cell is None:
         return 0

@@ -36,7 +36,7 @@ _FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS
 def saved_tensors(
     block: Block, operators: dict[str, Operator], structure: Placing, context: LoweringContext
 ) -> tuple[SavedTensor, ...]:
-    """Every tensor that some operator keeps for backward, each once.
+    """Tensors of a block saved for backward after the runtime's recompute policy, each once.
 
     Dropout masks and unfused attention scores included.
     """
@@ -55,7 +55,7 @@ def saved_tensors_of_contexts(
     structure: Placing,
     contexts: Sequence[LoweringContext],
 ) -> tuple[tuple[SavedTensor, ...], ...]:
-    """`saved_tensors` under contexts that differ only in recomputed modules.
+    """`saved_tensors` of each of several contexts, which differ only in recomputed modules.
 
     The modules of their runtimes that run again in backward.
     """
@@ -134,7 +134,7 @@ def _saved_output(
 
 
 def _kept_widths(name: str, block: Block, context: LoweringContext) -> tuple[int, bool]:
-    """Bytes an element of a tensor that is kept quantised, and if it is kept wide too.
+    """(bytes an element of the quantised copy, 0 if none; True if the tensor is kept wide too).
 
     By a linear operator or an activation; 0 = no operator keeps tensor `name` quantised.
     """

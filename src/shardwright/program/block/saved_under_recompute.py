@@ -32,7 +32,7 @@ def saved_after_recompute(
     structure: Placing,
     context: LoweringContext,
 ) -> tuple[SavedTensor, ...]:
-    """Saved tensors left after the runtime's recomputed modules and its selective policy."""
+    """Saved tensors left after recomputed modules and the selective policy; () without backward."""
     if not has_backward(block):
         return ()
     dropped = recomputed_operators(block.operators, context.runtime).dropped

@@ -22,7 +22,7 @@ _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ...]] | None:
-    """By linear operator: True for outputs kept, every second matrix product from the first.
+    """By linear operator, True for kept outputs: every second product; None for embedding and head.
 
     A fused projection counts as one product for each of its outputs. Grouped products are not kept.
     None for an embedding or a head: they are outside the checkpoint.
@@ -61,7 +61,7 @@ class NamedPolicy:
 
 @lru_cache(maxsize=256)
 def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPolicy | None:
-    """Tensors of a block kept by `Runtime.kept_outputs`, and operators rerun for the other ones.
+    """Tensors kept by `Runtime.kept_outputs`, and operators rerun for others; None if not in use.
 
     Tensors that `Runtime.kept_outputs` keep. None where another policy holds, and for an embedding
     or a head.

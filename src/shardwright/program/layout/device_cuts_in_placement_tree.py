@@ -114,7 +114,7 @@ def row_of(tree: Mapping[int, Cell]) -> DeviceList:
 
 
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
-    """(device, its cell, its family) of every leaf of a placement tree.
+    """(device, its cell, index of each unequal cut, -1 for equal cuts) of each leaf of a tree.
 
     The family is the unequal choices on the way, -1 for equal parts.
     """
@@ -138,7 +138,7 @@ def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
 def _leaves(
     split: Split | None, base: int, ways: tuple[tuple[Dim, Way], ...], family: tuple[int, ...]
 ) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
-    """(device, its cell, its family) of every leaf below `split`, whose parts may be unequal."""
+    """(device, its cell, index of each unequal cut, else -1) of each leaf below `split`."""
     if split is None:
         yield base, Cell(ways=ways), family
         return
@@ -191,7 +191,7 @@ class StageCells:
 
 
 def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[ClassTree, ...]:
-    """The placement tree of every operator class for block number `block` of a stage.
+    """Placement tree of each operator class for block number `block`; the last placement holds.
 
     None: a block outside all ranges; later placements override.
     """
@@ -284,12 +284,12 @@ _PRODUCTS: Final = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, Op
 
 
 def parts_along(cell: Cell | None, *dims: Dim) -> int:
-    """Number of parts that a cell's tree is cut into along these dims."""
+    """Number of parts that a cell's tree is cut into along these dims; 1 where the cell is None."""
     if cell is None:
         return 1
     return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
 
 
 def product_class(cells: StageCells) -> OperatorClass:
-    """Operator class whose GEMMs the stage's devices share."""
+    """Class of the stage's GEMMs: the first present of ATTN, MLP, SSM and HEAD, else STREAM."""
     return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)

@@ -51,7 +51,7 @@ def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
 
 @lru_cache(maxsize=4096)
 def reference_runs(operator: Operator, dim: Dim) -> int:
-    """Number of runs of the operator's finest extent on a dim.
+    """Number of runs of the operator's finest extent on a dim; 1 if no extent has the dim.
 
     The list in which cuts are made.
     """

@@ -134,7 +134,7 @@ class DeviceTokens:
 
     @property
     def even(self) -> bool:
-        """True if all devices have as many samples, and as many positions."""
+        """True if all devices have equally many samples and equally many positions."""
         return all(size.min() == size.max() for size in self.sizes)
 
 
@@ -166,7 +166,7 @@ def _tokens_of_projections(
 
 @lru_cache(maxsize=4096)
 def _distinct_parts(cells: CellRow, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
-    """Distinct parts that cells take of `length` indices, each cell's part number, and sizes.
+    """(distinct parts that cells take of `length` indices, part number of each cell, part sizes).
 
     The cells of one dim.
     """
@@ -198,7 +198,7 @@ def _by_strides(
 def group_and_first_members(
     levels: tuple[Split, ...], dims: Container[Dim]
 ) -> tuple[DeviceList, DeviceList]:
-    """Devices that differ from device 0 only in `dims`, and the first device of each such group.
+    """(devices that differ from device 0 only in `dims`, first device of each such group).
 
     In a tree of equal parts from device 0; all groups are one pattern.
     """

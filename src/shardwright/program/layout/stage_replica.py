@@ -109,7 +109,7 @@ def _interned_cells(
     samples: int,
     exchange: Exchange | None,
 ) -> StageCells:
-    """One StageCells object for equal trees.
+    """StageCells of (class, tree) pairs, all devices one family; one object for equal trees.
 
     Equal trees of two classes become one mapping, as `projection` expects.
     """

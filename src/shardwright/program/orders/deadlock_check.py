@@ -71,7 +71,7 @@ def _groups_at_once(rows: ActionRows, graph: ActionGraph) -> IntArray:
 def group_edges(
     rows: ActionRows, *, group: IntArray, graph: ActionGraph
 ) -> tuple[IntArray, IntArray]:
-    """(source, target) groups of actions: each target waits for its source.
+    """(source, target) group numbers: each target waits for its source, by graph and row order.
 
     By the graph and by the order of each row.
     """
@@ -148,7 +148,7 @@ def _deadlock_violation(
 
 
 def _action_text(plan: Plan, rows: ActionRows, place: int) -> str:
-    """An action of the rows in the notation of plans."""
+    """Text of the action at index `place` of the rows, in the notation of plan files."""
     action = Action(
         chunk=int(rows.chunk[place]),
         kind=Kind(KINDS[rows.kind[place]]),

@@ -246,7 +246,7 @@ def _device_set_of_ranks(
     take: Participation,
     path: str,
 ) -> list[int]:
-    """Device set of each pipeline rank, in order; raise if stages do not fit the schedule."""
+    """Index of each pipeline rank's device set, in rank order; raise if stages do not fit."""
 
     def refuse(message: str, hint: str) -> StrategyError:
         """Error of rule ``order.placement`` for this schedule, not raised."""

@@ -99,7 +99,7 @@ def _leaf_devices(split: Split | None) -> DeviceList:
 def _device_classes(
     sets: tuple[DeviceList, ...],
 ) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
-    """Classes of devices that belong to the same sets, and the classes of each set.
+    """(classes of devices that belong to the same sets, class numbers of each set).
 
     Each set cuts the classes that it overlaps in two.
     """

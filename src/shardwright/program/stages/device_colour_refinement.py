@@ -211,7 +211,7 @@ def _only_traits_differ(families: Iterable[tuple[DeviceList, ...]], kinds: tuple
 
 
 def _period(units: tuple[Units, ...], devices: int) -> int:
-    """Number of devices after which the levels of the network repeat.
+    """Number of devices after which the network's levels repeat; `devices` where one does not.
 
     All devices where some level does not.
     """
@@ -227,7 +227,7 @@ def _communication_traits(
     ground: StageDevices,
     period: int,
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
-    """Yield message and sum traits: (trait, bases, stage size, partners in one stage)."""
+    """Yield message and sum traits: (trait, bases, stage size, True if partners share a stage)."""
     units = ground.units
     messages_by_form: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for lane_edge in edges:

@@ -70,7 +70,7 @@ class UseShares:
 
 
 def shares_by_part(use: ParameterUse, length: int) -> UseShares:
-    """The shares of one use of a parameter, by parts instead of devices."""
+    """Shares of one use of a parameter: devices by tokens and other dims, elements of each part."""
     operator, stage = use.operator, use.cells
     extents = tuple(sorted(use.parameter.extents, key=lambda e: e.dim.value))
     rest = projection(stage, operator.klass, PARTS)

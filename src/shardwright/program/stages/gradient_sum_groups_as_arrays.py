@@ -50,7 +50,7 @@ class Sums:
     elements: IntArray
 
     def holders(self, use: int) -> frozenset[int] | None:
-        """Devices that run the operator of a use in any stage.
+        """Devices that run the operator of a use in any stage; None if all uses have one operator.
 
         None if all uses are of one operator.
 
@@ -64,7 +64,7 @@ class Sums:
         return _counted(self, use)
 
     def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:
-        """(row of `groups`, elements) of each gradient sum of a device at a use.
+        """(row of `groups`, elements) of each gradient sum of a device at a use; () if not counted.
 
         Empty where the device is not counted at the use.
         """
@@ -303,7 +303,7 @@ def _sums_by_tokens(
 def _disjoint_work_groups(
     devices: IntArray, work: IntArray, part: IntArray, islands: Units | None
 ) -> IntArray | None:
-    """(groups, members) that sum an element, of devices with equal or disjoint work.
+    """(groups, members) that sum an element, of devices with equal or disjoint work; else None.
 
     None where parts of equal work differ, or unequal numbers of devices do each.
 
@@ -336,7 +336,7 @@ def _sums_in_rows(
     elements: list[int],
     groups: IntArray,
 ) -> Sums:
-    """The sums with the groups of each device moved to the front of its row.
+    """`Sums` of the devices that have a group, each device's groups at the front of its row.
 
     Args:
         of: (devices, kinds of elements) group of each device, -1 = it holds none of them.

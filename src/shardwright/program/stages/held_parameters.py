@@ -89,7 +89,7 @@ class Summing:
 def plan_holdings(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
 ) -> Holdings:
-    """Parameters that the first device of every family of every stage holds, by segment.
+    """Parameters that each family's first device holds, by (lane, chunk, segment, device).
 
     For each segment's layers.
 
@@ -114,7 +114,7 @@ def held_by_families(
     *,
     only_stage: StageParts | None = None,
 ) -> Holdings:
-    """Parameters held by the first device of every family, from known reduction groups.
+    """Parameters that each family's first device holds, by its place, from known groups.
 
     See `plan_holdings`.
 
@@ -176,7 +176,7 @@ def held_by_families(
 def parameter_sums(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
 ) -> Iterator[Summing]:
-    """Reduction groups of each parameter of each block, each parameter once.
+    """Yield the groups that sum each parameter's gradient, layers with the same uses together.
 
     Stages that differ only by their place (in whole islands) share them.
     """

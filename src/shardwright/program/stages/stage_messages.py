@@ -119,7 +119,7 @@ Blocks = list[tuple[int, int]]
 
 
 def _input_and_memory_blocks(model: Model, run: int) -> tuple[Blocks, Blocks]:
-    """Blocks whose outputs are a run's input, and blocks whose outputs are its memory.
+    """(run, block) of the blocks that a run reads as input, and of those it reads as memory.
 
     (run, block) of each: the input of the run's first block, and the memory of all its blocks.
     """
@@ -143,7 +143,7 @@ def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
 def edge_segments(
     edge: StageEdge, source: StageParts, target: StageParts, *, model: Model
 ) -> tuple[Segment, Segment]:
-    """The segment that makes the tensor of an edge, and the first segment that reads it."""
+    """The last segment that makes the tensor of an edge, and the first segment that reads it."""
     name = model.runs[edge.run].name
     made = [s for s in source.segments if s.run == edge.run and edge.operator in ("", s.operator)]
     wanted = [s for s in target.segments if _may_read(s, edge, name=name, model=model)]
@@ -174,7 +174,7 @@ def edge_messages(
     islands: Units | None,
     minimal: bool,
 ) -> tuple[Messages, Messages]:
-    """Messages that carry the tensor of an edge forward, and its gradient backward.
+    """Messages of one microbatch: the tensor of an edge forward, and its gradient backward.
 
     Args:
         segments: the one that makes the tensor, and the one that reads it.

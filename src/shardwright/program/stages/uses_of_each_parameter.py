@@ -39,7 +39,7 @@ class ParameterPlace:
 def parameter_places(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model
 ) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
-    """All uses of each parameter, the owner's first.
+    """All uses of each parameter, the owner's first, by (run, layer, operator, parameter).
 
     By (run, layer, operator, parameter) of its owner.
     """

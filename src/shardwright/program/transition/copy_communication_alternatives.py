@@ -52,7 +52,7 @@ def copy_alternatives(component: Component, pieces: Sequence[LayoutPiece]) -> li
 def _all_gathers(
     component: Component, pieces: Sequence[LayoutPiece]
 ) -> tuple[tuple[Act, ...], list[LayoutPiece]]:
-    """All-gathers of pieces whose consumers hold disjoint shares, and the other pieces.
+    """(all-gathers of pieces whose consumers hold disjoint shares, pieces not brought by them).
 
     (all-gathers, pieces that they do not bring): the members of a group hold disjoint shares of the
     elements that all of them want.

@@ -8,7 +8,7 @@ from shardwright.program.layout.tensor_layout import Box, Holding, Layout, inter
 
 
 def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layout] | None:
-    """The parts of two layouts on devices that exchange elements with `device`.
+    """(source, wanted) parts of two layouts on devices that exchange with `device`; else None.
 
     Directly or through others; None if it neither needs nor gives anything.
     """

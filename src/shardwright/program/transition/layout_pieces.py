@@ -222,7 +222,7 @@ def components(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> tuple[PlacedPiece, ...]:
-    """Pieces that have to move, by sets of devices that exchange nothing with each other.
+    """Pieces that must move, by sets of devices that exchange only inside; () if nothing moves.
 
     Empty if every device holds the elements that it wants.
     """

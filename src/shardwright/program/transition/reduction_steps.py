@@ -129,7 +129,7 @@ def _sums_in_each_group(
 def _sums_once(
     component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed | None:
-    """One sum of each piece, for the least loaded member that wants it.
+    """One sum of each piece, for the least loaded member that wants it; None if none does.
 
     None if no member wants one.
     """

@@ -26,7 +26,7 @@ WHEN: Final = """## When to run a search
 
 
 def agent_skill(guide: Guide) -> str:
-    """Text of the skill file of a guide."""
+    """Markdown text of a skill file for coding agents: a guide's plan, rules and commands."""
     return "\n".join(
         [
             HEADER,
@@ -54,7 +54,7 @@ def agent_skill(guide: Guide) -> str:
 
 
 def skill_commands(guide: Guide) -> tuple[str, ...]:
-    """Commands of the skill file: the best plan, this guide, and the best plan simulated."""
+    """Commands of the skill file: the best plan, this guide, and a training plan simulated."""
     words = shlex.split(guide.best.command)
     if guide.kind == "serving":
         return (guide.best.command, guide.command)

@@ -28,7 +28,7 @@ CHOICES: Final = (
 
 
 def guide_html(document: Any) -> str:
-    """HTML text of a guide's JSON document."""
+    """HTML page of a guide, made from its JSON document."""
     views = [_best_view(document)]
     views += [_rule_view(document, place) for place in range(len(document["rules"]))]
     return page_html(document, views, scripts=())
@@ -86,7 +86,7 @@ def _rule_view(document: Any, place: int) -> View:
 
 
 def _append_tables(parent: Element, document: Any, *, at: str, rule: Any) -> None:
-    """Append the rule's formulas and the other choices."""
+    """Append the tables of a rule's formulas and of the other choices of its verdict, if any."""
     if rule["formulas"]:
         append_table(parent, document, f"{at}/formulas", FORMULAS, caption="Formulas")
     if rule["verdict"] is not None and rule["verdict"]["others"]:

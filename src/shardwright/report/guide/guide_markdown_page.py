@@ -9,7 +9,7 @@ from shardwright.report.page.contents.guide_rules_and_verdicts import Guide, Rul
 
 
 def guide_markdown(guide: Guide, *, level: int = 1) -> str:
-    """Markdown text of a guide, with its title as a heading of a level."""
+    """Markdown page of a guide; its title is a heading of level `level`."""
     mark = "#" * level
     lines = [
         f"{mark} {guide.title}",

@@ -99,7 +99,7 @@ def _verdict_parts(verdict: Verdict) -> Iterator[RenderableType]:
 
 
 def _loss_text(other: Comparison) -> str:
-    """Another choice with its loss against the best plan."""
+    """Text of another choice with its time above the best plan's in percent, or ``no plan``."""
     loss = "no plan" if other.loss is None else f"{100 * other.loss:+.1f} %"
     return f"{other.choice} {loss}"
 
@@ -120,7 +120,7 @@ def _formula_row(formula: Formula) -> tuple[str, str, str]:
 
 
 def value_text(value: float, unit: str) -> str:
-    """Text of a formula's value in its unit."""
+    """Text of a formula's value in its unit: bytes, seconds, parameters, percent or a count."""
     texts = {
         "": lambda: f"{value:.4g}",
         "bytes": lambda: format_bytes(value),

@@ -58,5 +58,5 @@ def report_views(document: Any) -> list[View]:
 
 
 def report_html(document: Any) -> str:
-    """HTML text of a report's JSON document."""
+    """HTML page of a report, made from its JSON document."""
     return page_html(document, report_views(document), scripts=SCRIPTS)

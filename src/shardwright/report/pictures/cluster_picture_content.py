@@ -67,7 +67,7 @@ class ClusterPicture:
 
 
 def cluster_picture(cluster: Cluster) -> ClusterPicture:
-    """Build the tree of a cluster's tiers, nodes and islands.
+    """Content of a cluster's picture: its tree of network units and nodes, and its zone links.
 
     `hardware.device_partition_by_network_level` divides the cluster.
     """

@@ -162,7 +162,7 @@ def _owner_in_lane(
 def _last_matching_placement(
     placements: tuple[Placement, ...], klass: str, *, block: int, lane: Lane
 ) -> int:
-    """Number of the last placement that selects an operator class in a block.
+    """Number of the last placement that selects an operator class in a block; raise if none does.
 
     Args:
         block: the layer's number; -1 = a block without one, such as the embedding.

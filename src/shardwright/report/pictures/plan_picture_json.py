@@ -101,7 +101,7 @@ def _step(step: StepPicture) -> dict[str, Any]:
 
 
 def _span(span: Span) -> dict[str, Any]:
-    """JSON object of one span of the timeline."""
+    """JSON object of one span of the timeline: track, kind, start and end in seconds, action."""
     where = {
         "lane": span.lane,
         "chunk": span.chunk,

@@ -190,7 +190,7 @@ def _column_width(
     view: DrawnBands,
     shortening: int,
 ) -> float:
-    """Width of a column: enough for its text, and growing with its number of blocks."""
+    """Width of a column in pixels: enough for its text, and growing with its number of blocks."""
     words = max(map(len, header))
     if not band.hidden:
         for row in view.rows:

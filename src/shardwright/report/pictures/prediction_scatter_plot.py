@@ -39,7 +39,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
     span = max(high - low, 0.5)
 
     def place(value: float) -> float:
-        """Position of a value on a logarithmic axis, in pixels."""
+        """Distance in pixels of a value from the low end of a logarithmic axis."""
         return (log10(value) - low) / span * SIZE
 
     groups = sorted({p.group for p in points})

@@ -37,7 +37,7 @@ class OrderPicture:
 def order_pictures(
     plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stages]
 ) -> tuple[OrderPicture, ...]:
-    """Text of every pipeline schedule of `plan`, one line a class of devices.
+    """Each pipeline schedule of `plan` as a title and a line of actions for each device class.
 
     Args:
         rows: device numbers of each class of devices.

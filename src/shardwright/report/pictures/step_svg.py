@@ -49,7 +49,7 @@ def step_parts(sheet: SvgSheet, step: StepPicture, y: float) -> float:
 
 
 def drawn_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
-    """The first rows with at most `MAX_BARS` spans together, at least one row."""
+    """The first rows, at most `MAX_ROWS`, with at most `MAX_BARS` spans in all; at least one."""
     spans = accumulate(len(row.compute) + len(row.beside) for row in step.rows)
     return (
         tuple(

@@ -85,7 +85,7 @@ def _alternatives_table(answer: Answer, shown: Sequence[tuple[int, Alternative]]
 
 
 def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> tuple[str, ...]:
-    """Cells of one alternative."""
+    """Cells of an alternative: rank, s/step, slow-down, memory, differing words, main changes."""
     slower = alternative.step_time_s / answer.prediction.step_time_s - 1
     changes = ", ".join(
         f"{part_name(name)} {_signed(seconds)}"
@@ -102,12 +102,12 @@ def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> 
 
 
 def _signed(seconds: float) -> str:
-    """Seconds with a sign."""
+    """Text of seconds with their sign."""
     return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds), digits=3)}"
 
 
 def main_changes(changes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-    """The two largest changes, and the largest opposite change if both have one sign."""
+    """The first two (part, seconds) changes, and the first of opposite sign if both have one."""
     largest = changes[:2]
     opposite = [change for change in changes[2:] if (change[1] > 0) != (largest[0][1] > 0)]
     return largest + tuple(

@@ -28,7 +28,7 @@ def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True
 
 
 def unsearched_parts(left: Unsearched | None) -> list[RenderableType]:
-    """Section of the options that a search left at one value, with the best possible gain."""
+    """Section of the options that a search held at one value, with the best gain; [] if none."""
     if left is None or not left.fixed:
         return []
     return [

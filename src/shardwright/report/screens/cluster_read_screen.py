@@ -74,5 +74,5 @@ def _fact_document(fact: FoundFact) -> dict[str, Any]:
 
 
 def _assumption_document(assumption: Assumption) -> dict[str, Any]:
-    """JSON object of an assumption."""
+    """JSON object of an assumption: name, value and reason."""
     return {"what": str(assumption.what), "value": assumption.value, "why": assumption.why}

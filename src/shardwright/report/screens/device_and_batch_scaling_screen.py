@@ -136,7 +136,7 @@ def render_batches(found: Batches, rates: Sequence[float]) -> RenderableType:
 
 
 def _trial_document(trial: Trial) -> dict[str, Any]:
-    """JSON object of one trial: devices, global batch, strategy, step time."""
+    """JSON object of one trial: devices, batch, strategy, step, tokens a second, or why no plan."""
     prediction = trial.simulation.prediction if trial.simulation is not None else None
     return {
         "devices": trial.devices,

@@ -78,7 +78,7 @@ def _change_document(change: Change) -> dict[str, Any]:
 
 
 def longest_parts(advice: Advice) -> tuple[tuple[str, float], ...]:
-    """(part, seconds) of the step's longest parts without GEMM and attention, longest first."""
+    """(part, seconds) of the step's 3 longest parts but GEMM and attention; () if it cannot run."""
     if advice.now is None:
         return ()
     parts = [

@@ -149,7 +149,7 @@ def _labelled_lines(lines: list[tuple[str, Text]]) -> Text:
 
 
 def _broken_rules_table(broken: tuple[Violation, ...]) -> RenderableType:
-    """Table of broken rules with hints."""
+    """Table of broken rules: id, message with its place, and hint."""
     return plain_table(
         ("rule", "", "hint"),
         [(b.rule, f"{b.path}: {b.message}" if b.path else b.message, b.hint) for b in broken],
@@ -185,13 +185,13 @@ def _signed(change: float, *, digits: int) -> str:
 
 
 def _host_memory_section(why: Why) -> list[RenderableType]:
-    """Section of the host memory of the fullest node under both, if either offloads."""
+    """Section of the fullest node's host memory under both, if either offloads; else []."""
     body = _change_table(why.host_memory, total="needed", names=str, scale=GIB, digits=2)
     return [section("Host memory of the fullest node, in GiB", body)] if why.host_memory else []
 
 
 def _missing_memory_section(why: Why) -> list[RenderableType]:
-    """Section of every stage and node that lacks memory, with the missing bytes."""
+    """Section of every stage and node that lacks memory, with the missing bytes; [] if all fit."""
     assert why.other is not None
     classes = why.other.classes
     lacks = missing_bytes(why.other.prediction)

@@ -36,12 +36,12 @@ _PARTS = {
 
 
 def part_name(part: str) -> str:
-    """Name of a part of the step-time breakdown in words."""
+    """Name in words of a step-time part's key: ``gemm`` is ``GEMMs``; unknown keys stay."""
     return _PARTS.get(part, part)
 
 
 def part_order(part: tuple[str, float]) -> int:
-    """Position of a part of the breakdown in the display order, for sorting."""
+    """Position of a (part, seconds) pair in the display order; unknown parts come last."""
     return list(_PARTS).index(part[0]) if part[0] in _PARTS else len(_PARTS)
 
 

@@ -22,7 +22,7 @@ _NOTE: Final = (
 
 
 def trace_document(trace: StepTrace) -> dict[str, Any]:
-    """JSON document of ``trace --json``: seconds by device."""
+    """JSON document of ``trace --json``: step, and seconds by activity of each device."""
     return {
         "plan": trace.plan,
         "origin": trace.origin.value,

@@ -39,7 +39,7 @@ def comparison_document(rows: Sequence[Compared]) -> dict[str, Any]:
 
 
 def training_document(row: Compared) -> dict[str, Any]:
-    """JSON object of days and dollars of training under one strategy."""
+    """JSON object of a training run under one strategy: prices, seconds and dollars."""
     return {
         "cluster": row.simulation.request.cluster,
         "devices": row.devices,

@@ -198,7 +198,7 @@ def _iteration_shares(answer: ServingAnswer) -> Iterator[tuple[str, str]]:
 
 
 def _memory_cells(pool_answer: PoolAnswer) -> tuple[str, ...]:
-    """Cells of a pool: memory of weights, activations and cache; cache tokens; share used."""
+    """Cells of a pool: bytes of weights, activations with others, cache; cache tokens; use."""
     memory = pool_answer.memory
     return (
         f"{pool_answer.pool.role.value} {pool_answer.pool.count}x{pool_answer.pool.worker.devices}",

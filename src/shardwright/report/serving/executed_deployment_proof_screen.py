@@ -11,7 +11,7 @@ from shardwright.report.terminal_line_wrapping import WrappedText
 
 
 def served_document(proof: ServedProof) -> dict[str, Any]:
-    """The part ``execution`` of ``serve-simulate --execute --json``."""
+    """JSON object ``execution`` of ``serve-simulate --execute --json``: results of the proof."""
     return {
         "equal": proof.equal,
         "devices": proof.devices,

@@ -10,7 +10,7 @@ from shardwright.strategy.grid.parallelism_grid import AXES, Grid
 
 
 def coordinates(grid: Grid) -> dict[str, list[int]]:
-    """Coordinate of every device of a grid along each axis (tp, cp, dp, pp, ep, etp).
+    """By axis (tp, cp, dp, pp, ep, etp), the coordinate of each device of a grid.
 
     Expert axes fold over those of a pipeline stage.
     """

@@ -55,7 +55,7 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
 
 
 def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
-    """ZeRO stage that has an effect where one device holds all parameters, or 0.
+    """ZeRO stage of equal effect where one device holds all parameters; 0 if no effect is left.
 
     A stage has an effect there only if it keeps states in host memory.
     """

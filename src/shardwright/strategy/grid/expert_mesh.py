@@ -55,7 +55,7 @@ def expert_axes(grid: Grid) -> tuple[tuple[str, int], ...]:
 
 
 def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
-    """Factor a stage's devices into pieces, innermost first, that tile dense and expert mesh alike.
+    """Pieces, innermost first, that tile a stage's dense and expert mesh alike; None on misfit.
 
     None if an axis of one mesh cuts an axis of the other unevenly. None also if a cut of the
     sequence that copies experts lies inside one that splits experts: then the tokens of one set of

@@ -48,7 +48,7 @@ class _Cut:
 
 
 def _nested_cuts(terms: Sequence[_Cut]) -> Split | None:
-    """Nest cuts, outermost first, into a split tree; cuts of one dim merge if strides fit.
+    """Split tree of nested cuts, outermost first; None without cuts; merges cuts of one dim.
 
     Cutting a list in a and every part in b parts is cutting it in a x b parts, for blocks and for
     zigzag pairs alike.

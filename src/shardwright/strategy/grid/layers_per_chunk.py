@@ -82,7 +82,7 @@ def chunk_layers(
 
 
 def largest_chunks(num_layers: int, *, pp: IntArray, vpp: IntArray) -> IntArray:
-    """Layers of the largest chunk by `chunk_layers`, for many (pp, vpp) pairs at once.
+    """Layers of the largest chunk by `chunk_layers`, for many (pp, vpp) pairs; -1 if undivided.
 
     The result has shape (pipelines,); -1 where the layers cannot be divided.
     """

@@ -140,7 +140,7 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
 
 
 def _zero_fields(plan: Plan) -> dict[str, Any]:
-    """Grid fields zero, shard and offload, from the first ZeRO rule of a plan."""
+    """Grid fields zero, shard and offload, from a plan's first ZeRO rule; {} without rules."""
     if not plan.shards:
         return {}
     rule = plan.shards[0]
@@ -156,7 +156,7 @@ def _zero_fields(plan: Plan) -> dict[str, Any]:
 
 
 def _recompute_fields(lane: Lane) -> dict[str, Any]:
-    """Grid fields host or recompute, from the stage that keeps or recomputes the most blocks."""
+    """Grid fields host or recompute, from the stage that keeps or recomputes most; {} if none."""
     keeps = max((stage.keeps for stage in lane.stages), key=lambda k: k[0].blocks[1] if k else -1)
     if not keeps:
         return {}

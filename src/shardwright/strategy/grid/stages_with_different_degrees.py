@@ -39,7 +39,7 @@ class Mesh:
 
 
 def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | None:
-    """Convert a 1F1B plan to a grid over all stages and groups of stages with equal degrees.
+    """(grid over all stages, groups of stages with equal degrees) of a 1F1B plan; else None.
 
     The grid has the first stage's degrees and recomputes as many layers as the stage that
     recomputes most. The groups are in pipeline order. None if lanes differ, if a stage has no grid,

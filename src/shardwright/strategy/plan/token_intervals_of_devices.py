@@ -72,7 +72,7 @@ def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
 def device_tokens(
     split: Split | None, *, base: int = 0, region: TokenPiece | None = None
 ) -> Iterator[tuple[int, TokenPiece]]:
-    """Yield (device, its part of batch and sequence) for every leaf of a split tree, in order."""
+    """Yield (device, its part of batch and sequence as fractions) of each leaf, in tree order."""
     region = TokenPiece() if region is None else region
     if split is None:
         yield base, region

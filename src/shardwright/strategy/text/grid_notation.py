@@ -296,7 +296,7 @@ def _read_words(text: str) -> dict[str, dict[str, Any]]:
 
 
 def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
-    """Data parallel degree that makes a grid of these fields fill `devices` devices."""
+    """Data parallel degree that fills `devices` devices with these grid fields; raise if none."""
     tp, cp, pp = (int(fields.get(name, 1)) for name in ("tp", "cp", "pp"))
     dp, remainder = divmod(devices, tp * cp * pp)
     if remainder or not dp:

@@ -22,7 +22,7 @@ _INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def read_order(reader: PlanLineReader, *, all_lanes: tuple[str, ...]) -> NamedOrder | Table | None:
-    """Parse a line ``order 1f1b(main) seed=0``, or ``order table(a, b)`` with its rows."""
+    """Parse ``order 1f1b(main) seed=0``, or ``order table(a, b)`` with its rows; else None."""
     if reader.next(_TABLE) is not None:
         return _read_rows(reader, lanes=all_lanes)
     line = reader.next(_ORDER, first="order ")

@@ -133,7 +133,7 @@ def _from_grid(
 
 
 def _read_shards(reader: PlanLineReader) -> Shards | None:
-    """Parse a line ``zero all: all/1/1 gather=use unit=dim0 host=opt:50`` as a ZeRO rule.
+    """Parse ``zero all: all/1/1 gather=use unit=dim0 host=opt:50`` as a ZeRO rule; else None.
 
     None for other lines.
     """
@@ -181,7 +181,7 @@ def _share(reader: PlanLineReader, text: str) -> tuple[State, int]:
 
 
 def _read_options(reader: PlanLineReader) -> Options:
-    """Parse a line ``options graphs=iteration loss=te`` as the plan's runtime options."""
+    """Parse a line ``options graphs=iteration loss=te`` as runtime options; () for other lines."""
     line = reader.next(_OPTIONS, first="options ")
     if line is None:
         return ()
@@ -200,7 +200,7 @@ def _read_options(reader: PlanLineReader) -> Options:
 
 
 def _read_lane(reader: PlanLineReader) -> Lane | None:
-    """Parse a line ``lane main samples 64 in 8`` and the stage lines under it."""
+    """Parse a line ``lane main samples 64 in 8`` and the stage lines under it; else None."""
     line = reader.next(_LANE, first="lane ")
     if line is None:
         return None
@@ -231,7 +231,7 @@ def _read_lane(reader: PlanLineReader) -> Lane | None:
 
 
 def _read_stages(reader: PlanLineReader) -> list[Stage] | None:
-    """Parse a line ``stages embed+8, 8*2, 8+head on 0..24/8``, with its trees and keep lines."""
+    """Parse ``stages embed+8, 8*2 on 0..24/8`` with its tree and keep lines; None for others."""
     line = reader.next(_STAGES, first="stages ")
     if line is None:
         return None
@@ -322,7 +322,7 @@ def _read_placement(reader: PlanLineReader) -> Placement | None:
 
 
 def _read_keep(reader: PlanLineReader) -> tuple[Keep, bool] | None:
-    """Parse a line ``recompute 0-4/5: full``, and tell whether its range of blocks is open.
+    """Parse ``recompute 0-4/5: full`` to (keep, True if its range is open); None for others.
 
     ``0-`` reaches to the last block of each chunk.
     """

@@ -35,7 +35,7 @@ class PlanLineReader:
     def next(
         self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
     ) -> re.Match[str] | None:
-        """Match the next line with `pattern` and move past it.
+        """Match the next line with `pattern` and move past it; None if another kind of line comes.
 
         None if the line does not start with `first`.
 
@@ -93,7 +93,7 @@ def read_names(reader: PlanLineReader, text: str) -> tuple[str, ...]:
 
 
 def enum_member(reader: PlanLineReader, kind: type[_Enum], word: str) -> _Enum:
-    """The member of an enum with the value `word`."""
+    """The member of an enum with the value `word`; StrategyError if there is none."""
     try:
         return kind(word)
     except ValueError:
@@ -104,7 +104,7 @@ def enum_member(reader: PlanLineReader, kind: type[_Enum], word: str) -> _Enum:
 
 
 def read_lane_names(reader: PlanLineReader, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that names can name lanes, and return them unchanged."""
+    """Return names that can name lanes unchanged; StrategyError for any other name."""
     for name in names:
         if not NAME.fullmatch(name):
             raise reader.error(f"{name[:40]!r} is not a lane's name")

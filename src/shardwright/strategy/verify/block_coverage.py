@@ -85,7 +85,7 @@ def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
 
 
 def stage_pieces(lane: Lane, *, model: Model) -> tuple[StagePieces, tuple[Violation, ...]]:
-    """Assign a model's blocks to a lane's stages, and collect violations on the way.
+    """(pieces of each stage, violations): assign a model's blocks to a lane's stages in order.
 
     The violations are of ``stage.item`` and ``stage.coverage``.
     """

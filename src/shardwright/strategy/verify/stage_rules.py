@@ -26,7 +26,7 @@ _SIZED = {Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB}
 
 
 def last_placement(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The last placement for a class of operators, among those without block range."""
+    """The last placement for a class of operators, among those without block range; else None."""
     selecting = [
         p
         for p in placements

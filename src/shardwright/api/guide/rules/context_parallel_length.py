@@ -21,7 +21,7 @@ STEPS: Final[tuple[tuple[int, str, Choices], ...]] = (
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """The row of the table for the sequence length, and where the best plan begins to use CP."""
+    """Advice of the table's row for the sequence length; question from which length CP is best."""
     words, pins = next((w, p) for most, w, p in STEPS if facts.request.seq_len <= most)
     return Advice(
         words=words,

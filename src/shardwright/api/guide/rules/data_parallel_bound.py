@@ -92,7 +92,7 @@ def critical_tokens(facts: RequestFacts) -> tuple[Formula, ...]:
 
 
 def _batch_question(facts: RequestFacts) -> BreakEvenQuestion:
-    """From which global batch on the best plan is data parallelism alone."""
+    """Question from which global batch on the best plan is data parallelism alone."""
     least = max(facts.request.global_batch // 8, 1)
     return BreakEvenQuestion(
         axis="global batch",

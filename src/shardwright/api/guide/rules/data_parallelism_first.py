@@ -8,7 +8,7 @@ from shardwright.api.guide.rules.pin_choices import BRIDGE, data_parallel_pins
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Data parallelism alone, with a sharded optimizer."""
+    """Advice of data parallelism alone, with a sharded optimizer."""
     sharded = tuple(stage for stage in facts.problem.runtime.zero_stages if stage)
     return Advice(
         words="Use data parallelism alone, with a sharded optimizer.",

@@ -13,7 +13,7 @@ ESTIMATOR = "Megatron Bridge, memory estimator (docs.nvidia.com)"
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Bytes of the states, and plain data parallelism where they fit one device."""
+    """Formulas of the states' bytes; advice of plain data parallelism where they fit one device."""
     states = facts.parameters * (facts.weight_bytes + facts.gradient_bytes + facts.state_bytes)
     fits_one = states <= facts.usable_bytes
     single = (pin("tp", 1), pin("cp", 1), pin("pp", 1), pin("zero", 0))
@@ -27,7 +27,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 
 def _memory_note(facts: RequestFacts) -> str:
-    """What the best plan needs, or what is missing."""
+    """Sentence on the memory that the best plan needs, or on the reason why no plan fits."""
     prediction = facts.best.prediction
     if prediction is None:
         return f"It does not fit: {facts.best.why}."

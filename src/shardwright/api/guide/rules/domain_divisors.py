@@ -13,7 +13,7 @@ def used_devices(facts: RequestFacts) -> int:
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """As many devices as a power of two in each domain."""
+    """Advice to use the largest power of two of the devices of each domain."""
     used = used_devices(facts)
     return Advice(
         words=f"Use {used:,} of the {facts.devices:,} devices.",

@@ -9,7 +9,7 @@ from shardwright.search.search_request import Choices
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """EP up to the domain with TP 1; and the cost of EP across domains."""
+    """Advice of EP up to the domain with TP 1; EP across domains as another choice."""
     divisors = [ep for ep in powers_of_two(1, facts.devices) if facts.experts % ep == 0]
     inside = [ep for ep in divisors if ep <= facts.island]
     across = [ep for ep in divisors if ep > facts.island]

@@ -14,7 +14,7 @@ LARGE: Final = 30e9
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """TP 8, and half of it with two pipeline stages."""
+    """Advice of TP 8; TP 4 with PP 2, and TP 4 alone, as other choices."""
     return Advice(
         words=f"TP {NODE}.",
         pins=(pin("tp", NODE),),

@@ -9,7 +9,7 @@ from shardwright.api.guide.rules.pin_choices import degree_pins, pin
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Four times the context-parallel degree, at equal tokens a step."""
+    """Advice of four times the CP degree for sequences four times as long, tokens a step equal."""
     request = request_of_length(facts.request, 4 * facts.request.seq_len)
     grid = facts.grid
     kept = tuple(one for one in degree_pins(grid) if one[0] in ("tp", "pp"))

@@ -13,7 +13,7 @@ SIZES: Final = (1, 2, 4, 8)
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """The largest of 1, 2, 4 and 8 sequences with which a plan fits; 1 with a pipeline."""
+    """Advice of the largest microbatch of 1, 2, 4 and 8 that fits; with a pipeline the smallest."""
     requests = {size: with_pins(facts.request, (pin("mbs", size),)) for size in SIZES}
     fitting = [
         size

@@ -27,7 +27,7 @@ def pipelined_plan(facts: RequestFacts) -> BestPlan | None:
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """The bubble of the best plan with a pipeline, and what a pipeline costs or gains."""
+    """Formulas of the bubble of the best plan with a pipeline; advice for or against a pipeline."""
     plan = pipelined_plan(facts)
     if plan is None or plan.grid is None or plan.prediction is None:
         return Advice(notes=("No plan with a pipeline fits.",))
@@ -69,7 +69,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 
 def _batch_question(facts: RequestFacts) -> BreakEvenQuestion:
-    """From which global batch on the best plan has a pipeline."""
+    """Question from which global batch on the best plan has a pipeline."""
     least = max(facts.request.global_batch // 8, 1)
     return BreakEvenQuestion(
         axis="global batch",

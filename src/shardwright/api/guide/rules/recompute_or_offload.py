@@ -9,7 +9,7 @@ from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Optimizer states in host memory or not, by the rate of the host link."""
+    """Advice to keep optimizer states in host memory or not, by the rate of the host link."""
     layer = max(
         (block.num_parameters for block in facts.problem.model.blocks if block.is_layer), default=1
     )

@@ -9,7 +9,7 @@ from shardwright.search.search_request import Choices
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """Latent attention's up projections or the experts' activations first."""
+    """Advice to recompute latent attention's up projections, else the experts' activations."""
     latent = facts.has_latent_attention
     first = "recompute_mla" if latent else "recompute_moe_act"
     others: list[tuple[str, Choices]] = [

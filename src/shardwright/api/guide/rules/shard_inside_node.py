@@ -8,7 +8,7 @@ from shardwright.api.guide.rules.pin_choices import ML_ENGINEERING, pin
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """ZeRO-3 inside a domain, against ZeRO-3 over all devices and ZeRO-1."""
+    """Advice of ZeRO-3 inside a domain; ZeRO-3 over all devices and ZeRO-1 as other choices."""
     full = pin("zero", 3)
     return Advice(
         words=f"ZeRO-3 inside groups of {facts.island:,}, and replicas across them (HSDP).",

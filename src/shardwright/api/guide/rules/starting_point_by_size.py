@@ -24,7 +24,7 @@ STARTS: Final[tuple[tuple[float, str, Choices], ...]] = (
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """The row of the table for the model's size."""
+    """Advice of the usual table's row for the model's size."""
     words, pins = next((w, p) for most, w, p in STARTS if facts.parameters < most)
     return Advice(words=words, pins=pins)
 

@@ -22,7 +22,7 @@ LARGE: Final = 1024
 
 
 def advise(facts: RequestFacts) -> Advice:
-    """ZeRO-3 alone on few devices, TP or PP with it on many."""
+    """Advice of ZeRO alone below 512 devices, TP from 512 devices, TP with PP from 1,024."""
     most = min(facts.island, 8)
     stages: tuple[int, ...] = facts.problem.runtime.zero_stages
     last = max(int(stage) for stage in stages)
@@ -51,7 +51,7 @@ def advise(facts: RequestFacts) -> Advice:
 
 
 def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
-    """From which number of devices the best plan splits the model."""
+    """Question from which number of devices the best plan splits the model; None for one number."""
     node = facts.problem.cluster.node.num_devices
     states = facts.parameters * (facts.weight_bytes + facts.gradient_bytes + facts.state_bytes)
     least = max(node, states / facts.usable_bytes)

@@ -15,7 +15,7 @@ _COUNTED = re.compile(r"([^:+,\s]+):([0-9][0-9_,]*)")
 
 
 def doubled(request: Request) -> Request | None:
-    """The request on twice the devices; None where the cluster is no NAME:COUNT expression."""
+    """The request on twice the devices; None without a NAME:COUNT cluster or with max_devices."""
     match = _COUNTED.fullmatch(request.cluster.strip())
     if match is None or request.max_devices:
         return None

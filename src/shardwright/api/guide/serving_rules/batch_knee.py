@@ -14,7 +14,7 @@ LOADS: Final = (1, 4, 16, 64, 256, 1024)
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """The batch of the formula, and simulated tokens a second at several loads."""
+    """Formula of the batch that is bound by computation; simulated tokens/s at several loads."""
     symbols = (
         symbol("C", "peak FLOP/s of a device in the format of the products", facts.peak_flops),
         symbol("w", "bytes of a weight", facts.weight_bytes),

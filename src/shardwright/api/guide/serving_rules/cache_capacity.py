@@ -8,7 +8,7 @@ from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Bytes of the cache for a token, and requests of a worker, of the best deployment."""
+    """Formula of the full requests that a device's cache holds under the best deployment."""
     best = facts.best
     if best.answer is None:
         return ServingAdvice(notes=(f"No deployment fits: {best.why}.",))

@@ -139,7 +139,7 @@ def _searched_again(
 def _best_of_request(
     step: SimulatedStep, request: Request, *, progress: Progress | None
 ) -> RoomChange | None:
-    """The best plan of a request that differs from the stored one in its headroom alone."""
+    """Best plan of a request that differs from the stored one in headroom alone; else None."""
     facts = facts_of(step.problem)
     load_kernels()
     found = search(

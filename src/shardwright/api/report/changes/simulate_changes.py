@@ -75,7 +75,7 @@ def best_grid_change(
 
 
 def _estimated_tasks(step: SimulatedStep, grid: Grid, changed: Grid) -> int:
-    """Tasks of a changed grid's step, from those of the stored one."""
+    """Estimated number of tasks of a changed grid's step, from the tasks of the stored one."""
     actions = [one.pp * one.vpp / (one.dp * one.microbatch) for one in (grid, changed)]
     return round(len(step.simulated.program.instances) * actions[1] / actions[0])
 

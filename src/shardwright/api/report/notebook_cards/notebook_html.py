@@ -55,7 +55,7 @@ def notebook_html(result: object) -> str | None:
 
 
 def _named_card(result: object) -> tuple[str, object | None]:
-    """Name of the view of a result, and the contents of its card."""
+    """(name of the view of a result, contents of its card; None if it has no card)."""
     if isinstance(result, Plan):
         return "plan", plan_card(result)
     if isinstance(result, StepTrace):

@@ -16,7 +16,7 @@ MOST_LINES: Final = 60
 
 
 def plan_card(plan: Plan) -> PlanCard:
-    """The card of a general plan."""
+    """The notebook card of a general plan: counts, lanes, and first lines of its notation."""
     lines = _notation_lines(plan)
     shown = lines[:MOST_LINES]
     return PlanCard(
@@ -32,7 +32,7 @@ def plan_card(plan: Plan) -> PlanCard:
 
 
 def _lane_row(lane: Lane, order: str) -> PlanLaneRow:
-    """Row of a lane."""
+    """Row of a lane for the plan card: role, samples, microbatches, stages and order."""
     return PlanLaneRow(
         name=lane.name,
         role=lane.role.value,

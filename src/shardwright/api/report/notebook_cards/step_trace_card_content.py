@@ -13,7 +13,7 @@ MOST_DEVICES: Final = 32
 
 
 def step_trace_card(trace: StepTrace) -> StepTraceCard:
-    """The card of a trace that has at least one device."""
+    """The notebook card of a trace with at least one device: step, shares, and device rows."""
     times = device_times(trace)[:MOST_DEVICES]
     waiting = [device.waiting_s for device in times]
     busiest, idlest = waiting.index(min(waiting)), waiting.index(max(waiting))
@@ -34,7 +34,7 @@ def step_trace_card(trace: StepTrace) -> StepTraceCard:
 
 
 def _row(times: DeviceTimes) -> TracedDeviceRow:
-    """Row of one traced device."""
+    """Row of one traced device: seconds of compute, communication, waiting; most bytes held."""
     return TracedDeviceRow(
         device=times.device.device,
         alike=times.device.alike,

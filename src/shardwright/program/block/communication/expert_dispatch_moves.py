@@ -17,7 +17,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import ExpertDis
 def dispatch_moves(
     source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[Move]:
-    """Communication of tokens to their experts (or back): all-to-all over ep, gather over etp.
+    """Moves in F and I that send tokens to experts or back: all-to-all over ep, gather over etp.
 
     A reduce over etp on the way back; backward is the mirror image.
     """
@@ -91,7 +91,7 @@ def _row_share(experts: int, elements: int, context: LoweringContext) -> int:
 
 
 def _map_move(expert: Operator, *, structure: Placing, context: LoweringContext) -> Move:
-    """All-gather of the routing map before HybridEP sends tokens.
+    """All-gather in F of the routing map over devices that share experts, before HybridEP sends.
 
     One byte for each pair of a token and an expert.
 
@@ -114,7 +114,7 @@ def _map_move(expert: Operator, *, structure: Placing, context: LoweringContext)
 def _gathered_moves(
     expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: LoweringContext
 ) -> list[Move]:
-    """Moves of an all-gather dispatcher: all tokens to all expert devices, outputs reduced back.
+    """Moves in F and I of an all-gather dispatcher: all tokens to all experts, outputs summed.
 
     An all-gather of all tokens of the devices that share experts, and a reduce-scatter of the
     experts' outputs.

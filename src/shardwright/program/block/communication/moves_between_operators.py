@@ -24,7 +24,7 @@ from shardwright.runtime.kernel_overlap_recompute_scaling_kinds import TpOverlap
 def edge_moves(
     source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[tuple[Hashable, Move]]:
-    """Communication between two operators, each move with the layouts that it changes.
+    """(layouts that it changes, move) of each communication between two operators, all phases.
 
     (`LayoutChange.between`).
     """
@@ -49,7 +49,7 @@ def edge_moves(
 
 
 def _at_router(operator: Operator, source: Operator | None) -> Operator:
-    """A stand-in operator with the layout that tokens have at the router.
+    """Stand-in operator of class ROUTER with the layout that tokens have at the router.
 
     From there tokens go to experts, and there they return.
     """
@@ -161,7 +161,7 @@ def _hidden_if_overlapped(context: LoweringContext, wanted: Exposure) -> Exposur
 def _forward_exposure(
     kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
-    """Exposure of a forward collective between two operators: the GEMM that may hide it."""
+    """Exposure of a forward collective between two operators: BESIDE_GEMM, else BLOCKING."""
     beside = target if kind is Collective.ALL_GATHER else source
     if beside is None or beside.kind not in GEMM_KINDS or kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
@@ -173,7 +173,7 @@ def _forward_exposure(
 def _backward_exposure(
     kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
-    """Exposure of a backward collective between two operators: the GEMM that may hide it."""
+    """Exposure of a backward collective: beside a GEMM or weight gradient, else BLOCKING."""
     if kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
     if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in GEMM_KINDS:
@@ -193,7 +193,7 @@ def _backward_exposure(
 
 
 def _has_casts_between(operator: Operator, context: LoweringContext) -> bool:
-    """True if casts and scales stand between a GEMM and its collectives.
+    """True if casts and scales stand between a GEMM and its collectives under ASYNC overlap.
 
     A compiler joins the two only where nothing does.
 
@@ -216,7 +216,7 @@ def _has_casts_between(operator: Operator, context: LoweringContext) -> bool:
 def exit_moves(
     last: Operator, structure: Placing, context: LoweringContext
 ) -> list[tuple[Hashable, Move]]:
-    """Communication that brings a block's output into the residual stream's layout.
+    """Moves that bring a block's output into the residual stream's layout; [] if it is in it.
 
     Where its last operator is outside the stream (a vocabulary-parallel lookup).
     """

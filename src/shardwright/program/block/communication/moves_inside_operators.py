@@ -15,7 +15,7 @@ from shardwright.program.block.symbolic_sizes import Size
 
 
 def operator_moves(operator: Operator, structure: Placing, context: LoweringContext) -> list[Move]:
-    """Communication inside an operator: attention keys, loss statistics, norm statistics.
+    """Moves inside one operator: of attention keys, loss statistics or norm statistics; else [].
 
     Keys of an attention core cut by position, statistics of a loss cut by vocabulary, and of a
     norm.
@@ -56,7 +56,7 @@ def operator_moves(operator: Operator, structure: Placing, context: LoweringCont
 
 
 def _norm_moves(operator: Operator, structure: Placing, context: LoweringContext) -> list[Move]:
-    """All-reduces of a norm's sums of squares where several devices hold a token's width.
+    """All-reduces in F and I of a norm's sums of squares where devices share a width; else [].
 
     And sums, of a LayerNorm; or where they hold heads under one gain.
     """

@@ -20,7 +20,7 @@ from shardwright.program.transition.transition_steps_and_symbolic_proof import S
 def transition_near_device(
     source: Same[Layout], wanted: Same[Layout], device: int, island: int
 ) -> Transition | None:
-    """The transition among the devices that exchange something with `device` (cached).
+    """Cached transition among the devices that exchange elements with `device`; None if none.
 
     None if it has every element that it needs and no other device asks for one.
     """
@@ -69,7 +69,7 @@ def _step(change: LayoutChange) -> int:
 def changes_of_transition(
     steps: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
 ) -> list[LayoutChange]:
-    """The steps of a transition that involve `device`, each as a change of one direction."""
+    """Steps of a transition that involve `device`, each a change of forward or backward alone."""
     changes: list[LayoutChange] = []
     for number, step in enumerate(steps.steps if steps is not None else ()):
         pairs = zip(step.groups, step.elements, strict=True)

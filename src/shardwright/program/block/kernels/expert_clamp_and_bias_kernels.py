@@ -72,7 +72,7 @@ def bias_works(
 
 
 def has_late_bias(o: Operator) -> bool:
-    """True for the second product of experts that have a bias.
+    """True for the second grouped GEMM of experts, whose output is hidden-wide, if it has a bias.
 
     Its output is as wide as the residual stream.
     """
@@ -88,7 +88,7 @@ def _element_wise_kernel(
     element: int,
     groups: Size | None = None,
 ) -> BlockWork:
-    """An element-wise kernel of `traffic` bytes an element, one launch for each of `groups`."""
+    """An element-wise kernel of `traffic` bytes a 2-byte element, launched once a group."""
     return BlockWork(
         operator=o.name,
         phase=phase,

@@ -44,7 +44,7 @@ def linear_kernels(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def gradient_addition(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork, ...]:
-    """The kernel that adds a weight gradient to the accumulated gradient, if not in the GEMM.
+    """The kernel that adds a weight gradient to the accumulated gradient; () where none runs.
 
     It reads the weight gradient back, where no GEMM does this in its epilogue.
     """

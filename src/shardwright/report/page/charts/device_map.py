@@ -22,7 +22,7 @@ _SELF: Final = "map-self"
 
 
 def append_device_map(parent: Element, document: Any, pointer: str, *, description: str) -> None:
-    """Append the map whose data (`contents.communication_groups`) is at a pointer.
+    """Append an SVG map of devices, with data (`contents.communication_groups`) at a pointer.
 
     A cell is a device, or a node of a large cluster. It has the colour of the first kind of
     communication by which the shown device sends to it. The script ``device_map.js`` replaces the
@@ -64,12 +64,12 @@ def append_device_map(parent: Element, document: Any, pointer: str, *, descripti
 
 
 def _has_device_cells(groups: Any) -> bool:
-    """True if each device has a cell."""
+    """True if each device has a cell on the map; else each node has one."""
     return bool(groups["devices"] <= _MOST_DEVICE_CELLS)
 
 
 def _cell_classes(groups: Any) -> list[str]:
-    """Style class of each cell."""
+    """Style class of each cell (device or node): the kind by which the shown device sends to it."""
     cell_of, count = _cells(groups)
     classes = [_OTHERS] * min(count, _MOST_NODES)
     own = [group for group in groups["groups"] if group["device_class"] == groups["shown"]]
@@ -85,7 +85,7 @@ def _cell_classes(groups: Any) -> list[str]:
 
 
 def _cells(groups: Any) -> tuple[Any, int]:
-    """Function from a device to the number of its cell, and the number of cells."""
+    """(function from a device to the number of its map cell, number of cells)."""
     if _has_device_cells(groups):
         return (lambda device: device), groups["devices"]
     runs = groups["nodes"]
@@ -110,7 +110,7 @@ def pattern_devices(pattern: Any) -> list[int]:
 
 
 def _paths(cells: list[str], columns: int) -> dict[str, str]:
-    """SVG path of each style class; neighbouring equal cells are one bar."""
+    """By style class, SVG path data of its map cells; neighbouring equal cells are one bar."""
     parts: dict[str, list[str]] = {}
     place = 0
     for line in range(0, len(cells), columns):

@@ -91,7 +91,7 @@ def places_on_axis(axis: Any, values: Sequence[float]) -> list[float]:
 
 
 def append_limit_line(drawing: Element, *, level: float) -> None:
-    """Append a dashed horizontal line at a fraction of the drawing's height."""
+    """Append a dashed horizontal line at `level` above the lower edge, a fraction of the height."""
     height = f"{UNITS * (1.0 - level):.2f}"
     SubElement(
         drawing,
@@ -101,7 +101,7 @@ def append_limit_line(drawing: Element, *, level: float) -> None:
 
 
 def append_mark(drawing: Element, *, place: float) -> None:
-    """Append a dotted vertical line at a fraction of the drawing's width."""
+    """Append a dotted vertical line at `place` from the left edge, a fraction of the width."""
     across = f"{UNITS * place:.2f}"
     SubElement(
         drawing,

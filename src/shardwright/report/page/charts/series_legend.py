@@ -36,7 +36,7 @@ def append_swatch_entry(legend: Element, document: Any, pointer: str, *, number:
 
 
 def append_limit_entry(legend: Element, name: str) -> None:
-    """Append the entry of a dashed line."""
+    """Append the legend entry of a dashed line, with its name."""
     entry = SubElement(legend, "span", {"class": "legend-entry"})
     SubElement(entry, "span", {"class": "swatch limit-swatch", "aria-hidden": "true"})
     append_words(entry, name)

@@ -69,7 +69,7 @@ def append_timeline(parent: Element, document: Any, pointer: str, *, description
 
 
 def _append_work_legend(legend: Element) -> None:
-    """Insert the entries of the actions before the others."""
+    """Insert legend entries of forward, backward and other actions before the other entries."""
     for number, (name, words) in enumerate(_WORK_LEGEND.items()):
         entry = Element("span", {"class": "legend-entry"})
         SubElement(entry, "span", {"class": f"swatch {name}", "aria-hidden": "true"})
@@ -78,7 +78,7 @@ def _append_work_legend(legend: Element) -> None:
 
 
 def _paths(timeline: Any) -> dict[str, str]:
-    """SVG path of each style class, at the finest resolution that is not too long."""
+    """By style class, SVG path data of a timeline, at the finest resolution not too long."""
     rows = [_covered_columns(timeline, row) for row in timeline["rows"]]
     paths = _paths_of_columns(rows)
     while sum(map(len, paths.values())) > _MOST_CHARACTERS and len(rows[0]) > _FEWEST_COLUMNS:
@@ -88,7 +88,7 @@ def _paths(timeline: Any) -> dict[str, str]:
 
 
 def _paths_of_columns(rows: Sequence[Sequence[_Covered]]) -> dict[str, str]:
-    """SVG path of each style class; a column has the class that fills most of it."""
+    """By style class, SVG path data of columns; a column has the class that fills most of it."""
     height, width = UNITS / len(rows), UNITS / len(rows[0])
     parts: dict[str, list[str]] = {}
     for number, row in enumerate(rows):

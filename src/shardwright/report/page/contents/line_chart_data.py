@@ -66,7 +66,7 @@ class LineChart:
 def round_ticks(
     values: Sequence[float], *, form: str = "number", most: int = MOST_TICKS
 ) -> tuple[float, ...]:
-    """Equidistant round numbers from at most the least of `values` to at least the largest.
+    """At most `most` equidistant round numbers that enclose `values`, for the ticks of an axis.
 
     The distance is 1, 2, 2.5 or 5 times a power of ten; of bytes a power of two. If all values are
     equal, two ticks or more surround them.
@@ -98,7 +98,7 @@ def _round_distances(least: float, *, binary: bool) -> Iterator[float]:
 
 
 def round_ticks_of_ratios(values: Sequence[float], *, most: int = MOST_TICKS) -> tuple[float, ...]:
-    """Powers of two with equal ratios around positive `values`, for a logarithmic axis."""
+    """Powers of two in equal ratios that enclose positive `values`, for a logarithmic axis."""
     low, high = floor(log(min(values), 2.0)), ceil(log(max(values), 2.0))
     stride = max(ceil((high - low) / (most - 1)), 1)
     exponents = takewhile(lambda exponent: exponent < high + stride, count(low, stride))

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def value_at(document: Any, pointer: str) -> Any:
-    """Value at a pointer such as ``/answer/step_s`` or ``/time/parts/0/name``.
+    """Value of a JSON document at a pointer such as ``/answer/step_s``; KeyError without it.
 
     The names of a report's fields contain neither ``/`` nor ``~``, so nothing is escaped.
 

@@ -12,12 +12,12 @@ ABSENT: Final = "-"
 
 
 def _signed_percent(fraction: float) -> str:
-    """Percentage with its sign: ``+1.3 %``."""
+    """Text of a fraction as a percentage with its sign: ``+1.3 %``."""
     return f"{100 * fraction:+.1f} %"
 
 
 def _days(days: float) -> str:
-    """Number of days with one decimal below 100."""
+    """Text of a number of days, with one decimal below 100."""
     return f"{days:,.0f} days" if days >= 100 else f"{days:.1f} days"
 
 

@@ -27,7 +27,7 @@ STYLES: Final = ("uPlot.min.css", "view.css", "report.css")
 
 
 def page_html(document: Any, views: Sequence[View], *, scripts: Sequence[str]) -> str:
-    """HTML text of a report.
+    """HTML page of a report, as text: its views, styles, scripts and JSON document.
 
     Args:
         document: the report's JSON document.

@@ -18,7 +18,7 @@ _VALUE: Final = re.compile(r"\{(/[^:}]*)(?::(\w+))?\}")
 
 
 def require_no_digits(words: str) -> str:
-    """`words`, unchanged.
+    """Return `words` unchanged; ValueError if they contain a digit.
 
     Raises:
         ValueError: the words contain a digit.

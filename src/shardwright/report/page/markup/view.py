@@ -34,7 +34,7 @@ class View:
 
 
 def append_view(parent: Element, document: Any, view: View) -> None:
-    """Append a view to the page."""
+    """Append a view to the page as a section: its question, chart, sentences and tables."""
     heading = f"{view.name}-question"
     section = SubElement(parent, "section", {"id": view.name, "aria-labelledby": heading})
     SubElement(section, "h2", {"id": heading}).text = require_no_digits(view.question)

@@ -24,7 +24,7 @@ _GROUPS: Final = (
 
 
 def communication_view(document: Any) -> View:
-    """The view of the groups of a device."""
+    """The view of the groups that devices communicate with, and of the bytes that they send."""
     groups = document["communication"]
     return View(
         name="communication",

@@ -80,7 +80,7 @@ def _reading(comparison: Any) -> str:
 
 
 def _next_change(comparison: Any) -> str:
-    """Template of the sentence on the best plan of the fastest strategy's request."""
+    """Template of the sentence on the best plan found for the fastest row's request; else empty."""
     searched = comparison["searched"]
     if searched is None:
         return ""

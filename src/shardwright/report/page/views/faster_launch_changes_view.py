@@ -73,7 +73,7 @@ def _reading(advice: Any) -> str:
 
 
 def _next_change(advice: Any) -> str:
-    """Template of the sentence with the first change's settings and its worth, as simulated."""
+    """Template of the first change, else the best plan, with settings and worth; empty without."""
     if advice["changes"]:
         change, name = "/advice/changes/0", "{/advice/changes/0/name}"
     elif advice["best"] is not None:

@@ -59,7 +59,7 @@ def _reading(memory: Any) -> str:
 
 
 def _next_change(memory: Any) -> str:
-    """Template of the sentence that names the cheapest change that frees memory."""
+    """Template of the sentence that names the cheapest change that frees memory; else empty."""
     if not memory["changes"]:
         return ""
     change, effect = memory["changes"][0], "/memory/changes/0"

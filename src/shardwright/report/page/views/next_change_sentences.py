@@ -30,7 +30,7 @@ def faster_option(time: Any) -> str:
 
 
 def _of_size(size: Any) -> str:
-    """Template of another batch or number of devices that leaves no device idle."""
+    """Template of the sentence on another batch or number of devices that leaves none idle."""
     command = " Search it with {/time/size/command:command}" if size["command"] else ""
     return (
         "{/time/size/sequences:count} sequences a step on {/time/size/devices:count} devices leave"

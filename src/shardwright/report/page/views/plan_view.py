@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def plan_view(document: Any) -> View:
-    """The view of a general plan."""
+    """The view of a general plan: its devices and sequences, lanes, and text in notation."""
     several = len(document["plan"]["lanes"]) > 1
     lanes = "The lanes share" if several else "One lane runs"
     return View(
@@ -35,7 +35,7 @@ def plan_view(document: Any) -> View:
 
 
 def _append_card(parent: Element, document: Any) -> None:
-    """Append the card of the plan's sizes."""
+    """Append the card of a plan: numbers of devices, sequences, stages and ZeRO rules."""
     figures = append_card(parent, document, "A general plan")
     append_figure(figures, document, "Devices", "{/plan/devices:count}")
     append_figure(figures, document, "Sequences a step", "{/plan/samples:count}")

@@ -87,7 +87,7 @@ def serving_reading(serving: Any) -> str:
 
 
 def _next_change(serving: Any) -> str:
-    """Template of the sentence on the same deployment under another load, as simulated."""
+    """Template of the sentence on the same deployment under another load; empty without one."""
     other = serving["other"]
     if other is None:
         return ""

@@ -76,7 +76,7 @@ def _reading(time: Any) -> str:
 
 
 def _append_chart(parent: Element, document: Any) -> None:
-    """Append the bar of the parts."""
+    """Append the bar of the step's parts, each as wide as its share of the step."""
     append_share_bar(
         parent,
         [part["share"] for part in document["time"]["parts"]],

@@ -74,7 +74,7 @@ def _reading(timeline: Any) -> str:
 
 
 def _append_chart(parent: Element, document: Any) -> None:
-    """Append the timeline."""
+    """Append the timeline of the devices' actions and idle time."""
     append_timeline(
         parent,
         document,

@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def step_trace_view(document: Any) -> View:
-    """The view of a step's trace."""
+    """The view of a step's trace: the device that waits longest, and seconds of each device."""
     trace = document["trace"]
     idlest = f"/trace/rows/{trace['idlest']}"
     waits = (
@@ -38,7 +38,7 @@ def step_trace_view(document: Any) -> View:
 
 
 def _append_card(parent: Element, document: Any) -> None:
-    """Append the card of the trace."""
+    """Append the card of the trace: step time, compute share of the busiest device, devices."""
     busiest = f"/trace/rows/{document['trace']['busiest']}"
     figures = append_card(parent, document, "One {/trace/origin} step", lines=("{/trace/plan}",))
     append_figure(figures, document, "Step", "{/trace/step_s:seconds}")

@@ -56,7 +56,7 @@ _COLUMNS: Final = (
 
 
 def what_if_view(document: Any) -> View:
-    """The view of the searched positions."""
+    """The view of the best plans at changed values of the request (what-if)."""
     content = document["what_if"]
     return View(
         name="what_if",
@@ -95,7 +95,7 @@ def _reading(content: Any) -> str:
 
 
 def _next_change(content: Any) -> str:
-    """Template of the position with the highest throughput of a device, and its worth."""
+    """Template of the position with the highest throughput of a device; empty if none fits."""
     number = content["best"]
     if number is None:
         return ""
