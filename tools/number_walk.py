@@ -21,12 +21,12 @@ from rich.console import Console
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.bounds.straggler_jitter import jitter_factor
 from shardwright.cost.kernels.gemm_element_attention_seconds import gemm_seconds
 from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import gemm_shape
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.network.grid_groups_and_collective_seconds import move_seconds
 from shardwright.cost.network.networks_of_plan_devices import (
     group_span,

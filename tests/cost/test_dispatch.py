@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_of_device_list import span_of_devices
-from shardwright.cost.lower_blocks_of_problem import block_context
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.network.expert_dispatch_seconds import dispatch_bytes, volume_with_rows
 from shardwright.hardware.device_partition_by_network_level import equal_units
 from shardwright.hardware.link import Tier

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.api.simulate_strategy import simulate
-from shardwright.cost.lower_blocks_of_problem import block_context
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.errors import StrategyError
 from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.device_state.parameter_store import seeded

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.cost.lower_blocks_of_problem import block_context
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_operator_cuts import CellStructure, on_replica
 from shardwright.program.layout.stage_replica import replica

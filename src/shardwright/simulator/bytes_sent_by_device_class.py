@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.gradients.element_and_bucket_bytes import gathered_bytes, gradient_bytes
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
 from shardwright.cost.gradients.plan_sharded_elements import (
@@ -22,7 +23,6 @@ from shardwright.cost.gradients.plan_sharded_elements import (
 )
 from shardwright.cost.gradients.plan_synchronisation import sharing_groups
 from shardwright.cost.gradients.reduction_groups_of_plan_gradient_buckets import placed_in_buckets
-from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.part_phase_recompute_keys import MODES
 from shardwright.cost.relevant_runtime_fields import block_problem
 from shardwright.cost.step.identical_device_family_costs import recompute_mode

@@ -21,7 +21,7 @@ from shardwright.api.guide.serving_rule_table import SERVING_RULES
 from shardwright.api.request_to_command import command_text
 from shardwright.api.searches.grid_search import plan
 from shardwright.report.guide.guide_screen import guide_line
-from shardwright.report.page.contents.guide_rules_and_verdicts import Guide, Outcome, Rule
+from shardwright.report.page.view_data.guide_rules_and_verdicts import Guide, Outcome, Rule
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.api.guide.canonical_problems import CANONICAL
 

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.api.guide.judge_rule import obeys, outcome_of, verdict_sentence
 from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, with_pins
-from shardwright.report.page.contents.guide_rules_and_verdicts import Outcome
+from shardwright.report.page.view_data.guide_rules_and_verdicts import Outcome
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid

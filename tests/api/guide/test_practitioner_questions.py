@@ -14,7 +14,7 @@ from shardwright.api.guide.make_serving_guide import make_serving_guide
 from shardwright.api.guide.rule_table import RULES
 from shardwright.api.guide.search_cached_plans import PlanSearches
 from shardwright.api.guide.serving_facts import serving_facts
-from shardwright.report.page.contents.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Comparison,
     Outcome,
     Rule,

@@ -9,7 +9,10 @@ from shardwright.api.report.communication_groups_content import communication_gr
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import problem_of
 from shardwright.program.step_trace import Origin, StepTrace
-from shardwright.report.page.contents.communication_groups import CommunicationGroups, DevicePattern
+from shardwright.report.page.view_data.communication_groups import (
+    CommunicationGroups,
+    DevicePattern,
+)
 from shardwright.search.search_request import Request
 from shardwright.simulator.bytes_sent_by_device_class import plan_traffic
 from shardwright.simulator.plan_simulation import plan_of_grid, simulate_plan

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.kernels.accelerator_rates import OPERATOR_S
 from shardwright.cost.kernels.launch_overhead import (
     DISPATCH_SHARE,
@@ -19,7 +20,6 @@ from shardwright.cost.kernels.launch_overhead import (
     launches,
 )
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lower_blocks_of_problem import programs_of
 from shardwright.cost.part_phase_recompute_keys import ELEMENT, EP, LAUNCH
 from shardwright.cost.tables.all_block_costs_by_degrees import layer_table
 from shardwright.cost.tables.table_columns import LayerTable

@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from shardwright.files.canonical_json import to_text
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.report.page.charts.line_chart import append_line_chart, append_line_table
-from shardwright.report.page.contents.line_chart_data import (
+from shardwright.report.page.markup.number_formats import FORMATS, formatted
+from shardwright.report.page.markup.page_frame import page_html
+from shardwright.report.page.markup.view import View
+from shardwright.report.page.view_data.line_chart_data import (
     MOST_TICKS,
     ChartAxis,
     ChartSeries,
@@ -23,9 +26,6 @@ from shardwright.report.page.contents.line_chart_data import (
     round_ticks,
     round_ticks_of_ratios,
 )
-from shardwright.report.page.markup.number_formats import FORMATS, formatted
-from shardwright.report.page.markup.page_frame import page_html
-from shardwright.report.page.markup.view import View
 from tests.report.page.page_numbers import require_numbers_of_document
 
 _SIZES = st.floats(min_value=1e-9, max_value=1e15)

@@ -28,12 +28,12 @@ from shardwright.search.joint.label_program_inputs import (
     splits_of,
 )
 from shardwright.search.joint.one_layer_positions_of_model import chain_of
-from shardwright.search.joint.options_of_each_pipeline_rank import Cells, Pipeline
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     border_of,
     decode_choice,
     fill_cells,
 )
+from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import Cells, Pipeline
 from shardwright.search.joint.score_joint_plan import path_score
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, random_of, seeds

@@ -11,9 +11,13 @@ import pytest
 
 from shardwright.cost.step.shared_scalar_cost_formulas import reserved_bytes, temporary_bytes
 from shardwright.kernel_compilation import python_form
-from shardwright.search.joint import options_of_each_pipeline_rank as label_options
-from shardwright.search.joint.options_of_each_pipeline_rank import Pipeline, Splits, in_flight
+from shardwright.search.joint import price_layer_runs_and_splits_of_each_rank as label_options
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import PRECISION, bound_pipeline
+from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import (
+    Pipeline,
+    Splits,
+    in_flight,
+)
 from tests.tiers import many, seeds
 
 INSTANCES = many(30, 80)

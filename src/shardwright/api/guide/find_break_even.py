@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
-from shardwright.report.page.contents.guide_rules_and_verdicts import BreakEven
+from shardwright.report.page.view_data.guide_rules_and_verdicts import BreakEven
 
 UNITS: Final = {
     "sequence length": "tokens",

@@ -15,7 +15,7 @@ from shardwright.api.guide.search_cached_plans import (
     searched_plan,
     with_pins,
 )
-from shardwright.report.page.contents.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Comparison,
     GuidePlan,
     Outcome,

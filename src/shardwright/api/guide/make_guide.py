@@ -19,7 +19,7 @@ from shardwright.api.searches.grid_search import plan
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.progress_callback import Progress
-from shardwright.report.page.contents.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     GUIDE_SCHEMA,
     GUIDE_VERSION,
     Guide,

@@ -15,7 +15,7 @@ from shardwright.api.guide.serving_facts import (
 from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
 from shardwright.api.guide.serving_rule_table import SERVING_RULES
 from shardwright.errors import UsageError
-from shardwright.report.page.contents.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Comparison,
     Guide,
     Outcome,

@@ -18,7 +18,7 @@ from shardwright.api.request_to_problem import (
 from shardwright.errors import InfeasibleError, ShardwrightError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
-from shardwright.report.page.contents.guide_rules_and_verdicts import GuidePlan
+from shardwright.report.page.view_data.guide_rules_and_verdicts import GuidePlan
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.search_request import Choices, Request
 from shardwright.simulator.prediction import Prediction

@@ -12,7 +12,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.job.serving_job import NumberFormat
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
-from shardwright.report.page.contents.guide_rules_and_verdicts import GuidePlan
+from shardwright.report.page.view_data.guide_rules_and_verdicts import GuidePlan
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shardwright.api.guide.serving_facts import ServingFacts
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.contents.guide_rules_and_verdicts import Formula
+from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

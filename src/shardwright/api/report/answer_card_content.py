@@ -8,7 +8,7 @@ from typing import Final
 
 from shardwright.api.training_run_cost import with_training_cost
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
-from shardwright.report.page.contents.answer_card import AnswerCard, Proof, TrainingRunCost
+from shardwright.report.page.view_data.answer_card import AnswerCard, Proof, TrainingRunCost
 from shardwright.search.comparison_row import Compared
 from shardwright.search.optimality_certificate import Certificate, claim
 from shardwright.search.simulated_strategy import strategy_text

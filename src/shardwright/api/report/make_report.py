@@ -31,7 +31,7 @@ from shardwright.files.plan_and_simulation_file_contents import StoredPlan
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import parse_saved, read_saved
 from shardwright.progress_callback import Progress
-from shardwright.report.page.contents.report_content import (
+from shardwright.report.page.view_data.report_content import (
     REPORT_SCHEMA,
     REPORT_VERSION,
     Report,

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.groups.span_members_by_network_tier import Span
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.kernels.accelerator_rates import Machine, sixteen_bit_machine
 from shardwright.cost.kernels.kernel_and_cut_gemm_seconds import (
     cut_seconds,
@@ -23,7 +24,6 @@ from shardwright.cost.kernels.measured_kernel_factors import (
     grouped_table_for,
 )
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.network.exposed_communication import one_move_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network, measured_groups
 from shardwright.cost.network.networks_of_plan_devices import (

@@ -9,11 +9,11 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import Span
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes, loss_of
 from shardwright.cost.kernels.accelerator_rates import Machine
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.network.disable_fused_overlap_beyond_nvlink import without_fused_overlap
 from shardwright.cost.network.exposed_communication import least_move_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import (

@@ -13,11 +13,11 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.span_members_by_network_tier import span_of
+from shardwright.cost.block_programs_under_one_structure import programs_of
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table
 from shardwright.cost.gradients.reduction_seconds import SumSpans
 from shardwright.cost.gradients.synchronisation_table import SYNCS, SyncTable
-from shardwright.cost.lower_blocks_of_problem import programs_of
 from shardwright.cost.network.fp8_scale_reductions import scale_seconds
 from shardwright.cost.network.grid_groups_and_collective_seconds import (
     Network,

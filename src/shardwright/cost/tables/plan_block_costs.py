@@ -13,9 +13,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.groups.span_members_by_network_tier import Span
+from shardwright.cost.block_programs_under_one_structure import block_context
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.kernels.problem_accelerator_rates import problem_machine
-from shardwright.cost.lower_blocks_of_problem import block_context
 from shardwright.cost.network.grid_groups_and_collective_seconds import Network
 from shardwright.cost.network.networks_of_plan_devices import (
     group_span,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.page.contents.guide_rules_and_verdicts import (
+from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Comparison,
     Formula,
     Guide,

@@ -19,7 +19,7 @@ from shardwright.kernel_compilation import python_form
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.schedules.action_order_arrays import ActionTable, B, F
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.search.joint.options_of_each_pipeline_rank import (
+from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import (
     BACKWARD,
     BORDER,
     COPIED,

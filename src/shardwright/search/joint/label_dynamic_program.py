@@ -14,7 +14,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step.pipeline_round_trip_bound import round_trips
 from shardwright.kernel_compilation import compiled, inner
-from shardwright.search.joint.options_of_each_pipeline_rank import (
+from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import (
     ALONE,
     BEGIN,
     CHAIN,

@@ -10,7 +10,7 @@ from shardwright.program.training_problem import Problem
 from shardwright.search.joint.host_memory_share import host_share
 from shardwright.search.joint.joint_space import PipelineShape, ShapedSpace
 from shardwright.search.joint.one_layer_positions_of_model import Chain, chain_of
-from shardwright.search.joint.options_of_each_pipeline_rank import (
+from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import (
     BACKWARD,
     BORDER,
     COPIED,

@@ -33,12 +33,12 @@ from shardwright.search.joint.joint_search_state import (
 )
 from shardwright.search.joint.joint_space import PipelineShape
 from shardwright.search.joint.label_program_inputs import has_equal_layers
-from shardwright.search.joint.options_of_each_pipeline_rank import Pipeline, Splits
 from shardwright.search.joint.pipeline_bound_by_dynamic_programming import (
     Cut,
     PipelineBound,
     bound_pipeline,
 )
+from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import Pipeline, Splits
 from shardwright.search.joint.work_bounds import pipeline_work_bounds
 from shardwright.search.parallel.engine_protocol import rounds
 

@@ -14,7 +14,7 @@ from shardwright.api.guide.rules.pin_choices import (
     powers_of_two,
 )
 from shardwright.api.guide.rules.technique_by_device_count import splits_model
-from shardwright.report.page.contents.guide_rules_and_verdicts import Formula
+from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 
 
 def advise(facts: RequestFacts) -> Advice:

@@ -6,7 +6,7 @@ from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.pin_choices import SCALING_BOOK, pin
-from shardwright.report.page.contents.guide_rules_and_verdicts import Formula
+from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 from shardwright.units import format_bytes, format_percent
 
 ESTIMATOR = "Megatron Bridge, memory estimator (docs.nvidia.com)"

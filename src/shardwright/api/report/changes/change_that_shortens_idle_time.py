@@ -12,7 +12,7 @@ from shardwright.api.report.changes.simulate_changes import (
 )
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
-from shardwright.report.page.contents.simulated_change import SimulatedChange
+from shardwright.report.page.view_data.simulated_change import SimulatedChange
 from shardwright.strategy.grid.parallelism_grid import Grid
 
 

@@ -15,7 +15,7 @@ from shardwright.api.request_to_problem import (
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.program.problem_with_free_part import REMOVABLE_PARTS, with_free_part
 from shardwright.progress_callback import Progress
-from shardwright.report.page.contents.step_time_parts import PlanIfFree
+from shardwright.report.page.view_data.step_time_parts import PlanIfFree
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.search_by_mesh import search
 from shardwright.search.search_time_limit import limit_of

@@ -13,7 +13,7 @@ from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
-from shardwright.report.page.contents.simulated_change import SimulatedChange
+from shardwright.report.page.view_data.simulated_change import SimulatedChange
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid

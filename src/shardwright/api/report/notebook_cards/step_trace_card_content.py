@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.timeline_activity_seconds import DeviceTimes, device_times
-from shardwright.report.page.contents.step_trace_card import StepTraceCard, TracedDeviceRow
+from shardwright.report.page.view_data.step_trace_card import StepTraceCard, TracedDeviceRow
 
 MOST_DEVICES: Final = 32
 """Devices of the card's table."""

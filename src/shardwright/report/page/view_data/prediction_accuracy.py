@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.contents.scatter_chart_data import ScatterChart
+from shardwright.report.page.view_data.scatter_chart_data import ScatterChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.contents.line_chart_data import ChartAxis
+from shardwright.report.page.view_data.line_chart_data import ChartAxis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

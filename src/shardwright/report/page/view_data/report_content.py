@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.contents.answer_card import AnswerCard
-from shardwright.report.page.contents.communication_groups import CommunicationGroups
-from shardwright.report.page.contents.compared_strategies import ComparedStrategies
-from shardwright.report.page.contents.launch_advice_steps import LaunchAdvice
-from shardwright.report.page.contents.memory_by_stage import MemoryByStage
-from shardwright.report.page.contents.pipeline_timeline import PipelineTimeline
-from shardwright.report.page.contents.prediction_accuracy import PredictionAccuracy
-from shardwright.report.page.contents.searched_members import SearchedMembers
-from shardwright.report.page.contents.serving_latencies import ServingLatencies
-from shardwright.report.page.contents.step_time_parts import StepTimeParts
-from shardwright.report.page.contents.what_if_axes import WhatIfAxes
+from shardwright.report.page.view_data.answer_card import AnswerCard
+from shardwright.report.page.view_data.communication_groups import CommunicationGroups
+from shardwright.report.page.view_data.compared_strategies import ComparedStrategies
+from shardwright.report.page.view_data.launch_advice_steps import LaunchAdvice
+from shardwright.report.page.view_data.memory_by_stage import MemoryByStage
+from shardwright.report.page.view_data.pipeline_timeline import PipelineTimeline
+from shardwright.report.page.view_data.prediction_accuracy import PredictionAccuracy
+from shardwright.report.page.view_data.searched_members import SearchedMembers
+from shardwright.report.page.view_data.serving_latencies import ServingLatencies
+from shardwright.report.page.view_data.step_time_parts import StepTimeParts
+from shardwright.report.page.view_data.what_if_axes import WhatIfAxes
 
 REPORT_SCHEMA: Final = "shardwright.report"
 REPORT_VERSION: Final = 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.contents.latency_percentiles import LatencyRow
-from shardwright.report.page.contents.line_chart_data import LineChart
+from shardwright.report.page.view_data.latency_percentiles import LatencyRow
+from shardwright.report.page.view_data.line_chart_data import LineChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

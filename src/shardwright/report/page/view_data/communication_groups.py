@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.report.page.contents.simulated_change import SimulatedChange
+from shardwright.report.page.view_data.simulated_change import SimulatedChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
