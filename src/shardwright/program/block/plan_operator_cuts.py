@@ -253,7 +253,7 @@ class CellStructure:
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
         """One device for each part of `dim` of `operator`, equal to this one in all other cuts.
 
-        () if the dim is not cut.
+        (this device,) if the dim is not cut; () if the device runs no such operator.
 
         The j-th copies of all parts belong together, so that all members see one group.
         """
