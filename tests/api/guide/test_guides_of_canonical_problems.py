@@ -24,6 +24,9 @@ from shardwright.report.guide.guide_screen import guide_line
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Guide, Outcome, Rule
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.api.guide.canonical_problems import CANONICAL
+from tests.tiers import cases
+
+NAMES = cases(list(CANONICAL), 4)
 
 SERVED = (
     ("llama-3.1-8b", "h100-sxm:8"),
@@ -42,7 +45,7 @@ def serving_guide_of(model: str, cluster: str) -> Guide:
     return make_serving_guide(model, cluster, tokens=4608, answer=512, concurrency=64)
 
 
-@pytest.mark.parametrize("name", CANONICAL)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_best_plan_is_the_plan_of_the_same_request(name: str) -> None:
     best, answer = guide_of(name).best, plan(CANONICAL[name], sensitive=False)
     prediction = answer.prediction
@@ -57,7 +60,7 @@ def test_the_best_plan_is_the_plan_of_the_same_request(name: str) -> None:
     assert best.command == command_text(CANONICAL[name])
 
 
-@pytest.mark.parametrize("name", CANONICAL)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_a_guide_says_follows_from_its_searches(name: str) -> None:
     guide = guide_of(name)
     for rule in guide.rules:
@@ -124,7 +127,7 @@ def require_true_break_even(rule: Rule) -> None:
         assert found.below < found.above
 
 
-@pytest.mark.parametrize("name", CANONICAL)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_loss_is_that_of_two_searched_plans(name: str) -> None:
     """Two of the rules that lose, searched again with their pins by `plan` itself."""
     guide, request = guide_of(name), CANONICAL[name]
@@ -152,7 +155,7 @@ def fields_of(request: object) -> dict[str, object]:
     return {name: getattr(request, name) for name in type(request).__dataclass_fields__}
 
 
-@pytest.mark.parametrize("name", CANONICAL)
+@pytest.mark.parametrize("name", NAMES)
 def test_break_evens_have_the_property_on_one_side_alone(name: str) -> None:
     for rule in guide_of(name).rules:
         found = rule.break_even
