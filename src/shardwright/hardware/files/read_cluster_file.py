@@ -188,7 +188,7 @@ def _legal_keys(place: Place) -> list[str]:
 
 
 def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
-    """Links of one entry of `links`, one for each direction."""
+    """Links of one entry of `links`: both ways for `between`, one from `source` to `target`."""
     if (record.between is None) == (record.source is None) or (record.source is None) != (
         record.target is None
     ):
