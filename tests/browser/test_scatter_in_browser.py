@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.files.canonical_json import to_text
 from shardwright.report.page.markup.number_formats import formatted
 from shardwright.report.page.report_page import report_html

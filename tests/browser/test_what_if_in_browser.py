@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardwright.api.report.make_report import add_what_if, make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import (
+    add_what_if,
+    make_report,
+    report_document,
+)
 from shardwright.api.searches.grid_search import plan
 from shardwright.files.plan_and_simulation_file_contents import file_text, stored_answer
 from shardwright.report.page.markup.json_pointer import value_at

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.api.report.comparison_advice_and_serving_report import report_of_other_answer
-from shardwright.api.report.make_report import report_document
+from shardwright.api.report.report_content_of_answer_file import report_document
 from shardwright.calibrate.kineto_trace import parse_kineto
 from shardwright.calibrate.nccl_tests_output import parse_nccl_tests
 from shardwright.cli.parsing.parse_memory_and_cost import (

@@ -29,12 +29,12 @@ from shardwright.hardware.catalog.accelerators_by_name import (
 )
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
 from shardwright.hardware.catalog.default_nodes import default_node, smaller_node
+from shardwright.hardware.catalog.parse_tpu_slice_name import TpuSlice, find_tpu_slice
 from shardwright.hardware.catalog.published_clusters import (
     find_published,
     published_cluster,
     published_names,
 )
-from shardwright.hardware.catalog.tpu_slices_by_name import TpuSlice, find_tpu_slice
 from shardwright.hardware.cluster import (
     ONE_SWITCH,
     Cluster,

@@ -15,7 +15,11 @@ from shardwright.api.cluster_from_inventories_and_its_picture import (
 from shardwright.api.compare_plan_with_strategy import why
 from shardwright.api.general_search_methods import SEARCHES
 from shardwright.api.launches import launch_advice
-from shardwright.api.report.make_report import add_what_if, make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import (
+    add_what_if,
+    make_report,
+    report_document,
+)
 from shardwright.api.request_to_problem import SearchMethod, load_cluster, method_of
 from shardwright.api.searches import grid_search
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of

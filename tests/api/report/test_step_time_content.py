@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.report.changes.plan_if_part_is_free import SAME_PLAN, plan_if_free
+from shardwright.api.report.changes.search_again_with_free_part import SAME_PLAN, plan_if_free
 from shardwright.api.report.simulate_stored_plan import simulate_stored
 from shardwright.api.report.step_time_content import LEAST_SHARE, step_time_parts
 from shardwright.api.request_to_problem import capacity_of, facts_of, space_of

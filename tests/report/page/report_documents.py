@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.api.simulate_strategy import simulation
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import (

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.report.make_report import add_what_if, make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import (
+    add_what_if,
+    make_report,
+    report_document,
+)
 from shardwright.api.report.serving_latencies_content import POSITIONS, serving_command
 from shardwright.cli.main import run
 from shardwright.errors import UsageError

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.report.make_report import make_report, report_document
 from shardwright.api.report.nearest_published_runs import (
     RunTraits,
     distance,
@@ -26,6 +25,7 @@ from shardwright.api.report.prediction_accuracy_content import (
     SHARED,
     prediction_accuracy,
 )
+from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.api.searches.grid_search import plan
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import plan_document, stored_answer

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.files.canonical_json import to_text
 from shardwright.files.plan_and_simulation_file_contents import plan_document
 from shardwright.report.page.markup.sentences import append_sentence, sentence_text

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.report import searched_members_content
-from shardwright.api.report.make_report import make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import make_report, report_document
 from shardwright.api.report.searched_members_content import (
     GROUPS,
     MOST_SIMULATED,

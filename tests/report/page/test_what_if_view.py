@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from shardwright.api.report import what_if_content
-from shardwright.api.report.make_report import add_what_if, make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import (
+    add_what_if,
+    make_report,
+    report_document,
+)
 from shardwright.api.report.what_if_content import what_if_axes
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.what_if.axes_of_request import AXES, own_value

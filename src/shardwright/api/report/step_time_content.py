@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.report.changes.plan_if_part_is_free import is_proven_grid_search, plan_if_free
+from shardwright.api.report.changes.search_again_with_free_part import (
+    is_proven_grid_search,
+    plan_if_free,
+)
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_command import command_text
 from shardwright.api.searches.gain_of_unsearched_options import unsearched_of

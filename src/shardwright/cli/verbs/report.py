@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-from shardwright.api.report.make_report import add_what_if, make_report, report_document
+from shardwright.api.report.report_content_of_answer_file import (
+    add_what_if,
+    make_report,
+    report_document,
+)
 from shardwright.cli.parsing import parse_memory_and_cost, shared_options
 from shardwright.cli.parsing.option_declarations import Argument, Option
 from shardwright.cli.parsing.verb_from_function import verb

@@ -35,7 +35,7 @@ from shardwright.program.block.local_sizes import LoweringContext, per_token
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_cut_protocol import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.serving_engines.forward_pass_runtime import FORWARD
+from shardwright.runtime.serving_engines.forward_kernels_common_to_engines import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
 """`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""

@@ -20,9 +20,9 @@ from shardwright.execute.device_state.saved_layer_state import (
 from shardwright.execute.interpreter.earlier_slice_tensors import EarlierSlices
 from shardwright.execute.interpreter.expert_loads_for_router_bias import ExpertLoads, Routed
 from shardwright.execute.interpreter.gather_and_reduce_hooks import NO_HOOKS, LayerHooks
-from shardwright.execute.interpreter.iterate_passes_of_device import Turn
 from shardwright.execute.interpreter.layer_backward import run_backward, run_weights
 from shardwright.execute.interpreter.layer_forward import recompute, run_forward
+from shardwright.execute.interpreter.order_of_device_actions import Turn
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
 from shardwright.execute.interpreter.stage_exchange import Layouts, StageExchange
 from shardwright.execute.interpreter.stage_layers import (

@@ -13,7 +13,7 @@ from shardwright.execute.device_state.parameter_store import ParameterStore
 from shardwright.execute.interpreter.chunk_passes import Walker
 from shardwright.execute.interpreter.expert_loads_for_router_bias import ExpertLoads
 from shardwright.execute.interpreter.gather_and_reduce_hooks import NO_HOOKS, LayerHooks
-from shardwright.execute.interpreter.iterate_passes_of_device import actions
+from shardwright.execute.interpreter.order_of_device_actions import actions
 from shardwright.execute.interpreter.prepared_step import Batch, PreparedStep
 from shardwright.execute.interpreter.step_recorder import Tell, ignore_event
 from shardwright.execute.transport.communication_requests import Task

@@ -7,7 +7,7 @@ from dataclasses import field
 import torch
 
 from shardwright.execute.device_state.parameter_store import Key
-from shardwright.execute.interpreter.iterate_passes_of_device import Turn
+from shardwright.execute.interpreter.order_of_device_actions import Turn
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.numerics.experts.load_balancing_loss import tokens_by_expert
 from shardwright.lazily_compiled_dataclass import dataclass

@@ -25,7 +25,7 @@ from typing import cast
 import torch
 
 from shardwright.execute.interpreter.expert_loads_for_router_bias import Routed, first_holders
-from shardwright.execute.interpreter.iterate_passes_of_device import Turn
+from shardwright.execute.interpreter.order_of_device_actions import Turn
 from shardwright.execute.interpreter.stage_layers import StageNode, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.communication_requests import Post, Take, Task

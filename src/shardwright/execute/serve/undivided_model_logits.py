@@ -10,7 +10,7 @@ import torch
 from shardwright.execute.device_state.parameter_store import ParameterStore, Source
 from shardwright.execute.device_state.saved_layer_state import BlockRun
 from shardwright.execute.interpreter.chunk_passes import Walker
-from shardwright.execute.interpreter.iterate_passes_of_device import Turn
+from shardwright.execute.interpreter.order_of_device_actions import Turn
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.interpreter.stage_layers import StageNode
 from shardwright.execute.numerics.base.operator_protocol import (

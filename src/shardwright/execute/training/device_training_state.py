@@ -28,7 +28,7 @@ from shardwright.execute.interpreter.gather_and_reduce_hooks import (
     BucketHooks,
     drop_values,
 )
-from shardwright.execute.interpreter.iterate_passes_of_device import weight_passes
+from shardwright.execute.interpreter.order_of_device_actions import weight_passes
 from shardwright.execute.interpreter.prepared_step import PreparedStep
 from shardwright.execute.numerics.base.run_precision import RunPrecision, uniform_precision
 from shardwright.execute.training.adamw_optimizer import (

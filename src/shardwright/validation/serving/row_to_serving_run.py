@@ -54,7 +54,9 @@ from shardwright.validation.tables.table_facts_from_toml import TableFacts
 from shardwright.validation.training.cluster_of_row import row_cluster
 from shardwright.validation.training.model_from_sizes import model_of_config
 from shardwright.validation.training.model_of_row_name import catalog_name
-from shardwright.validation.training.parse_memory_schedule_format_cells import number_format
+from shardwright.validation.training.parse_sharding_recompute_schedule_format_cells import (
+    number_format,
+)
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 SHORTEST: Final = {"inferencex": 0.8}

@@ -42,7 +42,9 @@ from shardwright.validation.tables.skipped_rows import (
     skip_of,
 )
 from shardwright.validation.tables.table_facts_from_toml import TableFacts
-from shardwright.validation.training import parse_memory_schedule_format_cells as table_spellings
+from shardwright.validation.training import (
+    parse_sharding_recompute_schedule_format_cells as table_spellings,
+)
 from shardwright.validation.training.cells_from_megatron_arguments import (
     loads_teacher,
     with_launch_cells,

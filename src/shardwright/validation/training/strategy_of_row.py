@@ -7,7 +7,9 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.chunk_placement_by_schedule import grid_schedule
 from shardwright.strategy.grid.parallelism_grid import Grid, Recompute
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.training import parse_memory_schedule_format_cells as table_spellings
+from shardwright.validation.training import (
+    parse_sharding_recompute_schedule_format_cells as table_spellings,
+)
 from shardwright.validation.training.training_table_columns import TrainingMeasurement
 
 

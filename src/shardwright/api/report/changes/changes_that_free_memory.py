@@ -10,7 +10,7 @@ from typing import Final
 
 from shardwright.api.check_legality import check_grid
 from shardwright.api.one_axis_changes_that_fit_memory import FACTORS, memory_saving_words
-from shardwright.api.report.changes.plan_if_part_is_free import is_proven_grid_search
+from shardwright.api.report.changes.search_again_with_free_part import is_proven_grid_search
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.api.request_to_command import request_to_command
 from shardwright.api.request_to_problem import (

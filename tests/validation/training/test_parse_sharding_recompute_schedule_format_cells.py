@@ -11,7 +11,9 @@ from shardwright.strategy.grid.chunk_placement_by_schedule import GRID_SCHEDULES
 from shardwright.strategy.grid.parallelism_grid import Recompute
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
-from shardwright.validation.training import parse_memory_schedule_format_cells as table_spellings
+from shardwright.validation.training import (
+    parse_sharding_recompute_schedule_format_cells as table_spellings,
+)
 from tests.tiers import examples
 from tests.validation.test_anyones_table import case, read
 

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.runtime.list_and_set_runtime_options import runtime_with_options
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.measured_runs_behind_constants import (
+from shardwright.simulator.doubts_where_nothing_was_measured import (
     FILE,
     FRAMEWORK,
     OPTIONS,
