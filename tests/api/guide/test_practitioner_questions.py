@@ -114,6 +114,7 @@ def test_8_starting_points_say_where_they_lose(wanted: Request) -> None:
     assert found.outcome is Outcome.HOLDS or f"loses {100 * found.loss:.1f} %" in found.sentence
 
 
+@pytest.mark.proof
 def test_10_deepseek_on_gb200() -> None:
     wanted = request("deepseek-v3", "gb200:256", 4096, 2048)
     assert loss(wanted, tp=1, pp=4, vpp=4, ep=64) <= AS_GOOD
@@ -195,6 +196,7 @@ def test_26_recomputation() -> None:
     assert attention < full < 0.35
 
 
+@pytest.mark.proof
 def test_27_modules_of_latent_attention() -> None:
     found = verdict("recomputed_modules", request("deepseek-v3", "gb200:256", 4096, 2048))
     assert found.pins == ("recompute_mla=on",)
