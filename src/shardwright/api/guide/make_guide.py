@@ -15,7 +15,7 @@ from shardwright.api.guide.rule_table import RULES
 from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
 from shardwright.api.request_to_command import request_to_command
 from shardwright.api.request_to_problem import SearchMethod, method_of
-from shardwright.api.searches.grid_search import plan
+from shardwright.api.searches import grid_search
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.progress_callback import Progress
@@ -90,7 +90,7 @@ def require_grid_search(request: Request) -> None:
 def _best_plan(request: Request, progress: Progress | None) -> tuple[BestPlan, str]:
     """(plan that `plan` finds, empty text), or (no plan with its reason, hint) where none fits."""
     try:
-        answer = plan(request, progress=progress, sensitive=False)
+        answer = grid_search.plan(request, progress=progress, sensitive=False)
     except InfeasibleError as error:
         return BestPlan(request=request, why=error.message), error.hint
     plan_found = BestPlan(
