@@ -100,11 +100,13 @@ def test_a_length_beyond_the_limit_is_refused_unread(length: str) -> None:
     assert (b"connection", b"close") in found.sent[0]["headers"]
 
 
-def test_parts_beyond_the_limit_are_not_read() -> None:
-    parts = [body(b"12345", more=True) for _ in range(5)]
+def test_parts_beyond_the_limit_are_dropped_for_a_while_and_do_not_reach_the_application() -> None:
+    """The client, which sends still, reads the response before the connection closes."""
+    parts = [body(b"1" * 2**20, more=True) for _ in range(50)]
     found = ask(Connection(*parts), limits=ServerLimits(body_bytes=10))
     assert found.status == 413
-    assert len(found.messages) == 2
+    assert len(found.messages) == 50 - 1 - 32
+    assert [message.get("more_body", False) for message in found.sent[1:]] == [True, False]
 
 
 def test_a_body_that_does_not_arrive_is_given_up() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -38,6 +39,8 @@ HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
+_DROP_S: Final = 0.5
+_DROP_BYTES: Final = 32 * 2**20
 TOKEN: Final = "token"
 """Name of the query parameter and of the cookie of the token."""
 
@@ -104,7 +107,7 @@ class RequestGuard:
             body = await self._body(headers, receive)
             await self._app(scope, _receive_of(body, receive), sending)
         except RefusedRequestError as error:
-            await _send_error(sending, error)
+            await _send_error(sending, error, unread=receive)
         except asyncio.CancelledError:
             if not sending.started:
                 await _send_error(sending, RefusedRequestError("this server ends", status=408))
@@ -265,8 +268,15 @@ class _Sending:
         await self._send(message)
 
 
-async def _send_error(send: Send, error: RefusedRequestError) -> None:
-    """Send an error as JSON and close the connection, whose body may be unread."""
+async def _send_error(
+    send: Send, error: RefusedRequestError, *, unread: Receive | None = None
+) -> None:
+    """Send an error as JSON and close the connection.
+
+    Args:
+        unread: connection whose body may not be read to its end. Some of it is dropped before the
+            connection is closed, as the client may lose the response otherwise.
+    """
     text = (json.dumps(error_document(error), indent=1) + "\n").encode()
     await send(
         {
@@ -279,4 +289,19 @@ async def _send_error(send: Send, error: RefusedRequestError) -> None:
             ],
         }
     )
-    await send({"type": "http.response.body", "body": text})
+    await send({"type": "http.response.body", "body": text, "more_body": True})
+    if unread is not None:
+        await _drop_body(unread)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _drop_body(receive: Receive) -> None:
+    """Read the rest of a body for a moment and drop it."""
+    dropped = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_S):
+            while dropped < _DROP_BYTES:
+                message = await receive()
+                dropped += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
