@@ -23,6 +23,7 @@ from shardwright.report.page.view_data.memory_by_stage import (
     StageMemoryUse,
 )
 from shardwright.simulator.prediction import HostMemory, Prediction, StageMemory
+from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 MOST_STAGES: Final = 32
@@ -126,7 +127,7 @@ def _curve(step: SimulatedStep, number: int, capacity: int) -> LineChart:
     """
     simulated = step.simulated
     device = simulated.program.classes[number].devices.first
-    samples = [sample for sample in step.trace.memory if sample.device == device]
+    samples = simulated_trace(simulated, plan="", devices=(device,)).memory
     end_s = float(simulated.timeline.finish.max()) / PICOSECONDS_PER_SECOND
     positions, held = _largest_by_interval(
         np.array([sample.time_s for sample in samples]),

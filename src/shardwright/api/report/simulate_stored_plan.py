@@ -5,13 +5,11 @@ from __future__ import annotations
 from shardwright.api.plan_and_problem_from_file import stored_plan
 from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.program.step_trace import StepTrace
 from shardwright.program.training_problem import Problem
 from shardwright.search.orders.search_orders_of_plan import with_searched_orders
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.prediction import Prediction
-from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.plan.plan import Plan
 
 
@@ -22,18 +20,16 @@ class SimulatedStep:
     Args:
         plan: with every searched order in place.
         prediction: by device class (`simulated.program.classes`, in that order).
-        trace: spans and memory of the first device of each class, which stands for its class.
     """
 
     problem: Problem
     plan: Plan
     simulated: SimulatedPlan
     prediction: Prediction
-    trace: StepTrace
 
 
 def simulate_stored(saved: StoredSimulation) -> SimulatedStep:
-    """Simulate the plan of a file and trace one device of each class.
+    """Simulate the plan of a file.
 
     Raises:
         ResourceError: this machine does not have the memory for so many tasks.
@@ -46,5 +42,4 @@ def simulate_stored(saved: StoredSimulation) -> SimulatedStep:
         plan=plan,
         simulated=simulated,
         prediction=predict_plan(stored.problem, plan, simulated, with_sources=False),
-        trace=simulated_trace(simulated, plan=stored.name),
     )
