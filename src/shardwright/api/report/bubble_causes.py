@@ -33,7 +33,7 @@ from shardwright.simulator.plan_simulation import Timeline
 
 
 class IdleCause(IntEnum):
-    """What an idle device waits for.
+    """Cause of a device's idle time.
 
     Causes from `IMBALANCE` on name a row of the order: ``IMBALANCE + row`` is the wait for actions
     that take longer on the devices of that row, or the device's own shorter actions.

@@ -163,7 +163,7 @@ def _has_equal_parts(split: Split | None) -> bool:
 
 
 def _node_runs(cluster: Cluster) -> tuple[EqualNodeRun, ...]:
-    """All nodes of a cluster, equal neighbours as one run."""
+    """Runs of equal neighbouring nodes that together are the cluster's nodes."""
     runs, first = [], 0
     for group in cluster.groups:
         devices = group.kind.num_devices

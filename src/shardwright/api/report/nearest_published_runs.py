@@ -19,7 +19,7 @@ _LENGTH: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTraits:
-    """What a run is compared by.
+    """Model, devices, framework and degrees by which runs are compared.
 
     Args:
         accelerators: catalog names of all devices.

@@ -60,7 +60,7 @@ MOST_POINTS: Final = 2000
 MOST_SIMULATED: Final = 8
 """Most strategies of the front that are simulated, the fastest first."""
 NEAR_SHARE: Final = 0.05
-"""How much slower than the best a strategy may be to count as nearly as fast."""
+"""Largest slowdown against the best of a strategy that counts as nearly as fast."""
 _MOST_NEAR_SIMULATED: Final = 6
 """Most strategies that are simulated to find the one with the least memory among the near ones."""
 _DIGITS: Final = 5

@@ -12,7 +12,7 @@ GUIDE_VERSION: Final = 1
 
 
 class Outcome(StrEnum):
-    """What a search says about following a rule for the user's request.
+    """Result of the searches about following a rule for the user's request.
 
     Attributes:
         HOLDS: a plan that follows the rule is as fast as the best plan.
@@ -98,7 +98,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What following a rule costs for the user's request.
+    """Cost of following a rule for the user's request.
 
     Args:
         advice: what the rule advises for this request.
