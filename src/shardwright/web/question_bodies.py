@@ -49,7 +49,7 @@ Files = Annotated[
 
 
 class QuestionBody(Record):
-    """What every question may have: texts in place of files, and facts that they leave out."""
+    """Fields of every question: texts in place of files, and facts that the texts leave out."""
 
     files: Files
     cluster_nodes: Annotated[

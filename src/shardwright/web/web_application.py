@@ -15,8 +15,13 @@ from pydantic import BaseModel
 
 import shardwright
 from shardwright.errors import DataError, UsageError
-from shardwright.web.answer_events import AnswerTexts
-from shardwright.web.answer_responses import AnswerResponse, EventStream, response_of
+from shardwright.web.answer_events import AnswerTexts, failed
+from shardwright.web.answer_responses import (
+    AnswerResponse,
+    EventStream,
+    error_response,
+    response_of,
+)
 from shardwright.web.catalog_lists import catalog_document
 from shardwright.web.question_bodies import (
     AdviseBody,
@@ -27,7 +32,7 @@ from shardwright.web.question_bodies import (
     SimulateBody,
     WhyBody,
 )
-from shardwright.web.request_guard import Access, RequestGuard, error_document
+from shardwright.web.request_guard import Access, RequestGuard
 from shardwright.web.search_processes import SearchProcesses
 from shardwright.web.server_limits import ServerLimits
 from shardwright.web.shared_answers import SharedAnswers
@@ -94,17 +99,16 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
 
     Args:
         limits: see `ServerLimits`.
-        access: who may ask.
+        access: names of the server, and its token.
     """
-    processes: list[SearchProcesses] = []
+    processes = SearchProcesses(limits)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         """Processes of searches while the server runs."""
-        processes.append(SearchProcesses(limits))
-        await processes[0].start()
+        await processes.start()
         yield
-        await processes[0].close()
+        await processes.close()
 
     app = FastAPI(
         title="Shardwright",
@@ -114,9 +118,7 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
         redoc_url=None,
         lifespan=lifespan,
     )
-    answers = SharedAnswers(
-        lambda verb, body: processes[0].events(verb, body), cache_bytes=limits.cache_bytes
-    )
+    answers = SharedAnswers(processes.events, cache_bytes=limits.cache_bytes)
     for address, (name, media_type) in FILES.items():
         _add_file(app, address, name, media_type)
     for verb, body in BODIES.items():
@@ -204,11 +206,11 @@ def _add_report_page(app: FastAPI, answers: SharedAnswers) -> None:
         },
     )
     async def report_page(digest: str) -> Response:
-        found = answers.kept(digest)
-        if isinstance(found, AnswerTexts) and found.page:
-            return response_of(found, as_page=True)
+        answer = answers.kept(digest)
+        if isinstance(answer, AnswerTexts) and answer.page:
+            return response_of(answer, as_page=True)
         error = DataError("this report is not kept any more", hint="ask for it again")
-        return _error_response(error_document(error), status=404)
+        return error_response(failed(error), status=404)
 
 
 def question_digest(verb: str, body: Any) -> str:
@@ -222,31 +224,17 @@ async def _wrong_body(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    found = UsageError(
+    fault = UsageError(
         f"{where[:120] or 'body'}: {str(first['msg'])[:200]}",
         hint="the schema of every question is in /openapi.json",
     )
-    return _error_response(error_document(found), status=400)
+    return error_response(failed(fault))
 
 
 async def _refused_by_framework(_: Request, error: Exception) -> Response:
     """Response to an address or a method that the server does not have, or to a body of no form."""
     status: int = getattr(error, "status_code", 404)
-    found = UsageError(
+    fault = UsageError(
         str(getattr(error, "detail", error))[:200], hint="the addresses are in /openapi.json"
     )
-    return _error_response(
-        error_document(found), status=status, headers=dict(getattr(error, "headers", None) or {})
-    )
-
-
-def _error_response(
-    document: Any, *, status: int, headers: dict[str, str] | None = None
-) -> Response:
-    """Response with the JSON document of an error."""
-    return Response(
-        json.dumps(document, indent=1) + "\n",
-        status_code=status,
-        media_type="application/json",
-        headers=headers,
-    )
+    return error_response(failed(fault), status=status, headers=getattr(error, "headers", None))
