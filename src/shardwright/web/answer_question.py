@@ -31,7 +31,7 @@ from shardwright.files.plan_and_simulation_file_contents import (
     StoredSimulation,
     document_of,
     plan_document,
-    stored_simulation,
+    simulation_document,
 )
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
@@ -75,17 +75,16 @@ def _plan(body: PlanBody, progress: Progress) -> AnswerTexts:
     method = method_of(request)
     if method is SearchMethod.GRID:
         answer = grid_search.plan(request, progress=progress)
-        document, left = plan_document(answer), None if STOP.is_set() else unsearched_of(answer)
-        search_time_s = answer.search_time_s
+        document, search_time_s = plan_document(answer), answer.search_time_s
+        unsearched = None if STOP.is_set() else unsearched_of(answer)
     else:
         search = SEARCHES[method]
-        found = search.answer(request, progress=progress)
-        document = document_of(stored_general(found))
-        left = None if STOP.is_set() else search.unsearched_options(found)
-        search_time_s = found.search_time_s
+        general = search.answer(request, progress=progress)
+        document, search_time_s = document_of(stored_general(general)), general.search_time_s
+        unsearched = None if STOP.is_set() else search.unsearched_options(general)
     searched = {
         "search_time_s": search_time_s,
-        "unsearched": None if left is None else to_json_value(left, names={}),
+        "unsearched": to_json_value(unsearched, names={}),
     }
     return AnswerTexts(document=to_text({**document, **searched}))
 
@@ -97,7 +96,7 @@ def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
     simulation = simulate_strategy.simulation(
         _request_of(body, body.request), strategy=body.strategy
     )
-    return AnswerTexts(document=to_text(document_of(stored_simulation(simulation))))
+    return AnswerTexts(document=to_text(simulation_document(simulation)))
 
 
 def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
@@ -163,7 +162,7 @@ VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
 
 
 def _request_of(body: QuestionBody, request: Request) -> Request:
-    """The request of a question, with the names of its files, which are written."""
+    """Write a question's files; returns the request with their names, after its checks."""
     given: dict[str, Any] = {field: FILE_NAMES[field] for field in body.files}
     for field in given:
         if getattr(request, field):
@@ -186,7 +185,7 @@ def _request_of(body: QuestionBody, request: Request) -> Request:
 def _write_files(body: QuestionBody) -> None:
     """Write the texts of a question's files under their fixed names."""
     for field, text in body.files.items():
-        if field == "cluster" and any(one.found_in(text) for one in ALL_FORMATS):
+        if field == "cluster" and any(form.found_in(text) for form in ALL_FORMATS):
             reading = _read_inventory(
                 text, nodes=body.cluster_nodes, accelerator=body.cluster_accelerator
             )
@@ -203,7 +202,7 @@ def _read_inventory(text: str, *, nodes: int, accelerator: str) -> ClusterRead:
 
 
 def _saved_of(body: PlanFileBody) -> StoredSimulation:
-    """The contents of a question's plan file, which is written; its request names no path."""
+    """Write a question's plan file and read it; UsageError or ModelError if it names a path."""
     _write_files(body)
     _PLAN_FILE.write_text(body.plan, encoding="utf-8")
     saved = read_saved(_PLAN_FILE)

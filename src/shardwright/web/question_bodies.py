@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
-from shardwright.files.strict_pydantic_models_of_dataclasses import (
-    DocumentModel,
-    FromOne,
-    Number,
-    Record,
-)
+from shardwright.files.read_plan_and_simulation_files import LIMITS
+from shardwright.files.strict_pydantic_models_of_dataclasses import DocumentModel, Number, Record
 from shardwright.search.search_request import Request
 
-REQUEST: Final = DocumentModel(
-    kind=Request,
-    names={},
-    limits={Request: {"seq_len": FromOne, "global_batch": FromOne}},
-    sparse=frozenset({Request}),
-)
-LAUNCH_REQUEST: Final = DocumentModel(
-    kind=Request, names={}, limits={}, sparse=frozenset({Request})
-)
+_SPARSE: Final = frozenset({Request})
+REQUEST: Final = DocumentModel(kind=Request, names={}, limits=LIMITS, sparse=_SPARSE)
+LAUNCH_REQUEST: Final = DocumentModel(kind=Request, names={}, limits={}, sparse=_SPARSE)
 """Request whose sequence length and global batch are 0 where the launch says them."""
 
 if TYPE_CHECKING:

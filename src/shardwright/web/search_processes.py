@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class SearchProcesses:
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.waiting = 0
-        self._running = asyncio.Semaphore(limits.workers)
+        self._running = asyncio.Semaphore(limits.workers or os.cpu_count() or 1)
         self._spare: list[SearchProcess] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._folder: Path
