@@ -56,7 +56,8 @@ class AnswerTexts:
     """The answer to a question, as the texts that the server sends.
 
     Args:
-        document: the JSON that the command line prints with ``--json``.
+        document: JSON of the answer; of a plan or a simulation as in the file that ``-o`` writes,
+            else as the command line prints it with ``--json``.
         page: HTML of a report; empty for other answers.
     """
 

@@ -47,15 +47,19 @@ BODIES: Final[dict[str, type[BaseModel]]] = {
     "cluster": ClusterBody,
 }
 """Body of each verb of the API."""
+_PAGE: Final = "shardwright.web.browser"
+_REPORT: Final = "shardwright.report.page.browser"
+_SCRIPT: Final = "text/javascript; charset=utf-8"
 FILES: Final = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/question.js": ("question.js", "text/javascript; charset=utf-8"),
-    "/answer.js": ("answer.js", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/": (_PAGE, "index.html", "text/html; charset=utf-8"),
+    "/page.css": (_PAGE, "page.css", "text/css; charset=utf-8"),
+    "/page.js": (_PAGE, "page.js", _SCRIPT),
+    "/question.js": (_PAGE, "question.js", _SCRIPT),
+    "/answer.js": (_PAGE, "answer.js", _SCRIPT),
+    "/number_formats.js": (_REPORT, "number_formats.js", _SCRIPT),
+    "/icon.svg": (_PAGE, "icon.svg", "image/svg+xml"),
 }
-"""File of `web.browser` and media type of each address of the page."""
+"""Package, file and media type of each address of the page."""
 STREAM: Final = "text/event-stream"
 _OF_THE_FRAMEWORK: Final = (400, 404, 405)
 """Statuses of errors that FastAPI raises itself."""
@@ -113,14 +117,17 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
     app = FastAPI(
         title="Shardwright",
         version=shardwright.__version__,
-        description="The verbs of `shardwright`; documents are those of `--json`.",
+        description=(
+            "The verbs of `shardwright`: plan and simulate answer with the document of the file"
+            " that `-o` writes, the others with that of `--json`."
+        ),
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
     )
     answers = SharedAnswers(processes.events, cache_bytes=limits.cache_bytes)
-    for address, (name, media_type) in FILES.items():
-        _add_file(app, address, name, media_type)
+    for address in FILES:
+        _add_file(app, address)
     for verb, body in BODIES.items():
         _add_verb(app, answers, verb, body)
     _add_catalog(app)
@@ -131,9 +138,10 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
     return RequestGuard(app, access=access, limits=limits)
 
 
-def _add_file(app: FastAPI, address: str, name: str, media_type: str) -> None:
+def _add_file(app: FastAPI, address: str) -> None:
     """Add the address of a file of the page."""
-    text = files("shardwright.web.browser").joinpath(name).read_text(encoding="utf-8")
+    package, name, media_type = FILES[address]
+    text = files(package).joinpath(name).read_text(encoding="utf-8")
 
     @app.get(address, include_in_schema=False)
     async def send_file() -> Response:
@@ -148,7 +156,7 @@ def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -
     }
     if verb == "report":
         described["text/html"] = {"schema": {"type": "string"}}
-    answered = {"description": "The document of `--json`, or its events.", "content": described}
+    answered = {"description": "The answer's document, or its events.", "content": described}
 
     async def ask(body: body_type, request: Request) -> Response:
         digest = question_digest(verb, await request.json())
