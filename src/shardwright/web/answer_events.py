@@ -58,7 +58,7 @@ class AnswerTexts:
     Args:
         document: JSON of the answer; of a plan or a simulation as in the file that ``-o`` writes,
             else as the command line prints it with ``--json``.
-        page: HTML of a report; empty for other answers.
+        page: HTML of a report or a guide; empty for other answers.
     """
 
     document: str

@@ -13,7 +13,10 @@ from shardwright.api.cluster_from_inventories_and_its_picture import (
     read_cluster,
 )
 from shardwright.api.compare_plan_with_strategy import why
+from shardwright.api.compare_strategies_and_clusters import compare
 from shardwright.api.general_search_methods import SEARCHES
+from shardwright.api.guide.make_guide import guide_document, make_guide
+from shardwright.api.guide.make_serving_guide import serving_guide_of_request
 from shardwright.api.launches import launch_advice
 from shardwright.api.report.report_content_of_answer_file import (
     add_what_if,
@@ -37,16 +40,20 @@ from shardwright.files.read_comparison_advice_and_serving import parse_other_ans
 from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
 from shardwright.hardware.inventories.cluster_from_inventories import ClusterRead
 from shardwright.progress_callback import Progress
+from shardwright.report.guide.guide_html_page import guide_html
 from shardwright.report.page.report_page import report_html
 from shardwright.report.screens.cluster_read_screen import cluster_facts_document
 from shardwright.report.screens.launch_advice_screen import advice_document
 from shardwright.report.screens.plan_against_strategy_screen import why_document
+from shardwright.report.screens.strategy_comparison_screen import comparison_document
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 from shardwright.web.answer_events import AnswerTexts
 from shardwright.web.question_bodies import (
     AdviseBody,
     ClusterBody,
+    CompareBody,
+    GuideBody,
     PlanBody,
     PlanFileBody,
     QuestionBody,
@@ -97,6 +104,43 @@ def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
         _request_of(body, body.request), strategy=body.strategy
     )
     return AnswerTexts(document=to_text(simulation_document(simulation)))
+
+
+def _compare(body: CompareBody, progress: Progress) -> AnswerTexts:
+    """Simulate strategies, or search the best plan of each cluster, with costs of training."""
+    for strategy in body.strategies:
+        require_no_strategy_file(strategy)
+    request = _request_of(body, body.request)
+    for cluster in body.clusters:
+        require_no_path(replace(request, cluster=cluster), given=body.files)
+    progress("simulate", 0, 0)
+    rows = compare(
+        request,
+        clusters=(request.cluster, *body.clusters),
+        strategies=body.strategies,
+        tokens=body.tokens,
+        prices=body.prices,
+        progress=progress,
+    )
+    return AnswerTexts(document=to_text(comparison_document(rows)))
+
+
+def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
+    """Judge rules of thumb for a request, as JSON and as a page.
+
+    Raises:
+        UsageError: the tokens of an answer are given for a guide that is not for serving.
+    """
+    if body.answer_tokens and not body.serving:
+        raise UsageError("answer_tokens is for serving", hint="leave it out, or set serving")
+    request = _request_of(body, body.request)
+    guide = (
+        serving_guide_of_request(request, answer=body.answer_tokens or None, progress=progress)
+        if body.serving
+        else make_guide(request, progress=progress)
+    )
+    document = guide_document(guide)
+    return AnswerTexts(document=to_text(document), page=guide_html(document))
 
 
 def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
@@ -152,6 +196,8 @@ def _cluster(body: ClusterBody, progress: Progress) -> AnswerTexts:
 VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
     "plan": _plan,
     "simulate": _simulate,
+    "compare": _compare,
+    "guide": _guide,
     "advise": _advise,
     "report": _report,
     "explain": _explain,

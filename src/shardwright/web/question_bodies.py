@@ -29,6 +29,16 @@ FileField = Literal["model", "teacher", "cluster", "profile", "scenarios"]
 """Field of a request that the command line reads from a file."""
 FileText = Annotated[str, Field(min_length=1, max_length=4_000_000)]
 ShortText = Annotated[str, Field(max_length=4096)]
+StrategyText = Annotated[str, Field(max_length=1_000_000)]
+Tokens = Annotated[Number, Field(description="Tokens of the training run; 0 = not given.")]
+Prices = Annotated[
+    dict[Annotated[str, Field(max_length=60)], Number],
+    Field(
+        default_factory=dict,
+        max_length=64,
+        description="Dollars a device-hour by accelerator.",
+    ),
+]
 Files = Annotated[
     dict[FileField, FileText],
     Field(
@@ -60,7 +70,48 @@ class SimulateBody(QuestionBody):
     """Predict the step of one strategy, as ``shardwright simulate`` does."""
 
     request: AnyRequest
-    strategy: Annotated[str, Field(max_length=1_000_000)]
+    strategy: StrategyText
+
+
+class CompareBody(QuestionBody):
+    """Predict strategies or clusters side by side, as ``shardwright compare`` does.
+
+    Without strategies the best plan of each cluster is searched.
+    """
+
+    request: AnyRequest
+    strategies: Annotated[list[StrategyText], Field(default_factory=list, max_length=16)]
+    clusters: Annotated[
+        list[ShortText],
+        Field(
+            default_factory=list,
+            max_length=16,
+            description="Clusters to compare beside that of the request.",
+        ),
+    ]
+    tokens: Tokens = 0.0
+    prices: Prices
+
+
+class GuideBody(QuestionBody):
+    """Judge rules of thumb by searches of a request, as ``shardwright guide`` does."""
+
+    request: AnyRequest
+    serving: Annotated[
+        bool,
+        Field(
+            description="Guide for serving: seq_len is the tokens of a prompt and its answer,"
+            " global_batch the number of requests in flight."
+        ),
+    ] = False
+    answer_tokens: Annotated[
+        int,
+        Field(
+            ge=0,
+            lt=2**31,
+            description="With serving: tokens of an answer; 0 = an eighth of seq_len.",
+        ),
+    ] = 0
 
 
 class AdviseBody(QuestionBody):
@@ -93,15 +144,8 @@ class ReportBody(PlanFileBody):
     It may also be the ``--json`` of a comparison, an advice or a simulated deployment.
     """
 
-    tokens: Annotated[Number, Field(description="Tokens of the training run; 0 = not given.")] = 0.0
-    prices: Annotated[
-        dict[Annotated[str, Field(max_length=60)], Number],
-        Field(
-            default_factory=dict,
-            max_length=64,
-            description="Dollars a device-hour by accelerator.",
-        ),
-    ]
+    tokens: Tokens = 0.0
+    prices: Prices
     what_if: Annotated[
         bool, Field(description="Search the best plans of changed requests too, as --what-if does.")
     ] = False
@@ -110,7 +154,7 @@ class ReportBody(PlanFileBody):
 class WhyBody(PlanFileBody):
     """Compare another strategy with a plan file's, as ``shardwright why`` does."""
 
-    strategy: Annotated[str, Field(max_length=1_000_000)]
+    strategy: StrategyText
 
 
 class ClusterBody(Record):

@@ -26,6 +26,8 @@ from shardwright.web.catalog_lists import catalog_document
 from shardwright.web.question_bodies import (
     AdviseBody,
     ClusterBody,
+    CompareBody,
+    GuideBody,
     PlanBody,
     PlanFileBody,
     ReportBody,
@@ -40,6 +42,8 @@ from shardwright.web.shared_answers import SharedAnswers
 BODIES: Final[dict[str, type[BaseModel]]] = {
     "plan": PlanBody,
     "simulate": SimulateBody,
+    "compare": CompareBody,
+    "guide": GuideBody,
     "advise": AdviseBody,
     "report": ReportBody,
     "explain": PlanFileBody,
@@ -47,6 +51,8 @@ BODIES: Final[dict[str, type[BaseModel]]] = {
     "cluster": ClusterBody,
 }
 """Body of each verb of the API."""
+_WITH_PAGE: Final = frozenset({"report", "guide"})
+"""Verbs whose answers are a page too."""
 _PAGE: Final = "shardwright.web.browser"
 _REPORT: Final = "shardwright.report.page.browser"
 _SCRIPT: Final = "text/javascript; charset=utf-8"
@@ -154,7 +160,7 @@ def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -
         "application/json": {"schema": {"type": "object"}},
         STREAM: {"schema": {"type": "string"}},
     }
-    if verb == "report":
+    if verb in _WITH_PAGE:
         described["text/html"] = {"schema": {"type": "string"}}
     answered = {"description": "The answer's document, or its events.", "content": described}
 
@@ -198,11 +204,11 @@ def _add_catalog(app: FastAPI) -> None:
 
 
 def _add_report_page(app: FastAPI, answers: SharedAnswers) -> None:
-    """Add the address of a report's page, by the digest of its question."""
+    """Add the address of the page of a report or a guide, by the digest of its question."""
 
     @app.get(
         "/report/{digest}",
-        summary="The page of a report that was asked for before",
+        summary="The page of a report or a guide that was asked for before",
         operation_id="report_page",
         response_class=Response,
         responses={
@@ -217,7 +223,7 @@ def _add_report_page(app: FastAPI, answers: SharedAnswers) -> None:
         answer = answers.kept(digest)
         if isinstance(answer, AnswerTexts) and answer.page:
             return response_of(answer, as_page=True)
-        error = DataError("this report is not kept any more", hint="ask for it again")
+        error = DataError("this page is not kept any more", hint="ask for it again")
         return error_response(failed(error), status=404)
 
 
