@@ -13,7 +13,10 @@ from shardwright.api.cluster_from_inventories_and_its_picture import (
     read_cluster,
 )
 from shardwright.api.compare_plan_with_strategy import why
+from shardwright.api.compare_strategies_and_clusters import compare
 from shardwright.api.general_search_methods import SEARCHES
+from shardwright.api.guide.make_guide import guide_document, make_guide
+from shardwright.api.guide.make_serving_guide import serving_guide_of_request
 from shardwright.api.launches import launch_advice
 from shardwright.api.report.report_content_of_answer_file import (
     add_what_if,
@@ -31,22 +34,26 @@ from shardwright.files.plan_and_simulation_file_contents import (
     StoredSimulation,
     document_of,
     plan_document,
-    stored_simulation,
+    simulation_document,
 )
 from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import read_saved, require_breakdown_sum
 from shardwright.hardware.inventories.cluster_from_inventories import ClusterRead
 from shardwright.progress_callback import Progress
+from shardwright.report.guide.guide_html_page import guide_html
 from shardwright.report.page.report_page import report_html
 from shardwright.report.screens.cluster_read_screen import cluster_facts_document
 from shardwright.report.screens.launch_advice_screen import advice_document
 from shardwright.report.screens.plan_against_strategy_screen import why_document
+from shardwright.report.screens.strategy_comparison_screen import comparison_document
 from shardwright.search.search_request import Request
 from shardwright.search.search_time_limit import STOP
 from shardwright.web.answer_events import AnswerTexts
 from shardwright.web.question_bodies import (
     AdviseBody,
     ClusterBody,
+    CompareBody,
+    GuideBody,
     PlanBody,
     PlanFileBody,
     QuestionBody,
@@ -75,17 +82,16 @@ def _plan(body: PlanBody, progress: Progress) -> AnswerTexts:
     method = method_of(request)
     if method is SearchMethod.GRID:
         answer = grid_search.plan(request, progress=progress)
-        document, left = plan_document(answer), None if STOP.is_set() else unsearched_of(answer)
-        search_time_s = answer.search_time_s
+        document, search_time_s = plan_document(answer), answer.search_time_s
+        unsearched = None if STOP.is_set() else unsearched_of(answer)
     else:
         search = SEARCHES[method]
-        found = search.answer(request, progress=progress)
-        document = document_of(stored_general(found))
-        left = None if STOP.is_set() else search.unsearched_options(found)
-        search_time_s = found.search_time_s
+        general = search.answer(request, progress=progress)
+        document, search_time_s = document_of(stored_general(general)), general.search_time_s
+        unsearched = None if STOP.is_set() else search.unsearched_options(general)
     searched = {
         "search_time_s": search_time_s,
-        "unsearched": None if left is None else to_json_value(left, names={}),
+        "unsearched": to_json_value(unsearched, names={}),
     }
     return AnswerTexts(document=to_text({**document, **searched}))
 
@@ -97,7 +103,44 @@ def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
     simulation = simulate_strategy.simulation(
         _request_of(body, body.request), strategy=body.strategy
     )
-    return AnswerTexts(document=to_text(document_of(stored_simulation(simulation))))
+    return AnswerTexts(document=to_text(simulation_document(simulation)))
+
+
+def _compare(body: CompareBody, progress: Progress) -> AnswerTexts:
+    """Simulate strategies, or search the best plan of each cluster, with costs of training."""
+    for strategy in body.strategies:
+        require_no_strategy_file(strategy)
+    request = _request_of(body, body.request)
+    for cluster in body.clusters:
+        require_no_path(replace(request, cluster=cluster), given=body.files)
+    progress("simulate", 0, 0)
+    rows = compare(
+        request,
+        clusters=(request.cluster, *body.clusters),
+        strategies=body.strategies,
+        tokens=body.tokens,
+        prices=body.prices,
+        progress=progress,
+    )
+    return AnswerTexts(document=to_text(comparison_document(rows)))
+
+
+def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
+    """Judge rules of thumb for a request, as JSON and as a page.
+
+    Raises:
+        UsageError: the tokens of an answer are given for a guide that is not for serving.
+    """
+    if body.answer_tokens and not body.serving:
+        raise UsageError("answer_tokens is for serving", hint="leave it out, or set serving")
+    request = _request_of(body, body.request)
+    guide = (
+        serving_guide_of_request(request, answer=body.answer_tokens or None, progress=progress)
+        if body.serving
+        else make_guide(request, progress=progress)
+    )
+    document = guide_document(guide)
+    return AnswerTexts(document=to_text(document), page=guide_html(document))
 
 
 def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
@@ -153,6 +196,8 @@ def _cluster(body: ClusterBody, progress: Progress) -> AnswerTexts:
 VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
     "plan": _plan,
     "simulate": _simulate,
+    "compare": _compare,
+    "guide": _guide,
     "advise": _advise,
     "report": _report,
     "explain": _explain,
@@ -163,7 +208,7 @@ VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
 
 
 def _request_of(body: QuestionBody, request: Request) -> Request:
-    """The request of a question, with the names of its files, which are written."""
+    """Write a question's files; returns the request with their names, after its checks."""
     given: dict[str, Any] = {field: FILE_NAMES[field] for field in body.files}
     for field in given:
         if getattr(request, field):
@@ -186,7 +231,7 @@ def _request_of(body: QuestionBody, request: Request) -> Request:
 def _write_files(body: QuestionBody) -> None:
     """Write the texts of a question's files under their fixed names."""
     for field, text in body.files.items():
-        if field == "cluster" and any(one.found_in(text) for one in ALL_FORMATS):
+        if field == "cluster" and any(form.found_in(text) for form in ALL_FORMATS):
             reading = _read_inventory(
                 text, nodes=body.cluster_nodes, accelerator=body.cluster_accelerator
             )
@@ -203,7 +248,7 @@ def _read_inventory(text: str, *, nodes: int, accelerator: str) -> ClusterRead:
 
 
 def _saved_of(body: PlanFileBody) -> StoredSimulation:
-    """The contents of a question's plan file, which is written; its request names no path."""
+    """Write a question's plan file and read it; UsageError or ModelError if it names a path."""
     _write_files(body)
     _PLAN_FILE.write_text(body.plan, encoding="utf-8")
     saved = read_saved(_PLAN_FILE)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from shardwright.errors import ShardwrightError, UsageError
+from shardwright.errors import UsageError
 from shardwright.lazily_compiled_dataclass import dataclass
+from shardwright.web.answer_events import error_text, failed
 from shardwright.web.server_limits import ServerLimits
 
 Scope = MutableMapping[str, Any]
@@ -47,11 +47,11 @@ TOKEN: Final = "token"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may ask.
+    """Names that a server answers to, and the token that its clients must send.
 
     Args:
         hosts: names of this server in the header Host, without the port; empty = any name.
-        token: what a client must know; empty = nothing, on the loopback interface.
+        token: empty = none is needed, on the loopback interface.
     """
 
     hosts: frozenset[str]
@@ -68,18 +68,6 @@ class RefusedRequestError(UsageError):
     def __init__(self, message: str, *, status: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
-
-
-def error_document(error: ShardwrightError) -> dict[str, Any]:
-    """JSON document of an error, as the command line prints it with ``--json``."""
-    return {
-        "error": {
-            "kind": type(error).__name__,
-            "message": error.message,
-            "hint": error.hint,
-            "exit_code": error.exit_code,
-        }
-    }
 
 
 class RequestGuard:
@@ -203,18 +191,18 @@ class RequestGuard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 12 or int(length) > limit:
             raise too_large
-        parts: list[bytes] = []
+        body = bytearray()
         try:
             async with asyncio.timeout(self._limits.body_s):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise RefusedRequestError("the client is gone", status=408)
-                    parts.append(message.get("body", b""))
-                    if sum(map(len, parts)) > limit:
+                    body += message.get("body", b"")
+                    if len(body) > limit:
                         raise too_large
                     if not message.get("more_body", False):
-                        return b"".join(parts)
+                        return bytes(body)
         except TimeoutError:
             raise RefusedRequestError(
                 f"the body did not arrive within {self._limits.body_s:.0f} s",
@@ -277,7 +265,7 @@ async def _send_error(
         unread: connection whose body may not be read to its end. Some of it is dropped before the
             connection is closed, as the client may lose the response otherwise.
     """
-    text = (json.dumps(error_document(error), indent=1) + "\n").encode()
+    text = error_text(failed(error)).encode()
     await send(
         {
             "type": "http.response.start",

@@ -57,7 +57,7 @@ def run_server(
 
 
 def access_on(host: str) -> Access:
-    """Who may ask a server on an address: anyone on this machine, else who has the token."""
+    """Access to a server on an address: any client of this machine, else one with the token."""
     if is_loopback(host):
         return Access(hosts=LOOPBACK_NAMES | {host.lower()})
     return Access(hosts=frozenset(), token=secrets.token_urlsafe(24))

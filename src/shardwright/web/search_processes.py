@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from shardwright.errors import OutOfTimeError, ResourceError
 from shardwright.web.answer_events import (
-    AnswerTexts,
     Event,
+    Events,
     FailedQuestion,
+    LastEvent,
     TooManyQuestionsError,
     failed,
 )
@@ -42,17 +43,18 @@ class SearchProcesses:
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.waiting = 0
-        self._running = asyncio.Semaphore(limits.workers)
+        self._running = asyncio.Semaphore(limits.workers or os.cpu_count() or 1)
         self._spare: list[SearchProcess] = []
         self._starting: set[asyncio.Task[None]] = set()
-        self._folder = Path(tempfile.mkdtemp(prefix="shardwright-web-"))
+        self._folder: Path
         forks = "forkserver" in multiprocessing.get_all_start_methods()
         self._context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
         if forks:
             self._context.set_forkserver_preload([_PRELOADED])
 
     async def start(self) -> None:
-        """Start the spare process."""
+        """Make the folder of the processes and start the spare one."""
+        self._folder = Path(tempfile.mkdtemp(prefix="shardwright-web-"))
         self._spare.append(await asyncio.to_thread(self._new_process))
 
     async def close(self) -> None:
@@ -64,7 +66,7 @@ class SearchProcesses:
         self._spare.clear()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
-    async def events(self, verb: str, body: Any) -> AsyncIterator[Event]:
+    async def events(self, verb: str, body: Any) -> Events:
         """Events of a question's answer; the last one is the answer or the error.
 
         The process is killed when the iteration ends early.
@@ -92,9 +94,7 @@ class SearchProcesses:
         finally:
             self._running.release()
 
-    async def _events_of(
-        self, process: SearchProcess, verb: str, body: Any
-    ) -> AsyncIterator[Event]:
+    async def _events_of(self, process: SearchProcess, verb: str, body: Any) -> Events:
         """Send a question to a process and receive its events until the last one."""
         received: asyncio.Queue[Event | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -106,8 +106,10 @@ class SearchProcesses:
             async with asyncio.timeout(limit_s):
                 while True:
                     event = await received.get()
-                    yield _ended_from_outside() if event is None else event
-                    if event is None or isinstance(event, AnswerTexts | FailedQuestion):
+                    if event is None:
+                        event = _ended_from_outside()
+                    yield event
+                    if isinstance(event, LastEvent):
                         return
         except TimeoutError:
             yield failed(
@@ -140,13 +142,23 @@ class SearchProcesses:
         task.add_done_callback(self._starting.discard)
 
     def _new_process(self) -> SearchProcess:
-        """Start a process that waits for a question."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        here, there = self._context.Pipe()
-        process = self._context.Process(
-            target=run_search_process, args=(there, str(folder), self.limits), daemon=True
-        )
-        process.start()
+        """Start a process that waits for a question.
+
+        Raises:
+            ResourceError: the system has no more processes, files or space.
+        """
+        try:
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
+            here, there = self._context.Pipe()
+            process = self._context.Process(
+                target=run_search_process, args=(there, str(folder), self.limits), daemon=True
+            )
+            process.start()
+        except OSError as error:
+            raise ResourceError(
+                f"this server cannot start a process for the answer: {error}",
+                hint="try again in some seconds",
+            ) from error
         there.close()
         return SearchProcess(process=process, connection=here, folder=folder)
 

@@ -47,6 +47,9 @@ def _best_view(document: Any) -> View:
     else:
         unit = "A step takes" if document["kind"] == "training" else "A token takes"
         reading = f"{unit} {{/best/step_s:seconds}} with {{/best/strategy}}. {searched}"
+    if document["skipped"]:
+        names = ", ".join(f"{{/skipped/{place}}}" for place in range(len(document["skipped"])))
+        reading += f" The time was over before these rules were judged: {names}."
     return View(
         name="best",
         question="What is the best plan?",

@@ -179,7 +179,7 @@ class Guide:
         hint: what would fit, where nothing fits.
         rules: in the order in which people ask.
         searches: number of searches, or of simulated deployments.
-        skipped: names of rules that the time limit left out.
+        skipped: names of rules that the time limit, or the end of all searches, left out.
     """
 
     kind: str
