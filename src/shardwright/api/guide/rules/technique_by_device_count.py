@@ -65,8 +65,8 @@ def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
     return BreakEvenQuestion(
         axis="devices",
         values=values,
-        request_at=lambda count: replace(
-            facts.request, max_devices=0 if count == facts.devices else count
+        request_at=lambda count: (
+            facts.request if count == facts.devices else replace(facts.request, max_devices=count)
         ),
         has=splits_model,
         change="The best plan splits the model (TP, CP or PP)",
