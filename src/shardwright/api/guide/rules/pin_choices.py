@@ -21,13 +21,8 @@ def pin(axis: str, *values: int | str) -> tuple[str, tuple[str, ...]]:
 
 def powers_of_two(low: int, high: int) -> tuple[int, ...]:
     """Powers of two from `low` to `high`, both included."""
-    powers: list[int] = []
-    value = 1
-    while value <= high:
-        if value >= low:
-            powers.append(value)
-        value *= 2
-    return tuple(powers)
+    powers = (1 << exponent for exponent in range(high.bit_length()))
+    return tuple(power for power in powers if power >= low)
 
 
 def data_parallel_pins(*, zero: Iterable[int]) -> Choices:
