@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.api.guide.guide_rule import BreakEvenQuestion
 from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches, searched_plan
+from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
 from shardwright.report.page.view_data.guide_rules_and_verdicts import BreakEven
 
 UNITS: Final = {
@@ -21,47 +22,40 @@ def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> Brea
     The ends are searched first. The property may come and go in between; then this is one of its
     changes. A value at which nothing fits does not have the property.
     """
+    values, unit = question.values, UNITS[question.axis]
 
-    def plan_at(value: int) -> BestPlan:
-        return searches.best(question.request_at(value))
+    def plan_at(place: int) -> BestPlan:
+        """The best plan at the value number `place`."""
+        return searches.best(question.request_at(values[place]))
 
-    def has(value: int) -> bool:
-        grid = plan_at(value).grid
+    def has(place: int) -> bool:
+        """True if the best plan at the value number `place` has the property."""
+        grid = plan_at(place).grid
         return grid is not None and question.has(grid)
 
-    low, high = 0, len(question.values) - 1
-    first, last = question.values[low], question.values[high]
-    if has(first) or not has(last):
-        everywhere = has(first)
-        return BreakEven(
-            axis=question.axis,
-            change=question.change,
-            below=None if everywhere else last,
-            above=first if everywhere else None,
-            plan_below=None if everywhere else searched_plan(plan_at(last)),
-            plan_above=searched_plan(plan_at(first)) if everywhere else None,
-            sentence=_one_sided_sentence(question, everywhere=everywhere),
-        )
-    while high - low > 1 and not searches.is_late:
-        middle = (low + high) // 2
-        low, high = (low, middle) if has(question.values[middle]) else (middle, high)
-    below, above = question.values[low], question.values[high]
-    unit = UNITS[question.axis]
+    def middle_of(low: int, high: int) -> int | None:
+        """Number of the value in the middle; None between neighbours or after the time limit."""
+        return None if high - low < 2 or searches.is_late else (low + high) // 2
+
+    below: int | None = None
+    above: int | None = None
+    last = len(values) - 1
+    if has(0):
+        above = 0
+        sentence = f"{question.change} already at {values[0]:,} {unit}."
+    elif not has(last):
+        below = last
+        sentence = f"{question.change}: at no searched value up to {values[last]:,} {unit}."
+    else:
+        low, high = bisect_change(0, last, middle_of=middle_of, is_changed=has)
+        sentence = f"{question.change} from {values[high]:,} {unit} on, and not at {values[low]:,}."
+        below, above = low, high
     return BreakEven(
         axis=question.axis,
         change=question.change,
-        below=below,
-        above=above,
-        plan_below=searched_plan(plan_at(below)),
-        plan_above=searched_plan(plan_at(above)),
-        sentence=f"{question.change} from {above:,} {unit} on, and not at {below:,}.",
+        below=None if below is None else values[below],
+        above=None if above is None else values[above],
+        plan_below=None if below is None else searched_plan(plan_at(below)),
+        plan_above=None if above is None else searched_plan(plan_at(above)),
+        sentence=sentence,
     )
-
-
-def _one_sided_sentence(question: BreakEvenQuestion, *, everywhere: bool) -> str:
-    """The sentence where one end of the axis already decides."""
-    first, last = question.values[0], question.values[-1]
-    unit = UNITS[question.axis]
-    if everywhere:
-        return f"{question.change} already at {first:,} {unit}."
-    return f"{question.change}: at no searched value up to {last:,} {unit}."

@@ -32,7 +32,7 @@ class BreakEvenQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a rule says for one request.
+    """Advice of a rule for one request, with the pins that express it.
 
     Args:
         words: the advice; empty for a rule without advice about the plan.

@@ -22,7 +22,7 @@ from shardwright.report.page.view_data.guide_rules_and_verdicts import (
     Rule,
     Verdict,
 )
-from shardwright.runtime.option_vocabulary import BY_NAME
+from shardwright.search.grid.fate_of_grid import axis_values
 from shardwright.search.search_request import Choices, Request
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.units import format_percent
@@ -34,7 +34,7 @@ EQUAL: Final = 0.0005
 def judge_rule(rule: GuideRule, facts: RequestFacts) -> Rule:
     """The rule with its formulas, verdict and break-even for a request."""
     advice = rule.advise(facts)
-    late = facts.searches.is_late
+    asked = advice.break_even if not facts.searches.is_late else None
     return Rule(
         name=rule.name,
         question=rule.question,
@@ -42,11 +42,7 @@ def judge_rule(rule: GuideRule, facts: RequestFacts) -> Rule:
         source=rule.source,
         formulas=advice.formulas,
         verdict=_verdict(advice, facts) if advice.words else None,
-        break_even=(
-            find_break_even(advice.break_even, facts.searches)
-            if advice.break_even is not None and not late
-            else None
-        ),
+        break_even=None if asked is None else find_break_even(asked, facts.searches),
         notes=advice.notes,
     )
 
@@ -99,16 +95,8 @@ def obeys(grid: Grid | None, pins: Choices) -> bool:
     """
     if grid is None:
         return False
-    options = dict(grid.options)
-    for axis, values in pins:
-        field = "microbatch" if axis == "mbs" else axis
-        own = options.get(axis, "") if axis in BY_NAME else getattr(grid, field)
-        if axis in ("first", "last"):
-            return False
-        text = str(int(own)) if isinstance(own, bool) else str(own)
-        if text not in values:
-            return False
-    return True
+    own = {**axis_values(grid), "dp": grid.dp, **dict(grid.options)}
+    return all(axis in own and str(own[axis]) in values for axis, values in pins)
 
 
 def _contents(plan: BestPlan | None, request: Request, pins: Choices) -> GuidePlan:

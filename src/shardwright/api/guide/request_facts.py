@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
 
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
 from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, with_defaults
 from shardwright.hardware.scale_network_limit_devices_reserve_memory import smallest_memory_bytes
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.ir.operator import ExpertShape
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator import ExpertShape, OperatorClass
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.model.latent_attention_sizes import latent_of
 from shardwright.program.training_problem import Problem
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.parallelism_grid import Grid
-
-if TYPE_CHECKING:
-    from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,30 @@ class RequestFacts:
         return self.problem.model.num_active_parameters
 
     @property
+    def unsharded_bytes(self) -> int:
+        """Bytes of weights, gradients and optimizer states of the whole model."""
+        return self.parameters * (self.weight_bytes + self.gradient_bytes + self.state_bytes)
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of the largest layer; with experts the mean of those that a token uses."""
+        if self.experts:
+            return max(self.active_parameters // max(self.counts.layers, 1), 1)
+        blocks = self.problem.model.blocks
+        return max((block.num_parameters for block in blocks if block.is_layer), default=1)
+
+    @property
+    def feed_forward_width(self) -> int:
+        """Columns of the feed-forward of most layers, else of an expert; 4 h without either."""
+        model = self.problem.model
+        dense = _most_common_width(model, (OperatorClass.MLP, OperatorClass.SHARED))
+        return dense or _most_common_width(model, (OperatorClass.EXPERTS,)) or 4 * model.hidden
+
+    def microbatches(self, grid: Grid) -> int:
+        """Microbatches of each replica in a step under a plan."""
+        return self.request.global_batch // (grid.dp * grid.microbatch)
+
+    @property
     def tokens(self) -> int:
         """Tokens of a step."""
         return self.request.seq_len * self.request.global_batch
@@ -80,13 +105,19 @@ class RequestFacts:
 
     @property
     def has_latent_attention(self) -> bool:
-        """True if some layer has latent attention (an operator ``kv_up``)."""
-        return any(name == "kv_up" for name in _operator_names(self.problem))
+        """True if some layer has latent attention."""
+        return any(latent_of(block) is not None for block in self.problem.model.blocks)
 
 
-def _operator_names(problem: Problem) -> set[str]:
-    """Names of all operators of the model."""
-    return {operator.name for block in problem.model.blocks for operator in block.operators}
+def _most_common_width(model: Model, classes: tuple[OperatorClass, ...]) -> int:
+    """Feed-forward columns of the operators of some classes, as most layers have; 0 = none."""
+    widths: Counter[int] = Counter()
+    for run in model.runs:
+        for operator in model.blocks[run.block].operators:
+            if operator.klass in classes:
+                extents = (*operator.reads, *operator.writes)
+                widths.update({x.runs: run.count for x in extents if x.dim is Dim.FFN})
+    return max(widths, key=lambda width: widths[width], default=0)
 
 
 def facts_of_request(request: Request, best: BestPlan, searches: PlanSearches) -> RequestFacts:
@@ -94,7 +125,7 @@ def facts_of_request(request: Request, best: BestPlan, searches: PlanSearches) -
     full = with_defaults(request)
     problem = problem_of(full)
     node, job = problem.cluster.node, problem.job
-    shape = _expert_shape(problem)
+    shape = expert_shape(problem.model)
     return RequestFacts(
         request=request,
         problem=problem,
@@ -116,12 +147,12 @@ def facts_of_request(request: Request, best: BestPlan, searches: PlanSearches) -
     )
 
 
-def _expert_shape(problem: Problem) -> ExpertShape | None:
+def expert_shape(model: Model) -> ExpertShape | None:
     """Numbers of experts of the first layer that has some; None in a dense model."""
     return next(
         (
             operator.experts
-            for block in problem.model.blocks
+            for block in model.blocks
             for operator in block.operators
             if operator.experts is not None
         ),

@@ -8,23 +8,24 @@ from math import inf
 from typing import Final
 
 from shardwright.api.request_to_command import command_text
-from shardwright.api.request_to_problem import (
-    capacity_of,
-    facts_of,
-    problem_of,
-    space_of,
-    with_defaults,
+from shardwright.api.searches.find_certified_simulation import find_certified_simulation
+from shardwright.errors import (
+    ClusterError,
+    InfeasibleError,
+    RuntimeModelError,
+    StrategyError,
+    UsageError,
 )
-from shardwright.errors import InfeasibleError, ShardwrightError
 from shardwright.lazily_compiled_dataclass import dataclass
 from shardwright.progress_callback import Progress
 from shardwright.report.page.view_data.guide_rules_and_verdicts import GuidePlan
-from shardwright.search.grid.find_best_grid import find
 from shardwright.search.search_request import Choices, Request
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.parallelism_grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 
+EXCLUDED: Final = (ClusterError, RuntimeModelError, StrategyError, UsageError)
+"""Errors of a request whose plans are all excluded by a rule, the framework or the cluster."""
 NOTHING_LEGAL: Final = "no legal strategy"
 """First words of the error of a space in which each member breaks a rule."""
 MOST_LOOKS: Final = 3000
@@ -98,31 +99,19 @@ class PlanSearches:
 
 def _search(request: Request) -> BestPlan:
     """Search the best plan of a request, without runners-up and hints, or the reason for none."""
-    full = with_defaults(request)
     try:
-        problem = problem_of(full)
-        facts = facts_of(problem)
-        answer = find(
-            problem,
-            space_of(full, problem, facts),
-            facts,
-            capacity=capacity_of(full, problem),
-            top=1,
-            most_looks=MOST_LOOKS,
-            memory=full.search_memory,
-            hints=False,
-        )
+        best = find_certified_simulation(request, hints=False, most_looks=MOST_LOOKS)
     except InfeasibleError as error:
         return BestPlan(
             request=request, impossible=error.message.startswith(NOTHING_LEGAL), why=error.message
         )
-    except ShardwrightError as error:
-        return BestPlan(request=request, impossible=True, why=str(error.message))
+    except EXCLUDED as error:
+        return BestPlan(request=request, impossible=True, why=error.message)
     return BestPlan(
         request=request,
-        grid=answer.grid,
-        prediction=answer.prediction,
-        gap=answer.certificate.gap,
+        grid=best.simulation.grid,
+        prediction=best.simulation.prediction,
+        gap=best.certificate.gap,
     )
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
-from typing import Final
 
+from shardwright.api.guide.request_facts import expert_shape
+from shardwright.api.guide.rules.pin_choices import powers_of_two
+from shardwright.api.report.serving_latencies_content import serving_command
 from shardwright.api.simulate_deployment import serve_simulate, serving_problem
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
-from shardwright.job.serving_job import NumberFormat
 from shardwright.lazily_compiled_dataclass import dataclass
-from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.report.page.view_data.guide_rules_and_verdicts import GuidePlan
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.simulation.serving_answer import ServingAnswer
+from shardwright.serving.step_times.build_step_table import MULTIPLIES_IN
 from shardwright.serving.unparsed_simulation_inputs import ServingRequest
-
-_MULTIPLIED_IN: Final = {NumberFormat.FP8: Dtype.FP8, NumberFormat.NVFP4: Dtype.FP4}
-"""Units that multiply activations of a number format; others are multiplied in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +47,10 @@ class DeploymentSimulations:
         """The simulation of a request, made once; a failure is kept with its reason."""
         if request not in self._done:
             try:
-                found = SimulatedDeployment(request=request, answer=serve_simulate(request))
+                simulated = SimulatedDeployment(request=request, answer=serve_simulate(request))
             except ShardwrightError as error:
-                found = SimulatedDeployment(request=request, why=error.message)
-            self._done[request] = found
+                simulated = SimulatedDeployment(request=request, why=error.message)
+            self._done[request] = simulated
         return self._done[request]
 
 
@@ -92,13 +89,18 @@ class ServingFacts:
         return self.simulations.simulate(request)
 
     @property
+    def _widths(self) -> list[int]:
+        """Powers of two that divide the number of devices."""
+        return [width for width in powers_of_two(1, self.devices) if self.devices % width == 0]
+
+    @property
     def candidates(self) -> tuple[str, ...]:
         """Deployments on all devices that the guide compares: replicas of each width.
 
         None has pipeline stages: the simulator lets a request begin its next token before the last
         one has left the pipeline.
         """
-        widths = [width for width in _powers(self.devices) if self.devices % width == 0]
+        widths = self._widths
         texts = [f"agg {self.devices // width}x(tp{width})" for width in widths]
         inside = [width for width in widths if 1 < width <= self.island]
         for width in inside if self.experts else ():
@@ -109,7 +111,9 @@ class ServingFacts:
     @property
     def best(self) -> SimulatedDeployment:
         """The candidate with the most tokens a second."""
-        return max(map(self.simulated, self.candidates), key=lambda one: one.tokens_per_s)
+        return max(
+            map(self.simulated, self.candidates), key=lambda deployment: deployment.tokens_per_s
+        )
 
     @property
     def smallest_width(self) -> int:
@@ -117,27 +121,21 @@ class ServingFacts:
         return next(
             (
                 width
-                for width in _powers(self.devices)
-                if self.devices % width == 0
-                and self.simulated(f"agg {self.devices // width}x(tp{width})").answer is not None
+                for width in self._widths
+                if self.simulated(f"agg {self.devices // width}x(tp{width})").answer is not None
             ),
             0,
         )
-
-
-def _powers(most: int) -> list[int]:
-    """Powers of two up to `most`."""
-    return [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent <= most]
 
 
 def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> ServingFacts:
     """The facts of a serving request whose prompts and answers have fixed lengths."""
     problem, _ = serving_problem(request)
     accelerator = problem.cluster.node.accelerator
-    shape = _shape(problem, "experts")
+    shape = expert_shape(problem.model)
     precision = problem.job.precision
     operators = precision.experts if shape else precision.mlp
-    multiplied = _MULTIPLIED_IN.get(operators.activations, Dtype.BF16)
+    multiplied = MULTIPLIES_IN.get(operators.activations, Dtype.BF16)
     return ServingFacts(
         request=request,
         problem=problem,
@@ -149,36 +147,14 @@ def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> Servi
         peak_flops=accelerator.peak(multiplied) or accelerator.peak(Dtype.FP16),
         memory_bytes_per_s=accelerator.memory_bandwidth,
         weight_bytes=operators.weights.bytes,
-        experts=shape.experts if isinstance(shape, ExpertShape) else 0,
-        topk=shape.topk if isinstance(shape, ExpertShape) else 0,
+        experts=shape.experts if shape else 0,
+        topk=shape.topk if shape else 0,
     )
-
-
-def _shape(problem: ServingProblem, field: str) -> ExpertShape | AttentionShape | None:
-    """The first operator's shape of experts or attention; None where no operator has one."""
-    return next(
-        (
-            shape
-            for block in problem.model.blocks
-            for operator in block.operators
-            if (shape := getattr(operator, field)) is not None
-        ),
-        None,
-    )
-
-
-def simulation_command(request: ServingRequest) -> str:
-    """Command line that simulates a request."""
-    words = ["shardwright", "serve-simulate", request.model, request.cluster]
-    if request.deployment:
-        words += ["--deployment", request.deployment]
-    words += ["--isl", request.isl, "--osl", request.osl]
-    return shlex.join([*words, "--concurrency", str(request.concurrency)])
 
 
 def deployment_plan(simulated: SimulatedDeployment) -> GuidePlan:
     """Contents of the guide for a simulated deployment; its step is the time of a token."""
-    command = simulation_command(simulated.request)
+    command = serving_command(simulated.request)
     if simulated.answer is None:
         return GuidePlan(command=command, simulated=True, why=simulated.why)
     metrics = simulated.answer.metrics

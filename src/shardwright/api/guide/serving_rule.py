@@ -11,7 +11,7 @@ from shardwright.report.page.view_data.guide_rules_and_verdicts import Formula
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAdvice:
-    """What a serving rule says for one request.
+    """Advice of a serving rule for one request, with the deployment that follows it.
 
     Args:
         words: the advice; empty for a rule without advice about the deployment.

@@ -38,12 +38,18 @@ def require_series_of_searches(request: Request) -> None:
 
 
 def find_certified_simulation(
-    request: Request, *, hints: bool = True, progress: Progress | None = None
+    request: Request,
+    *,
+    hints: bool = True,
+    most_looks: int = 0,
+    progress: Progress | None = None,
 ) -> CertifiedSimulation:
     """Search the best plan of a request, without alternatives, sensitivity and goodput.
 
     Args:
         hints: see `search.grid.infeasible_hints.nothing_fits`.
+        most_looks: clock checks after which a search of grids ends with its best plan so far; 0 =
+            no such limit.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -64,6 +70,7 @@ def find_certified_simulation(
         facts,
         capacity=capacity_of(request, problem),
         top=1,
+        most_looks=most_looks,
         memory=request.search_memory,
         hints=hints,
         progress=progress,

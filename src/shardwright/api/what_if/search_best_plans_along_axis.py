@@ -8,6 +8,7 @@ from math import sqrt
 from typing import Final
 
 from shardwright.api.request_to_problem import problem_of, with_defaults
+from shardwright.api.searches.bisect_change_of_best_plan import bisect_change
 from shardwright.api.searches.find_certified_simulation import (
     find_certified_simulation,
     require_series_of_searches,
@@ -324,13 +325,16 @@ def _bisected(
     tolerance: float,
 ) -> BreakEven:
     """Halve the interval between two positions whose plans differ; after Ctrl-C as far as it is."""
-    first = low
-    while (value := _value_between(axis, low.value, high.value, tolerance)) is not None:
-        middle = _position(question, axis, value)
-        if middle is None:
-            break
-        low, high = (low, middle) if differs(first, middle) else (middle, high)
-    return BreakEven(low=low, high=high)
+
+    def middle_of(lower: WhatIfPosition, upper: WhatIfPosition) -> WhatIfPosition | None:
+        """The searched position between two; None if they are near enough, or after Ctrl-C."""
+        value = _value_between(axis, lower.value, upper.value, tolerance)
+        return None if value is None else _position(question, axis, value)
+
+    lower, upper = bisect_change(
+        low, high, middle_of=middle_of, is_changed=lambda position: differs(low, position)
+    )
+    return BreakEven(low=lower, high=upper)
 
 
 def _value_between(axis: Axis, low: float, high: float, tolerance: float) -> float | None:

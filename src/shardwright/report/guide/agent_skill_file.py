@@ -84,6 +84,7 @@ def _rule_lines(guide: Guide) -> Iterator[str]:
 def _formula_lines(guide: Guide) -> Iterator[str]:
     """A line for each formula: quantity, formula with numbers, value."""
     for rule in guide.rules:
-        for one in rule.formulas:
-            value = value_text(one.value, one.unit)
-            yield f"- {one.quantity}: `{one.expression}` = `{one.substituted}` = {value}"
+        for formula in rule.formulas:
+            value = value_text(formula.value, formula.unit)
+            terms = f"`{formula.expression}` = `{formula.substituted}`"
+            yield f"- {formula.quantity}: {terms} = {value}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from shardwright.report.guide.guide_screen import plan_text, value_text
+from shardwright.report.guide.guide_screen import loss_text, plan_text, value_text
 from shardwright.report.page.view_data.guide_rules_and_verdicts import Guide, Rule
 
 
@@ -24,10 +24,10 @@ def guide_markdown(guide: Guide, *, level: int = 1) -> str:
         "",
         *table(("Quantity", "Formula", "With these numbers", "Value"), formula_rows(guide.rules)),
     ]
-    found = [rule.break_even for rule in guide.rules if rule.break_even is not None]
-    if found:
+    sentences = [rule.break_even.sentence for rule in guide.rules if rule.break_even is not None]
+    if sentences:
         lines += ["", f"{mark}# Where the best plan changes", ""]
-        lines += [f"- {one.sentence}" for one in found]
+        lines += [f"- {sentence}" for sentence in sentences]
     return "\n".join(lines) + "\n"
 
 
@@ -38,27 +38,24 @@ def verdict_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
         if verdict is None:
             yield rule.question, "", " ".join(rule.notes)
             continue
-        others = ", ".join(
-            f"{other.choice} {'no plan' if other.loss is None else f'{100 * other.loss:+.1f} %'}"
-            for other in verdict.others
-        )
-        said = f"{verdict.sentence}{f' Others: {others}.' if others else ''}"
-        yield rule.question, verdict.advice, said
+        others = ", ".join(map(loss_text, verdict.others))
+        outcome = f"{verdict.sentence}{f' Others: {others}.' if others else ''}"
+        yield rule.question, verdict.advice, outcome
 
 
 def formula_rows(rules: Sequence[Rule]) -> Iterator[tuple[str, ...]]:
     """Cells of each formula: quantity, symbols, numbers, value."""
     for rule in rules:
-        for one in rule.formulas:
+        for formula in rule.formulas:
             yield (
-                one.quantity,
-                f"`{one.expression}`",
-                f"`{one.substituted}`",
-                value_text(one.value, one.unit),
+                formula.quantity,
+                f"`{formula.expression}`",
+                f"`{formula.substituted}`",
+                value_text(formula.value, formula.unit),
             )
 
 
-def table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> list[str]:
+def table(header: Sequence[str], rows: Iterable[tuple[str, ...]]) -> list[str]:
     """Lines of a Markdown table."""
     cells = [header, ["---"] * len(header), *rows]
     return [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells]

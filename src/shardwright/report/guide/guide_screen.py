@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -73,7 +74,7 @@ def _rule_parts(rule: Rule) -> Iterator[RenderableType]:
     yield WrappedText(Text(f"Rule: {rule.statement}", style="dim"))
     if rule.formulas:
         yield plain_table(
-            ("", "", ""), [_formula_row(one) for one in rule.formulas], right=(2,), spare=()
+            ("", "", ""), list(map(_formula_row, rule.formulas)), right=(2,), spare=()
         )
     if rule.verdict is not None:
         yield from _verdict_parts(rule.verdict)
@@ -94,14 +95,14 @@ def _verdict_parts(verdict: Verdict) -> Iterator[RenderableType]:
         yield _indented_plan(verdict.followed)
     if verdict.others:
         yield WrappedText(
-            Text(f"Time against the best plan: {', '.join(map(_loss_text, verdict.others))}")
+            Text(f"Time against the best plan: {', '.join(map(loss_text, verdict.others))}")
         )
 
 
-def _loss_text(other: Comparison) -> str:
+def loss_text(comparison: Comparison) -> str:
     """Text of another choice with its time above the best plan's in percent, or ``no plan``."""
-    loss = "no plan" if other.loss is None else f"{100 * other.loss:+.1f} %"
-    return f"{other.choice} {loss}"
+    loss = "no plan" if comparison.loss is None else f"{100 * comparison.loss:+.1f} %"
+    return f"{comparison.choice} {loss}"
 
 
 def _indented_plan(plan: GuidePlan) -> RenderableType:
@@ -121,11 +122,15 @@ def _formula_row(formula: Formula) -> tuple[str, str, str]:
 
 def value_text(value: float, unit: str) -> str:
     """Text of a formula's value in its unit: bytes, seconds, parameters, percent or a count."""
-    texts = {
-        "": lambda: f"{value:.4g}",
-        "bytes": lambda: format_bytes(value),
-        "seconds": lambda: format_seconds(value),
-        "parameters": lambda: format_parameters(value),
-        "share": lambda: format_percent(value),
-    }
-    return texts[unit]() if unit in texts else f"{format_count(value)} {unit}"
+    text_of = _TEXT_OF_UNIT.get(unit)
+    return f"{format_count(value)} {unit}" if text_of is None else text_of(value)
+
+
+_TEXT_OF_UNIT: Final[Mapping[str, Callable[[float], str]]] = {
+    "": "{:.4g}".format,
+    "bytes": format_bytes,
+    "seconds": format_seconds,
+    "parameters": format_parameters,
+    "share": format_percent,
+}
+"""Text of a value by its unit; other units stand behind a count."""

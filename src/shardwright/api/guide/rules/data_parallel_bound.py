@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from shardwright.api.guide.evaluate_formula import formula, symbol
-from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.global_batch_question import batch_question
 from shardwright.api.guide.rules.pin_choices import (
     SCALING_BOOK,
     data_parallel_pins,
@@ -23,7 +22,7 @@ def advise(facts: RequestFacts) -> Advice:
     own = facts.tokens / facts.devices
     alone = data_parallel_pins(zero=(max(facts.problem.runtime.zero_stages),))
     split = (pin("tp", *powers_of_two(2, min(facts.island, facts.devices))),)
-    enough = own >= max(one.value for one in needed)
+    enough = own >= max(bound.value for bound in needed)
     return Advice(
         words=(
             "Each device has enough tokens: shard over all devices (ZeRO-3, FSDP)."
@@ -43,7 +42,11 @@ def advise(facts: RequestFacts) -> Advice:
             ),
             *needed,
         ),
-        break_even=_batch_question(facts),
+        break_even=batch_question(
+            facts,
+            has=lambda grid: not splits_model(grid),
+            change="The best plan is data parallelism alone",
+        ),
     )
 
 
@@ -64,7 +67,7 @@ def critical_tokens(facts: RequestFacts) -> tuple[Formula, ...]:
     factor = "E / k * " if facts.experts else ""
     source = f"{SCALING_BOOK}, data parallelism and FSDP"
     inside = symbol("W", "bytes/s of a device in its domain", facts.island_bytes_per_s)
-    found = [
+    bounds = [
         formula(
             "tokens of a device that keep data parallelism inside a domain bound by computation",
             f"{factor}C / W",
@@ -76,7 +79,7 @@ def critical_tokens(facts: RequestFacts) -> tuple[Formula, ...]:
         )
     ]
     if facts.islands > 1:
-        found.append(
+        bounds.append(
             formula(
                 "tokens of a device that keep data parallelism across domains bound by computation",
                 f"{factor}C / (g * W)",
@@ -88,19 +91,7 @@ def critical_tokens(facts: RequestFacts) -> tuple[Formula, ...]:
                 source=source,
             )
         )
-    return tuple(found)
-
-
-def _batch_question(facts: RequestFacts) -> BreakEvenQuestion:
-    """Question from which global batch on the best plan is data parallelism alone."""
-    least = max(facts.request.global_batch // 8, 1)
-    return BreakEvenQuestion(
-        axis="global batch",
-        values=tuple(least * factor for factor in powers_of_two(1, 64)),
-        request_at=lambda batch: replace(facts.request, global_batch=batch),
-        has=lambda grid: not splits_model(grid),
-        change="The best plan is data parallelism alone",
-    )
+    return tuple(bounds)
 
 
 RULE = GuideRule(

@@ -14,8 +14,7 @@ ESTIMATOR = "Megatron Bridge, memory estimator (docs.nvidia.com)"
 
 def advise(facts: RequestFacts) -> Advice:
     """Formulas of the states' bytes; advice of plain data parallelism where they fit one device."""
-    states = facts.parameters * (facts.weight_bytes + facts.gradient_bytes + facts.state_bytes)
-    fits_one = states <= facts.usable_bytes
+    fits_one = facts.unsharded_bytes <= facts.usable_bytes
     single = (pin("tp", 1), pin("cp", 1), pin("pp", 1), pin("zero", 0))
     expert = (pin("ep", 1),) if facts.experts else ()
     return Advice(

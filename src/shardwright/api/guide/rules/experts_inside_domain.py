@@ -13,17 +13,12 @@ def advise(facts: RequestFacts) -> Advice:
     divisors = [ep for ep in powers_of_two(1, facts.devices) if facts.experts % ep == 0]
     inside = [ep for ep in divisors if ep <= facts.island]
     across = [ep for ep in divisors if ep > facts.island]
-    overlap = {
-        name: values
-        for name, values in (("dispatcher", ("flex",)),)
-        if name in dict(facts.problem.runtime.own)
-    }
-    others: list[tuple[str, Choices]] = (
-        [("EP across domains", (pin("ep", *across),))] if across else []
-    )
-    if across and overlap:
-        fast = tuple(overlap.items())
-        others.append(("EP across domains with DeepEP", (pin("ep", *across), *fast)))
+    others: list[tuple[str, Choices]] = []
+    if across:
+        others.append(("EP across domains", (pin("ep", *across),)))
+        if "dispatcher" in dict(facts.problem.runtime.own):
+            deep_ep = pin("dispatcher", "flex")
+            others.append(("EP across domains with DeepEP", (pin("ep", *across), deep_ep)))
     return Advice(
         words=f"EP x TP of at most {facts.island:,} devices.",
         pins=(pin("ep", *inside), pin("tp", 1)),

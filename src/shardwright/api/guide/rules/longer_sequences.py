@@ -5,21 +5,21 @@ from __future__ import annotations
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.context_parallel_length import request_of_length
-from shardwright.api.guide.rules.pin_choices import degree_pins, pin
+from shardwright.api.guide.rules.pin_choices import pin
 
 
 def advise(facts: RequestFacts) -> Advice:
     """Advice of four times the CP degree for sequences four times as long, tokens a step equal."""
     request = request_of_length(facts.request, 4 * facts.request.seq_len)
     grid = facts.grid
-    kept = tuple(one for one in degree_pins(grid) if one[0] in ("tp", "pp"))
+    tensor, pipeline = pin("tp", grid.tp), pin("pp", grid.pp)
     return Advice(
         words=(
             f"For sequences of {request.seq_len:,} tokens, {request.global_batch:,} a step: CP"
             f" {4 * grid.cp} with TP {grid.tp} and PP {grid.pp}."
         ),
-        pins=(*kept, pin("cp", 4 * grid.cp)),
-        others=(("the same degrees", (*kept, pin("cp", grid.cp))),),
+        pins=(tensor, pipeline, pin("cp", 4 * grid.cp)),
+        others=(("the same degrees", (tensor, pipeline, pin("cp", grid.cp))),),
         request=request,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shardwright.search.grid.fate_of_grid import axis_values
 from shardwright.search.search_request import Choices
 from shardwright.strategy.grid.parallelism_grid import Grid
 
@@ -13,6 +14,8 @@ PLAYBOOK = "Hugging Face, The Ultra-Scale Playbook (2025)"
 SCALING_BOOK = "Austin et al., How to Scale Your Model, chapter on training (commit 0819a7d)"
 ML_ENGINEERING = "Bekman, Machine Learning Engineering (commit 744d01e, August 2026)"
 
+_KEPT_WITH_MORE_DEVICES = ("tp", "cp", "pp", "vpp", "ep", "mbs", "recompute")
+
 
 def pin(axis: str, *values: int | str) -> tuple[str, tuple[str, ...]]:
     """One pin: an axis and its values."""
@@ -21,13 +24,8 @@ def pin(axis: str, *values: int | str) -> tuple[str, tuple[str, ...]]:
 
 def powers_of_two(low: int, high: int) -> tuple[int, ...]:
     """Powers of two from `low` to `high`, both included."""
-    powers: list[int] = []
-    value = 1
-    while value <= high:
-        if value >= low:
-            powers.append(value)
-        value *= 2
-    return tuple(powers)
+    powers = (1 << exponent for exponent in range(high.bit_length()))
+    return tuple(power for power in powers if power >= low)
 
 
 def data_parallel_pins(*, zero: Iterable[int]) -> Choices:
@@ -40,12 +38,5 @@ def degree_pins(grid: Grid) -> Choices:
 
     Data parallelism takes the devices that are left.
     """
-    return (
-        pin("tp", grid.tp),
-        pin("cp", grid.cp),
-        pin("pp", grid.pp),
-        pin("vpp", grid.vpp),
-        pin("ep", grid.ep),
-        pin("mbs", grid.microbatch),
-        pin("recompute", grid.recompute.value),
-    )
+    values = axis_values(grid)
+    return tuple(pin(axis, values[axis]) for axis in _KEPT_WITH_MORE_DEVICES)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from shardwright.api.guide.evaluate_formula import formula, symbol
-from shardwright.api.guide.guide_rule import Advice, BreakEvenQuestion, GuideRule
+from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
+from shardwright.api.guide.rules.global_batch_question import batch_question
 from shardwright.api.guide.rules.pin_choices import PLAYBOOK, pin, powers_of_two
 from shardwright.api.guide.search_cached_plans import BestPlan, with_pins
 from shardwright.units import format_percent
@@ -32,11 +32,10 @@ def advise(facts: RequestFacts) -> Advice:
     if plan is None or plan.grid is None or plan.prediction is None:
         return Advice(notes=("No plan with a pipeline fits.",))
     grid = plan.grid
-    microbatches = facts.request.global_batch // (grid.dp * grid.microbatch)
     symbols = (
         symbol("p", "pipeline stages", grid.pp),
         symbol("v", "virtual stages of a device", grid.vpp),
-        symbol("m", "microbatches of a step", microbatches),
+        symbol("m", "microbatches of a step", facts.microbatches(grid)),
     )
     bubble = dict(plan.prediction.breakdown_s).get("bubble", 0.0) / plan.prediction.step_time_s
     over_work = formula(
@@ -64,19 +63,9 @@ def advise(facts: RequestFacts) -> Advice:
             f"In the simulation {format_percent(bubble)} of that plan's step are waiting times of"
             " the pipeline, which include unequal stages and messages.",
         ),
-        break_even=_batch_question(facts),
-    )
-
-
-def _batch_question(facts: RequestFacts) -> BreakEvenQuestion:
-    """Question from which global batch on the best plan has a pipeline."""
-    least = max(facts.request.global_batch // 8, 1)
-    return BreakEvenQuestion(
-        axis="global batch",
-        values=tuple(least * factor for factor in powers_of_two(1, 64)),
-        request_at=lambda batch: replace(facts.request, global_batch=batch),
-        has=lambda grid: grid.pp > 1,
-        change="The best plan has a pipeline",
+        break_even=batch_question(
+            facts, has=lambda grid: grid.pp > 1, change="The best plan has a pipeline"
+        ),
     )
 
 

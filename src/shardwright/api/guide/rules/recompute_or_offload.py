@@ -10,18 +10,13 @@ from shardwright.api.guide.rules.pin_choices import BRIDGE, pin
 
 def advise(facts: RequestFacts) -> Advice:
     """Advice to keep optimizer states in host memory or not, by the rate of the host link."""
-    layer = max(
-        (block.num_parameters for block in facts.problem.model.blocks if block.is_layer), default=1
-    )
-    if facts.experts:
-        layer = max(facts.active_parameters // max(facts.counts.layers, 1), 1)
     host = facts.problem.cluster.node.host.pcie.bandwidth
     needed = formula(
         "host link from which copying a layer's activations both ways is faster than recomputing",
         "2 * 34 * h * C / (2 * L)",
         symbol("h", "width of the residual stream", facts.problem.model.hidden),
         symbol("C", "peak FLOP/s of a device", facts.peak_flops),
-        symbol("L", "parameters of a layer that a token uses", layer),
+        symbol("L", "parameters of a layer that a token uses", facts.layer_parameters),
         unit="bytes/s",
         source="34 bytes of activations for each element of h (Korthikanti et al. 2022, table 2)",
     )

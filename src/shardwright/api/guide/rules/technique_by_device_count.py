@@ -24,8 +24,8 @@ LARGE: Final = 1024
 def advise(facts: RequestFacts) -> Advice:
     """Advice of ZeRO alone below 512 devices, TP from 512 devices, TP with PP from 1,024."""
     most = min(facts.island, 8)
-    stages: tuple[int, ...] = facts.problem.runtime.zero_stages
-    last = max(int(stage) for stage in stages)
+    stages = facts.problem.runtime.zero_stages
+    last = max(stages)
     alone = data_parallel_pins(zero=(last,))
     tensor: Choices = (pin("tp", *powers_of_two(2, most)),)
     pipeline: Choices = (pin("tp", 1), pin("pp", *powers_of_two(2, 16)))
@@ -34,7 +34,7 @@ def advise(facts: RequestFacts) -> Advice:
         pins: Choices = (
             pin("tp", most),
             pin("pp", *powers_of_two(2, 32)),
-            pin("zero", *([int(stage) for stage in stages if 0 < stage < last] or [last])),
+            pin("zero", *([stage for stage in stages if 0 < stage < last] or [last])),
         )
         others: tuple[tuple[str, Choices], ...] = (
             ("ZeRO alone", alone),
@@ -53,8 +53,7 @@ def advise(facts: RequestFacts) -> Advice:
 def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
     """Question from which number of devices the best plan splits the model; None for one number."""
     node = facts.problem.cluster.node.num_devices
-    states = facts.parameters * (facts.weight_bytes + facts.gradient_bytes + facts.state_bytes)
-    least = max(node, states / facts.usable_bytes)
+    least = max(node, facts.unsharded_bytes / facts.usable_bytes)
     values = tuple(
         count
         for count in powers_of_two(node, facts.devices)
@@ -65,8 +64,8 @@ def _device_question(facts: RequestFacts) -> BreakEvenQuestion | None:
     return BreakEvenQuestion(
         axis="devices",
         values=values,
-        request_at=lambda count: replace(
-            facts.request, max_devices=0 if count == facts.devices else count
+        request_at=lambda count: (
+            facts.request if count == facts.devices else replace(facts.request, max_devices=count)
         ),
         has=splits_model,
         change="The best plan splits the model (TP, CP or PP)",

@@ -26,7 +26,6 @@ def advise(facts: RequestFacts) -> Advice:
     """Any tensor-parallel degree up to the domain; beyond it the cost of twice the domain."""
     inside = powers_of_two(1, min(facts.island, facts.devices))
     usual, across = min(inside[-1], USUAL), 2 * inside[-1]
-    width = facts.counts.ffn or facts.counts.expert_ffn or 4 * facts.problem.model.hidden
     others = [(f"TP {usual}", (pin("tp", usual),))]
     if across <= min(facts.devices, WIDEST) and facts.island < facts.devices:
         others.append((f"TP {across}, across domains,", (pin("tp", across),)))
@@ -38,7 +37,7 @@ def advise(facts: RequestFacts) -> Advice:
             formula(
                 "TP degree at which communication takes as long as the multiplications",
                 "F * W / C",
-                symbol("F", "width of the feed-forward layer", width),
+                symbol("F", "width of the feed-forward layer", facts.feed_forward_width),
                 symbol("W", "bytes/s of a device in its domain", facts.island_bytes_per_s),
                 symbol("C", "peak FLOP/s of a device", facts.peak_flops),
                 source=f"{SCALING_BOOK}, tensor parallelism",

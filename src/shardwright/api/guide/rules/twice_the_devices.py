@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 from shardwright.api.guide.guide_rule import Advice, GuideRule
 from shardwright.api.guide.request_facts import RequestFacts
 from shardwright.api.guide.rules.pin_choices import degree_pins
-from shardwright.search.search_request import Request
+from shardwright.api.what_if.axes_of_request import AXES, DEVICES, request_at
+from shardwright.errors import ShardwrightError
 from shardwright.units import format_percent
-
-_COUNTED = re.compile(r"([^:+,\s]+):([0-9][0-9_,]*)")
-
-
-def doubled(request: Request) -> Request | None:
-    """The request on twice the devices; None without a NAME:COUNT cluster or with max_devices."""
-    match = _COUNTED.fullmatch(request.cluster.strip())
-    if match is None or request.max_devices:
-        return None
-    count = int(re.sub("[_,]", "", match[2]))
-    return replace(request, cluster=f"{match[1]}:{2 * count}")
 
 
 def advise(facts: RequestFacts) -> Advice:
     """The best plan's degrees on twice the devices, against a new search."""
-    request = doubled(facts.request)
-    if request is None:
-        return Advice(notes=("The cluster is a file: plan again with a larger one.",))
+    try:
+        request = request_at(facts.request, AXES[DEVICES], 2 * facts.devices, {})
+    except ShardwrightError as error:
+        return Advice(notes=(f"Not searched: {error.message} ({error.hint}).",))
     plan = facts.searches.best(request)
     if plan.prediction is None or facts.best.prediction is None:
         return Advice(notes=(f"On twice the devices there is no plan: {plan.why}.",))

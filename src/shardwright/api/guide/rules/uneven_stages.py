@@ -17,13 +17,12 @@ def advise(facts: RequestFacts) -> Advice:
         return Advice(notes=("No plan with a pipeline fits.",))
     stages = plan.grid.pp
     model = facts.problem.model
-    layer = max((block.num_parameters for block in model.blocks if block.is_layer), default=1)
     weight = formula(
         "layers that cost as much as the output head",
         "V * h / L",
         symbol("V", "rows of the vocabulary", model.vocab),
         symbol("h", "width of the residual stream", model.hidden),
-        symbol("L", "parameters of a layer", layer),
+        symbol("L", "parameters of a layer that a token uses", facts.layer_parameters),
         source="multiplications are in proportion to parameters",
     )
     ends = -(-(facts.counts.layers + 2) // stages) - 1

@@ -15,7 +15,7 @@ def advise(facts: RequestFacts) -> Advice:
     if plan is None or plan.grid is None:
         return Advice(notes=("No plan with a pipeline fits.",))
     grid = plan.grid
-    microbatches = facts.request.global_batch // (grid.dp * grid.microbatch)
+    microbatches = facts.microbatches(grid)
     layers = -(-facts.counts.layers // grid.pp)
     counts = sorted({1, 2, 4, layers} & set(range(1, layers + 1)))
     many = microbatches >= 8 * grid.pp

@@ -7,6 +7,7 @@ from typing import Final
 from shardwright.api.guide.evaluate_formula import formula, symbol
 from shardwright.api.guide.serving_facts import ServingFacts
 from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
+from shardwright.strategy.grid.counts_for_grid_rules import num_layers
 
 FAST_LINK: Final = 100e9
 """Bytes/s of a device inside the domain from which its link is no PCIe."""
@@ -16,11 +17,6 @@ def advise(facts: ServingFacts) -> ServingAdvice:
     """Seconds that a prompt's messages take with TP and with PP, at the least width that fits."""
     width = min(max(facts.smallest_width, 2), facts.devices)
     link = facts.problem.cluster.node.scale_up.achieved
-    layers = sum(
-        run.count
-        for run in facts.problem.model.runs
-        if facts.problem.model.blocks[run.block].is_layer
-    )
     shared = (
         symbol("h", "width of the residual stream", facts.problem.model.hidden),
         symbol("T", "tokens of a prompt", facts.prompt, "tokens"),
@@ -29,7 +25,7 @@ def advise(facts: ServingFacts) -> ServingAdvice:
     tensor = formula(
         "seconds of a prompt's messages with TP: two all-reduces a layer in 16 bits",
         "2 * L * 2 * (t - 1) / t * 2 * h * T / W",
-        symbol("L", "layers", layers),
+        symbol("L", "layers", num_layers(facts.problem.model)),
         symbol("t", "tensor-parallel degree", width),
         *shared,
         unit="seconds",

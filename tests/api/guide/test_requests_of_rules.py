@@ -1,0 +1,58 @@
+"""Requests that rules make of the user's: other numbers of devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwright.api.guide.request_facts import RequestFacts, facts_of_request
+from shardwright.api.guide.rules import technique_by_device_count, twice_the_devices
+from shardwright.api.guide.search_cached_plans import BestPlan, PlanSearches
+from shardwright.api.request_to_problem import problem_of
+from shardwright.search.search_request import Request
+
+SMALL = Request(model="llama-3.2-1b", cluster="h100-sxm:2", seq_len=2048, global_batch=8)
+REQUEST = Request(model="llama-3.2-1b", cluster="h100-sxm:64", seq_len=4096, global_batch=64)
+
+
+def facts_of(request: Request) -> RequestFacts:
+    return facts_of_request(request, BestPlan(request=request), PlanSearches())
+
+
+@pytest.mark.parametrize("limit", [0, 16])
+def test_a_number_of_devices_is_that_of_its_request(limit: int) -> None:
+    """The largest is the user's own, also under ``--max-devices``."""
+    request = replace(REQUEST, max_devices=limit)
+    question = technique_by_device_count.advise(facts_of(request)).break_even
+    assert question is not None
+    assert question.values[-1] == (limit or 64)
+    assert question.request_at(question.values[-1]) == request
+    for devices in question.values:
+        assert problem_of(question.request_at(devices)).cluster.num_devices == devices
+
+
+@pytest.mark.parametrize(
+    ("cluster", "limit", "doubled"),
+    [
+        ("h100-sxm:2", 0, ("h100-sxm:4", 0)),
+        ("2xh100-sxm", 0, ("4xh100-sxm", 0)),
+        ("h100-sxm:2,network=2x", 0, ("h100-sxm:4,network=2x", 0)),
+        ("h100-sxm:4", 2, ("h100-sxm:4", 4)),
+    ],
+)
+def test_twice_the_devices_of_each_form_of_cluster(
+    cluster: str, limit: int, doubled: tuple[str, int]
+) -> None:
+    request = replace(SMALL, cluster=cluster, max_devices=limit)
+    searches = PlanSearches()
+    advice = twice_the_devices.advise(facts_of_request(request, searches.best(request), searches))
+    assert advice.request is not None
+    assert (advice.request.cluster, advice.request.max_devices) == doubled
+    assert advice.words.startswith("On 4 devices")
+
+
+def test_twice_the_devices_of_a_limited_cluster_are_too_many() -> None:
+    advice = twice_the_devices.advise(facts_of(replace(SMALL, max_devices=2)))
+    assert advice.words == ""
+    assert "4 devices of a cluster of 2" in advice.notes[0]
