@@ -187,7 +187,7 @@ class Balancer:
                 )
 
     def post(self, lane: int, chunk: int, microbatch: int) -> Task[None]:
-        """Send a chunk's router counts of a microbatch to the root, after its forward passes."""
+        """Send a chunk's router counts of a microbatch to the root; nothing if this is the root."""
         lane_balance = self.lanes[lane]
         if (
             lane_balance is not None

@@ -153,7 +153,7 @@ def expert_shard_dims(meshes: GridMeshes) -> DeviceMesh | None:
 
 
 def expert_owner_ranks(meshes: GridMeshes) -> ExpertOwners | None:
-    """The ranks that jointly hold all experts, including this one; None if each rank has all."""
+    """Process group with all experts, and each rank's ep position; None if each rank has all."""
     parts, experts = expert_shard_dims(meshes), meshes.experts
     if parts is None or experts is None:
         return None

@@ -124,7 +124,7 @@ class GroupedProjections(nn.Module):  # type: ignore[misc]
     def forward(
         self, x: torch.Tensor, counts: torch.Tensor, route: TokenRoute
     ) -> tuple[torch.Tensor | TokenRoute, ...]:
-        """Multiply each expert's rows by its weights; the counts and the route pass through."""
+        """Multiply each expert's rows by its weights, add biases; counts and route pass through."""
         rows = x.split(counts.tolist())
         outputs = [
             torch.cat(
@@ -156,7 +156,7 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
         probabilities: torch.Tensor,
         expert_ids: torch.Tensor,
     ) -> tuple[torch.Tensor]:
-        """Sum each token's expert rows by probability: (samples, positions, elements)."""
+        """Sum each token's expert rows, times probability unless weighted before: one tensor."""
         if self.copies is not None:
             rows = (
                 DTensor.from_local(rows, self.copies, [Partial()], run_check=False)
@@ -174,7 +174,7 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
 def shard_expert_layer(
     steps: Iterable[nn.Module], mesh: DeviceMesh | None, owners: ExpertOwners | None
 ) -> tuple[GroupedProjections, ...]:
-    """Give every rank its part of the experts, and make permutations send rows to the other ranks.
+    """Shard a layer's experts over `mesh`, set its permutations' `owners`, return its projections.
 
     Returns the layer's grouped projections.
 
