@@ -77,7 +77,7 @@ def write_files(pieces: list[CheckpointPiece], folder: Path, *, device: int) -> 
 def _bucket_pieces(
     state: DeviceState, training: PreparedTraining, bucket: Bucket
 ) -> Iterator[CheckpointPiece]:
-    """Iterate over a device's share of a bucket: values and optimizer states, as named pieces."""
+    """Iterate over the pieces of a bucket that a device owns (ZeRO 1): values, optimizer states."""
     low, _ = bucket.sharing(state.device).piece(state.device, bucket.elements, 1)
     yield from pieces_of_flat(training.work.model, bucket, low, state.owned(bucket), VALUE)
     for start, _, states in state.shares(bucket):

@@ -26,7 +26,7 @@ Runs = tuple[tuple[int, ...], ...]
 def owned_gradient(
     device: int, bucket: Bucket, local_gradient: torch.Tensor, *, precision: RunPrecision
 ) -> Task[torch.Tensor]:
-    """Sum local gradients over the bucket's devices; return the optimizer piece that one owns.
+    """Sum local gradients over the bucket's devices; return the device's optimizer piece.
 
     Own gradients as in `reduce_scatter_bucket`.
     """

@@ -58,7 +58,7 @@ class ShardGroup:
         return bool(self.reduction_groups) and self.reduction_group(device).degrees[2] > 1
 
     def piece(self, device: int, elements: int, level: int) -> Interval:
-        """Elements [low, high) that a device owns at ZeRO stage `level` (1 states, 2 gradient, 3).
+        """Elements [low, high) of `device` at ZeRO stage `level`: 1 states, 2 gradient, 3 values.
 
         Pieces are nested: the piece of the optimizer states lies in that of the gradient, and this
         in that of the parameter (not with several reduction groups). Each run of consecutive
@@ -131,7 +131,7 @@ class Bucket:
         return not self.copies and any(group.reduction_groups for group in self.sharers)
 
     def counts_piece(self, device: int) -> bool:
-        """True if norms and checkpoints count this device's piece; False for replicas, frozen."""
+        """True if norms and checkpoints count this device's piece: trained, and the first copy."""
         first = self.sharers[0]
         return (
             self.trainable

@@ -115,7 +115,7 @@ def run_forward(
             layer_exit.made,
             layer_exit.streamed,
             key,
-            numbers=is_expert_choice(layer_exit.extent),
+            holds_integers=is_expert_choice(layer_exit.extent),
         )
     return tuple(outputs), state
 

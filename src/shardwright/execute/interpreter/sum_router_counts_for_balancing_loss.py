@@ -208,7 +208,7 @@ class Balancer:
         return Balance(total=total, factor=self.coefficient * lane_balance.share)
 
     def losses(self, lanes: Sequence[Lane]) -> Task[torch.Tensor]:
-        """Load-balancing loss, summed over the microbatches whose counts this device adds; else 0.
+        """Load-balancing loss, weighted, of all microbatches whose counts this device adds; else 0.
 
         Called once, at the end of the step.
         """

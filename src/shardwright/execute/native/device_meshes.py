@@ -112,14 +112,14 @@ def _expert_axes(grid: Grid) -> dict[str, RankAxes]:
     return {"expert_replicate": replicate, "expert_shard": shard, **axes_of_experts}
 
 
-def _split_axes(steps: RankAxes, inner: int) -> tuple[RankAxes, RankAxes]:
+def _split_axes(axes: RankAxes, inner: int) -> tuple[RankAxes, RankAxes]:
     """Divide (size, stride) axes into those of the `inner` nearest ranks, and the rest.
 
     `inner` divides the number of ranks.
     """
     near: list[tuple[int, int]] = []
     far: list[tuple[int, int]] = []
-    for size, stride in steps:
+    for size, stride in axes:
         inner_size = gcd(size, inner)
         inner //= inner_size
         near.append((inner_size, stride))
@@ -175,9 +175,9 @@ def replica_mesh(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:
     return mesh[replicate, shard] if mesh_dim(mesh, replicate) is not None else mesh[shard]
 
 
-def _axis_ranks(steps: Sequence[tuple[int, int]]) -> torch.Tensor:
+def _axis_ranks(axes: Sequence[tuple[int, int]]) -> torch.Tensor:
     """Rank offsets along a mesh dim made of (size, stride) axes, ascending from 0."""
     ranks = torch.zeros(1, dtype=torch.int64)
-    for size, stride in sorted(steps, key=lambda step: -step[1]):
+    for size, stride in sorted(axes, key=lambda axis: -axis[1]):
         ranks = (ranks.unsqueeze(-1) + torch.arange(size) * stride).flatten()
     return ranks

@@ -172,7 +172,7 @@ class NativeUnpermute(nn.Module):  # type: ignore[misc]
 
 
 def shard_expert_layer(
-    steps: Iterable[nn.Module], mesh: DeviceMesh | None, owners: ExpertOwners | None
+    modules: Iterable[nn.Module], mesh: DeviceMesh | None, owners: ExpertOwners | None
 ) -> tuple[GroupedProjections, ...]:
     """Shard a layer's experts over `mesh`, set its permutations' `owners`, return its projections.
 
@@ -182,20 +182,20 @@ def shard_expert_layer(
         mesh: ``ep`` and ``etp``; None: each rank has all experts.
     """
     projections = []
-    for step in steps:
-        if isinstance(step, NativePermute):
-            step.owners = owners
-        if isinstance(step, GroupedProjections):
-            projections.append(step)
+    for module in modules:
+        if isinstance(module, NativePermute):
+            module.owners = owners
+        if isinstance(module, GroupedProjections):
+            projections.append(module)
             if mesh is not None:
-                step.shard(mesh)
+                module.shard(mesh)
     return tuple(projections)
 
 
-def shard_expert_width(steps: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+def shard_expert_width(modules: Iterable[nn.Module], mesh: DeviceMesh) -> None:
     """Shard the inner width of all experts of a layer over ranks that have the same tokens."""
-    for step in steps:
-        if isinstance(step, NativePermute | NativeUnpermute):
-            step.copies = mesh
-        if isinstance(step, GroupedProjections):
-            step.shard(mesh)
+    for module in modules:
+        if isinstance(module, NativePermute | NativeUnpermute):
+            module.copies = mesh
+        if isinstance(module, GroupedProjections):
+            module.shard(mesh)

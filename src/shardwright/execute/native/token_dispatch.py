@@ -86,7 +86,7 @@ def send_rows(
 
 
 def return_rows(rows: torch.Tensor, route: TokenRoute) -> torch.Tensor:
-    """Send the experts' outputs back: this rank's rows in the order of (token, choice).
+    """Send experts' outputs back: own rows in the order of (token, choice), expert parts summed.
 
     Outputs of several parts of an expert are summed.
     """
