@@ -133,7 +133,7 @@ def _key_positions(site: DeviceOfStage, cell: Cell, memory_length: int) -> Indic
 
 
 def _other_key_positions(site: DeviceOfStage, operator: Operator, cell: Cell) -> Indices:
-    """Positions of keys if not those of the queries: with earlier slices, or gathered; else ()."""
+    """Key positions with earlier slices or gathered (all so far; cross: the memory); else ()."""
     cross = operator.attention is not None and operator.attention.cross
     if is_gathered(site.cells, operator, length=site.length, memory_length=site.memory_length):
         return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)

@@ -101,7 +101,7 @@ def _lane_balance(
     length: int,
     samples: int,
 ) -> LaneBalance:
-    """Devices that count, add and read token counts of a lane's routers (root: last chunk)."""
+    """Devices that count, add and read token counts of a lane's routers (root: of last chunk)."""
     counting: dict[tuple[int, int], None] = {}
     reading: set[tuple[int, int]] = set()
     for stage in stages:

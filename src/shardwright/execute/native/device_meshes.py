@@ -171,7 +171,7 @@ def expert_owner_ranks(meshes: GridMeshes) -> ExpertOwners | None:
 
 
 def replica_mesh(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:
-    """Submesh of ranks with the same parameters: (replicate, shard) for FSDP2, or (shard,)."""
+    """Submesh of ranks with equal parameters: (replicate, shard), or (shard,) if no replicas."""
     return mesh[replicate, shard] if mesh_dim(mesh, replicate) is not None else mesh[shard]
 
 

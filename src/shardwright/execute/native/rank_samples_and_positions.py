@@ -80,7 +80,7 @@ def rank_tokens(part: StageParts, *, rank: int, microbatches: int, length: int) 
 def rank_context(
     part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: int, gather: bool
 ) -> ContextParallelism:
-    """The context parallelism of a rank, from its stage and the mesh dims ``ring`` and ``ulysses``.
+    """Context parallelism of a rank from mesh dims ``ring`` and ``ulysses``; whole without a mesh.
 
     Without a mesh, sequences are whole.
 

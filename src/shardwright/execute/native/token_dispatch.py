@@ -49,7 +49,7 @@ class TokenRoute:
 def send_rows(
     rows: torch.Tensor, counts: torch.Tensor, order: torch.Tensor, *, to: ExpertOwners
 ) -> tuple[torch.Tensor, torch.Tensor, TokenRoute]:
-    """Send rows to the ranks of their experts: (received rows by expert, counts by expert, route).
+    """Send rows to their experts' ranks: (received rows, counts by local expert, route back).
 
     Received rows are sorted by expert, then by the source rank.
 
