@@ -27,7 +27,7 @@ _BY_NAME: Final[dict[str, CatalogEntry]] = {
 
 
 def catalog_entry(name: str) -> CatalogEntry:
-    """The catalog entry of a name in any spelling (case, underscores, organisation before a slash).
+    """Catalog entry of a name in any case, with underscores or ``organisation/``; else ModelError.
 
     Raises:
         ModelError: the catalog has no such name; the hint names similar names.

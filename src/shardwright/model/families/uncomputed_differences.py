@@ -69,7 +69,7 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
     return (*own.differs, *(c for c in checks if c))
 
 
-def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+def _falcon_h1_differences(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
     """Phrases on Falcon-H1's uncomputed factors and norms; empty text for what is computed."""
     if model.architecture != "FalconH1ForCausalLM":
         return ()
@@ -243,7 +243,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
             for name, value in own.fixed.items()
             if config.get(name, value) not in (None, value)
         ),
-        *_before_biases(config, model),
+        *_falcon_h1_differences(config, model),
         (
             f"swiglu_alpha {alpha:g}"
             if has_clamped_gate(model) and not own.reads_slope and alpha not in (None, QUICK)

@@ -77,8 +77,8 @@ def build_llava(fields: Fields) -> Model:
     channels = vision.integer("num_channels", default=3, maximum=64)
     shape = read_vision_tower(
         vision,
-        patch=channels * patch**2,
-        rows=(size // patch) ** 2 + 1,
+        patch_elements=channels * patch**2,
+        position_rows=(size // patch) ** 2 + 1,
         class_token=True,
         norm_before=True,
     )
@@ -125,10 +125,10 @@ def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] =
     )
     shape = read_vision_tower(
         vision,
-        patch=patch,
-        rows=rows,
-        layers="depth",
-        heads="num_heads",
+        patch_elements=patch,
+        position_rows=rows,
+        layers_field="depth",
+        heads_field="num_heads",
         patch_bias=True,
         rotary=True,
     )
@@ -228,8 +228,8 @@ def build_gemma4_vl(fields: Fields) -> Model:
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
     normed = read_vision_tower(
         vision,
-        patch=patch,
-        rows=rows,
+        patch_elements=patch,
+        position_rows=rows,
         qk_norm=True,
         value_norm=True,
         post_norms=True,
@@ -289,8 +289,8 @@ def build_kimi_k25(fields: Fields) -> Model:
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
     shape = read_vision_tower(
         vision,
-        patch=patch,
-        rows=rows * columns,
+        patch_elements=patch,
+        position_rows=rows * columns,
         prefix="vt_",
         rotary=True,
         patch_bias=True,
@@ -337,7 +337,7 @@ def build_minimax_m3_vl(fields: Fields) -> Model:
     pixels, merge = vision.integer("patch_size", maximum=MAX_PATCH) ** 2, side**2
     shape = read_vision_tower(
         vision,
-        patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
+        patch_elements=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
         norm_before=True,
         rotary=True,
     )

@@ -75,7 +75,7 @@ def _indexer_types(fields: Fields) -> tuple[str, ...]:
 
 
 def _layers_with_experts(fields: Fields) -> tuple[bool, ...]:
-    """True for each layer with experts: ``mlp_layer_types``, else ``first_k_dense_replace``.
+    """True for each layer with experts: ``mlp_layer_types`` or ``first_k_dense_replace``.
 
     Both must agree.
     """
@@ -93,7 +93,7 @@ def _layers_with_experts(fields: Fields) -> tuple[bool, ...]:
 def _build_latent(
     fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)
 ) -> Model:
-    """Build a model of latent attention over keys that indexers of the listed kinds select."""
+    """Build a latent-attention model; `indexers` has each layer's kind, full or shared."""
     layers = blocks_of(
         zip(_layers_with_experts(fields), indexers, strict=True),
         partial(_latent_layer, fields, groups=groups),

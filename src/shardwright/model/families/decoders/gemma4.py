@@ -87,7 +87,7 @@ def with_image_attention(language: Model, fields: Fields) -> Model:
 
 
 def _windows(fields: Fields) -> tuple[int, ...]:
-    """Window of each layer in keys, 0 = all keys; the last layer always sees all keys."""
+    """Window of each layer in keys, 0 = all keys, as in the last; default 5 windowed of 6."""
     layers = fields.layers()
     if fields.present("layer_types"):
         windows = windows_of(fields, layers=layers, default_window=USUAL_WINDOW)
@@ -126,7 +126,7 @@ def _full_layer_sizes(fields: Fields, windows: tuple[int, ...]) -> tuple[int, in
 
 
 def _listed_sizes(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int, int]:
-    """(head width, number of key/value heads) of the layers `full`, from ``per_layer_config``.
+    """(head width, KV heads) of the layers `full`, whose ``per_layer_config`` entries are equal.
 
     The default is that of windowed layers.
     """
