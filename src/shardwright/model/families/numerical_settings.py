@@ -147,7 +147,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
 
 
 def _latent_norms(config: Mapping[str, Any], eps: float) -> tuple[tuple[str, Settings], ...]:
-    """(name, epsilon 1e-6) of latent attention's norms if `eps` is another number; else empty."""
+    """(name, settings of epsilon 1e-6) of latent attention's norms if `eps` differs; else empty."""
     apart = config.get("kv_lora_rank") and eps != LATENT_EPS
     return tuple((name, Settings(eps=LATENT_EPS)) for name in LATENT_NORMS) if apart else ()
 
@@ -223,7 +223,7 @@ def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
 
 
 def _tied_factor(fields: Fields, own: ClassSettings) -> float:
-    """Factor on the input of a tied head: hidden^-0.5 for classes like T5's, else 1.0.
+    """hidden^-0.5 for a tied head of T5's kind (or by ``scale_decoder_outputs``), else 1.0.
 
     ``scale_decoder_outputs`` overrides ``tie_word_embeddings``.
     """
@@ -242,7 +242,7 @@ def logits_cap_of(config: Mapping[str, Any], own: ClassSettings) -> float:
 
 
 def _width_factor(fields: Fields, own: ClassSettings) -> float:
-    """Factor of attention scores relative to 1 / sqrt(head width).
+    """Factor of attention scores on top of 1 / sqrt(head width), by fields of the class; else 1.0.
 
     A class may divide by the root of another width, or have its own factor.
     """
@@ -291,7 +291,7 @@ def weights_add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None
 
 
 def bounds_of_pair(limit: Sequence[object]) -> tuple[float, float]:
-    """Two bounds as (low, high); a null bound is 0 or infinity."""
+    """(low, high) of a pair of JSON bounds; a null bound is 0 or infinity."""
     low, high = (number_or_none(end) for end in (*limit, None, None)[:2])
     return low or 0.0, inf if high is None else high
 

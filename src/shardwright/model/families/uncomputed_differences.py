@@ -70,7 +70,7 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
 
 
 def _falcon_h1_differences(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """Phrases on Falcon-H1's uncomputed factors and norms; empty text for what is computed."""
+    """Phrases on Falcon-H1's uncomputed factors and norms; () for other models."""
     if model.architecture != "FalconH1ForCausalLM":
         return ()
     biased = {"attention_in_multiplier": "attention_bias", "ssm_in_multiplier": "mamba_proj_bias"}
@@ -265,7 +265,7 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
 
 
 def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """One phrase on time-step limits of a recurrence that are not computed, or an empty text."""
+    """A phrase on written time-step limits that the published class ignores, or one empty text."""
     limit = config.get("time_step_limit")
     own = CLASSES.get(model.architecture, UNKNOWN)
     other = (

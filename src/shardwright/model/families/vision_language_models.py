@@ -102,7 +102,7 @@ def build_llava(fields: Fields) -> Model:
 
 
 def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
-    """Put Qwen3-VL's image tower before a language model; unchanged without ``vision_config``.
+    """Put Qwen3-VL's tower, if any, before a language model; `deep`: default DeepStack layers.
 
     `deep`: default tower layers for DeepStack.
     """
@@ -152,7 +152,7 @@ def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] =
 def _deepstack_layers(
     vision: Fields, shape: VisionShape, language: Model, *, usual: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Numbers of the tower layers whose features the first language layers add."""
+    """Indices from 0 of tower layers whose features first language layers add; default `usual`."""
     name = "deepstack_visual_indexes"
     deep = vision.integers(name, maximum=MAX_LAYERS) if vision.present(name) else usual
     layers = sum(run.count for run in language.runs if run.name.startswith("layers"))
@@ -320,7 +320,7 @@ def build_kimi_k25(fields: Fields) -> Model:
 
 
 def build_minimax_m3_vl(fields: Fields) -> Model:
-    """Build MiniMax-M3 with its image tower: each patch through two layers, then merged by two."""
+    """Build MiniMax-M3 with its image tower: two layers a patch, two more on merged patches."""
     text = tied_text_fields(fields)
     language, vision = (
         build_architecture("MiniMaxM3ForCausalLM", text),

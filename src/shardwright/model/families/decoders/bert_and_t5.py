@@ -115,7 +115,7 @@ def _post_norm_layer(
 
 
 def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
-    """The masked-language-model head: a square layer, its activation, norm, tied logits, loss.
+    """The masked-LM head: dense layer, activation, norm, logits (tied if `tied`), loss.
 
     Operators: ``transform transform_act norm logits loss``.
     """
@@ -156,7 +156,7 @@ def build_t5(fields: Fields) -> Model:
 
 
 def build_mt5(fields: Fields) -> Model:
-    """Build mT5 from its config (`MT5Config`): T5 v1.1 with gated feed-forwards by default."""
+    """Build mT5 from its config (`MT5Config`): T5 with gated feed-forwards by default, tied."""
     return _with_shared_tables(fields, feed_forward="gated-gelu")
 
 
@@ -172,7 +172,7 @@ def build_umt5(fields: Fields) -> Model:
 
 
 def _with_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
-    """Build a T5 with one distance-bias table a stack; `feed_forward`: default of its form."""
+    """Build a T5 with one distance-bias table a stack; `feed_forward`: default of its field."""
     heads, buckets = _num_heads(fields), _num_distance_buckets(fields)
     tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
     owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]

@@ -44,7 +44,7 @@ def build_glm_moe_dsa(fields: Fields) -> Model:
 
 
 def _indexer_types(fields: Fields) -> tuple[str, ...]:
-    """Kind of each layer's indexer, full or shared: ``indexer_types``, pattern, or frequency.
+    """Each layer's indexer, full (own) or shared with an earlier layer: list, pattern or period.
 
     ``index_topk_pattern`` has letters F and S; ``index_topk_freq`` selects every n-th layer.
 

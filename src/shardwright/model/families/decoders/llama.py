@@ -321,7 +321,7 @@ def build_granite(fields: Fields) -> Model:
 
 
 def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """True for each layer with rotary positions: ``no_rope_layers`` (1 = rotary) or interval.
+    """True for rotary layers: ``no_rope_layers`` (1 = rotary), else all but every n-th (default 4).
 
     In ``no_rope_layers`` 1 means rotary; the interval's default is 4.
     """
@@ -338,7 +338,7 @@ def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:
-    """Window of each Qwen2 or Qwen3 layer in keys, 0 = all keys; only with ``use_sliding_window``.
+    """Window of each layer in keys, 0 = all; none but with ``use_sliding_window`` (Qwen2, Qwen3).
 
     There are none unless ``use_sliding_window``; then from layer ``max_window_layers`` on.
     """

@@ -83,7 +83,7 @@ def _layers_with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _layers_with_indexer(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """True for each layer with an indexer: ``layer_types``, or the sparse section, or none."""
+    """True for layers with an indexer: ``layer_types``, or ``sparse_attention_config``, or none."""
     listed = tuple(
         kind == INDEXED for kind in fields.layer_types(layers=layers, allowed=(FULL, INDEXED))
     )

@@ -72,7 +72,7 @@ def build_minimax_m2(fields: Fields) -> Model:
 
 
 def build_mimo(fields: Fields) -> Model:
-    """Build MiMo-7B from its config: Qwen2's layers and one prediction module."""
+    """Build MiMo-7B from its config: Qwen2's layers without windows, and prediction modules."""
     refuse_window(fields)
     layers = gated_layers(
         fields,

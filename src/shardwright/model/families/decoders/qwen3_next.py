@@ -57,7 +57,7 @@ def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
 
 
 def _layer_kinds(fields: Fields) -> tuple[str, ...]:
-    """Kind of each layer: ``layer_types``, or full attention in every n-th layer.
+    """Kind of each layer: ``layer_types``, or full in each ``full_attention_interval``-th.
 
     n is ``full_attention_interval``.
     """

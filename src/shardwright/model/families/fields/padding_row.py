@@ -126,7 +126,7 @@ def padding_row(config: Mapping[str, Any], *, model: Model, source: str) -> int 
 
 
 def padding_difference(config: Mapping[str, Any], *, model: Model) -> str:
-    """Text on a written padding row outside the vocabulary, if its class has one; else empty."""
+    """Text on a written padding row outside the vocabulary, if the class takes one; else empty."""
     row = config.get(FIELD)
     if (
         not isinstance(row, int)

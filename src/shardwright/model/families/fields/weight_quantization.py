@@ -53,7 +53,7 @@ _Read = Callable[[Mapping[str, Any]], tuple[str, str]]
 
 
 def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> StoredFormat | None:
-    """Number format of a checkpoint's weights, by the middle of `layers` layers; None if plain.
+    """Formats and quantized modules of a checkpoint, by its middle layer; None if not quantized.
 
     Args:
         config: the configuration, with the fields of its language model.
@@ -293,7 +293,7 @@ def _module_names(role: str, layer: int) -> Iterator[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """True if a pattern fits: ``re:`` the name's start, shell a prefix, plain some name parts."""
+    """True if ``re:`` fits the name's start, a shell pattern a prefix, plain text any parts."""
     if pattern.startswith("re:"):
         expression = pattern.removeprefix("re:")
         if _REPEATED_GROUP.search(expression):

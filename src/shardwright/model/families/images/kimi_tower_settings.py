@@ -54,7 +54,7 @@ def position_table_shape(vision: Fields) -> tuple[int, int]:
 
 
 def _images(fields: Fields) -> ImageInput:
-    """Kimi's image input by the whole config: placeholder token, patch pixels, merged block."""
+    """Kimi's image input (whole config): placeholder token, patch pixels, merged block."""
     vision = fields.section("vision_config")
     side = vision.integer("patch_size", maximum=MAX_PATCH)
     return ImageInput(
@@ -72,7 +72,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of Kimi's blocks ``vision_embed``, ``vision``, ``projector`` by whole config."""
+    """Settings of Kimi's blocks ``vision_embed``, ``vision``, ``projector`` (whole config)."""
     vision, image = fields.section("vision_config"), _images(fields)
     rows, columns = position_table_shape(vision)
     eps_fields = vision if vision.present(PROJECTOR_EPS[0]) else fields

@@ -20,7 +20,7 @@ STRATEGIES: Final = ("default", "full")
 
 
 def _images(fields: Fields) -> ImageInput:
-    """LLaVA's image input by the whole config: token, patch pixels, leading class tokens (0, 1)."""
+    """LLaVA's image input (whole config): token, patch pixels, class tokens left out (0 or 1)."""
     vision = fields.section("vision_config")
     side = vision.integer("patch_size", maximum=MAX_PATCH)
     with_class_token = (
@@ -37,7 +37,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of LLaVA's blocks ``vision_embed``, ``vision``, ``projector`` by whole config."""
+    """Settings of LLaVA's blocks ``vision_embed``, ``vision``, ``projector`` (whole config)."""
     vision = fields.section("vision_config")
     eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=1e-5)
     tower = Settings(eps=eps, activation=activation_name(vision, "hidden_act", "quick_gelu"))

@@ -55,7 +55,7 @@ def merge_sizes(vision: Fields) -> tuple[int, int]:
 
 
 def _images(fields: Fields) -> ImageInput:
-    """MiniMax-M3's image input from the whole config: token, patch pixels, frames, merged block."""
+    """MiniMax-M3's image input (whole config): token, patch pixels, its frames, merged block."""
     vision = fields.section("vision_config")
     side, (merged, frames) = vision.integer("patch_size", maximum=MAX_PATCH), merge_sizes(vision)
     return ImageInput(
@@ -69,7 +69,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of MiniMax-M3's ``vision_embed``, ``vision``, ``projector`` by whole config."""
+    """Settings of MiniMax-M3's ``vision_embed``, ``vision``, ``projector`` (whole config)."""
     vision, image = fields.section("vision_config"), _images(fields)
     eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=EPS)
     written = (rotary_settings(vision.mapping).get("rope_theta"), vision.mapping.get("rope_theta"))

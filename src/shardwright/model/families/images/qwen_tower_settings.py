@@ -25,7 +25,7 @@ MAX_POSITIONS: Final = 2**24
 
 
 def _images(fields: Fields) -> ImageInput:
-    """Qwen3-VL's image input from the whole config: token, patch pixels, frames, merged block."""
+    """Qwen3-VL's image input (whole config): token, patch pixels, its frames, merged block."""
     vision = fields.section("vision_config")
     side, merged = (
         vision.integer("patch_size", maximum=MAX_PATCH),
@@ -40,7 +40,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
-    """Settings of Qwen3-VL's tower blocks, DeepStack mergers and projector by whole config."""
+    """Settings of Qwen3-VL's tower blocks, DeepStack mergers and projector (whole config)."""
     vision, image = fields.section("vision_config"), _images(fields)
     side = isqrt(vision.integer("num_position_embeddings", maximum=MAX_POSITIONS))
     merger = Settings(eps=EPS, activation="gelu")
