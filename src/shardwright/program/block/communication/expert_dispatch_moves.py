@@ -91,7 +91,7 @@ def _row_share(experts: int, elements: int, context: LoweringContext) -> int:
 
 
 def _map_move(expert: Operator, *, structure: Placing, context: LoweringContext) -> Move:
-    """All-gather in F of the routing map over devices that share experts, before HybridEP sends.
+    """All-gather of the routing map (1 byte a token and expert) in F over devices sharing experts.
 
     One byte for each pair of a token and an expert.
 
