@@ -22,7 +22,7 @@ LEAST_GAIN: Final = 0.001
 
 
 def unsearched_options(problem: Problem, space: Space, *, decided: Collection[str] = ()) -> Options:
-    """(option, value) of each numerics-neutral option that `space` keeps at one of several values.
+    """(option, kept value) of numerics-neutral options that `space` fixes although others exist.
 
     Args:
         decided: options that the user set; they are not counted.
@@ -48,7 +48,7 @@ def unsearched(
     capacity: int | None,
     decided: Collection[str] = (),
 ) -> Unsearched:
-    """Options that a search kept fixed, and the fastest change of one; None if none saves 0.1 %.
+    """Options that a search kept fixed, and the fastest change of one (None if below 0.1 % gain).
 
     Args:
         strategy: the best strategy of the space.

@@ -123,7 +123,7 @@ def front_members(members: MembersByBound) -> IntArray:
 
 
 def even_sample(members: MembersByBound, *, count: int, without: IntArray) -> IntArray:
-    """Numbers of at most `count` members, evenly by rank of their time bound, ascending.
+    """Ascending numbers of up to `count` members, spread evenly by time bound; 3 of 4 fit memory.
 
     Three of four fit, where there are that many of both; the others do not.
 

@@ -97,7 +97,7 @@ def _overlapped_part(space: Space) -> Space | None:
 
 
 def _rescheduled_grid(members: Members, name: str, place: int) -> Grid:
-    """The grid of a member with its schedule replaced by `name`."""
+    """The grid of a member with schedule `name` and that schedule's chunks a rank as vpp."""
     return replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
 
 

@@ -199,7 +199,7 @@ class PartSearch:
         )
 
     def _bounded_meshes(self, meshes: MeshRows) -> tuple[MeshRows, FloatArray]:
-        """Meshes bounded in time, with lower bounds in seconds; the others are left unexpanded."""
+        """Meshes bounded before the time limit, and bounds in seconds; others stay unexpanded."""
         expanded = [
             part.whole
             for part in self.found.expanded

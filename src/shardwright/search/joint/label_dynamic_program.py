@@ -55,7 +55,7 @@ class _Rank(NamedTuple):
 
 @compiled
 def ways_on(cells: Cells, rest: FloatArray) -> float:
-    """Least seconds of one microbatch out and back through all ranks; inf if no member fits.
+    """Least seconds of a microbatch through all ranks and back, inf = none; fills `rest` also.
 
     Fills `rest` (ranks + 1, positions + 1) with the same from rank k on, for the positions from i
     on.
