@@ -72,7 +72,7 @@ class PricedPipelines:
 
     @staticmethod
     def of(stage_costs: MixedStageCosts, *, effort: Effort = USUAL) -> PricedPipelines:
-        """Enumerate all shapes that the stage costs allow."""
+        """Create the pricing of all pipeline shapes that the stage costs allow."""
         shapes = shapes_of(stage_costs.table)
         use_of, first = group_by_device_use(shapes)
         devices = np.array([pool.devices for pool in stage_costs.table.pools], dtype=np.float64)
