@@ -175,7 +175,7 @@ class _UnexpandedCounts:
 
 
 def _unexpanded_counts(searched: Searched) -> _UnexpandedCounts:
-    """Count members by fate over the meshes that were ruled out whole and the repeated meshes."""
+    """Count members of unexpanded meshes by fate; those of repeated meshes are duplicates."""
     counts = _UnexpandedCounts()
     for meshes, seconds, _ in searched.left:
         legal, distinct = int(meshes.columns["legal"].sum()), meshes.columns["distinct"]

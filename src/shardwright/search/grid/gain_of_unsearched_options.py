@@ -74,7 +74,7 @@ def unsearched(
 def with_helping_options(
     problem: Problem, grid: Grid, *, step_time_s: float, capacity: int
 ) -> tuple[Grid, float]:
-    """Add numerics-neutral options to `grid` greedily; return the grid and its step seconds.
+    """Add each numerics-neutral option that saves 0.1 % of a step, best first; grid, step seconds.
 
     Options are tried in the order of their gain alone. An option that saves less than `LEAST_GAIN`
     on top of the others is left out.

@@ -169,7 +169,7 @@ def search_paired(
 def _simulate_and_rank(
     problem: Problem, grid: Grid, *, capacity: float, top: int, result: PairedSearch
 ) -> None:
-    """Simulate a grid and insert it among the `top` ranked members if it fits in memory."""
+    """Simulate a grid, count it in `result`, and rank it among the `top` if it fits in memory."""
     simulated = Simulated(grid=grid, result=simulate_grid(problem, grid))
     if not simulated.result.fits_in(capacity):
         result.infeasible += 1

@@ -100,7 +100,7 @@ class JointPlan:
 
 
 def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Grid:
-    """The grid in which every rank has the split in row `outer`."""
+    """The grid whose ranks all have the split in row `outer`; 1F1B, interleaved if `chunks` > 1."""
     c = {name: int(column[outer]) for name, column in shaped.columns.items()}
     return Grid(
         tp=c["tp"],

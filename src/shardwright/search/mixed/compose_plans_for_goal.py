@@ -79,7 +79,7 @@ class GoalSearch:
         return self.record.fastest() if self.goal.objective == TIME else self.record.cheapest()
 
     def target(self, limit_s: float) -> float:
-        """Dollars or joules a step to prove as a lower bound: (1 - tolerance) x a best plan's."""
+        """(1 - tolerance) x least dollars or joules of a step so far (Pareto: by `limit_s`)."""
         least = self.record.least(limit_s=limit_s if self.goal.objective == PARETO else inf)
         fastest = self.record.fastest()
         return (1.0 - self.tolerance) * (least if least < inf or fastest is None else fastest.value)

@@ -190,9 +190,9 @@ def _expert_mesh_folds(space: Space, columns: Columns) -> BoolArray:
 
 
 @lru_cache(maxsize=2**12)
-def _member_options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: Options) -> Options:
+def _member_options(fixed: tuple[tuple[str, tuple[str, ...]], ...], modules: Options) -> Options:
     """Ordered runtime options of a part (one value each) and of a set of recomputed modules."""
-    return in_vocabulary_order((*((name, value) for name, (value,) in of), *modules))
+    return in_vocabulary_order((*((name, value) for name, (value,) in fixed), *modules))
 
 
 @lru_cache(maxsize=2**12)

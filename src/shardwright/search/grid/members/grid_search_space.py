@@ -185,7 +185,7 @@ def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
 
 
 def row_of(space: Space, grid: Grid) -> Space:
-    """The part of `space` that has the runtime options of its member `grid`."""
+    """The part of `space` with the options of `grid`, and the first value of any it omits."""
     chosen = dict(grid.options)
     return replace(
         space,

@@ -323,7 +323,7 @@ class PricedPipelines:
         )
 
     def valid_dual(self, dual: Dual, worth: FloatArray) -> Dual:
-        """Raise the replica price until no shape is underpriced; return the dual prices."""
+        """The dual, its replica price raised until no shape's samples `worth` exceed its price."""
         return self._raised(
             dual, float((worth - self.cost(prices_of(dual)))[worth > 0].max(initial=0.0))
         )

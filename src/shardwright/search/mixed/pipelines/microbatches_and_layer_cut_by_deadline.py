@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 @inner
 def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: float) -> bool:
-    """True where a stage with n layers of row r completes its microbatches by the limit."""
+    """True where a stage (role: 1 first, 2 last) with n layers of row r fits and meets `limit`."""
     i, p, m, hd, tl = at.i, at.p, at.m, at.hd, at.tl
     q = p - i
     first, last = float(role & 1), float((role >> 1) & 1)
