@@ -52,7 +52,7 @@ class LocatedGrid:
 def placed_in(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
 ) -> LocatedGrid:
-    """Fate of `grid` in a search of `space`: outside, infeasible, bounded by `known_s`, simulated.
+    """Fate of `grid` in a search: outside, infeasible, bounded (by last rank `known_s`), simulated.
 
     Args:
         capacity: bytes of a device that a plan may fill.

@@ -53,7 +53,7 @@ def nothing_fits(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    crossed: tuple[ExpandedMembers, ...],
+    expanded: tuple[ExpandedMembers, ...],
     *,
     capacity: int,
     hints: bool = True,
@@ -62,14 +62,14 @@ def nothing_fits(
     """Build the error that no member fits: smallest plan, missing bytes, changes that would fit.
 
     Args:
-        crossed: the expanded parts of the search.
+        expanded: the expanded parts of the search.
         capacity: bytes of a device that plans may fill.
         hints: also try changes of `feasible_changes.series_of` and list those that fit; without
             them the error costs no search.
     """
     parts = [
         (under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity))
-        for part in crossed
+        for part in expanded
     ]
     smallest_strategies = [
         smallest_member
@@ -80,7 +80,7 @@ def nothing_fits(
     first = parts_of(problem, space)[0]
     problem = under(problem, first.chosen)
     if not smallest_strategies:
-        return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))
+        return _nothing_legal(problem, first, facts, sum(part.enumerated for part in expanded))
     grid, stage = min(smallest_strategies, key=lambda smallest_member: smallest_member[1].reserved)
     if stage.reserved <= capacity:
         # The smallest strategy fits its devices, and would have been found if it fitted its nodes.

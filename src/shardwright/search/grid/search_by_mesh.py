@@ -99,11 +99,11 @@ def search(
             *kept_of(part_problem),
         )
 
-    run(first).search(behind=first)
+    run(first).search(first_part=first)
     if others and found.outcome.ranked:
         others = fastest_first(problem, others, found.outcome.ranked[0].grid)
     for part in others:
-        run(part).search(behind=first)
+        run(part).search(first_part=first)
     return found
 
 

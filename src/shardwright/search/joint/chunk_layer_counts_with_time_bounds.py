@@ -51,7 +51,7 @@ from shardwright.search.joint.price_layer_runs_and_splits_of_each_rank import (
 
 @lru_cache(maxsize=1024)
 def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
-    """(shapes, ranks x chunks) layers of each chunk: ends up to 2 x the mean, the others equal.
+    """(shapes, ranks x chunks) layers of each chunk: first and last <= 2 x mean, others equal.
 
     The first and the last chunk have any number up to twice the mean. The others are equal up to
     one, with the larger ones before or after the smaller ones. Or each rank spreads its layers
@@ -345,7 +345,7 @@ def microbatches_in_memory(ranks: int, chunks: int, microbatches: int) -> tuple[
 
 
 def least_full_recompute(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
-    """(chunks,) fewest first layers to recompute in full to fit, as many by rank; None = none.
+    """(chunks,) fewest first layers to recompute in full to fit, equal within a rank; None = none.
 
     The same number on all chunks of a rank. By lower bounds of each rank's bytes on a device and in
     host memory, as `label_options` has them for one chunk. More recomputation keeps more in host

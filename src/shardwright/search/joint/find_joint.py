@@ -191,7 +191,7 @@ def _strategy(problem: Problem, best: ScoredPlan | None, grid: Answer | None) ->
 
 
 def _search_pipelines(question: _JointRequest, grid: Answer | None) -> _JointResults:
-    """Search the pipelines under each combination of options, the best grid's fastest first."""
+    """Search the pipelines under each combination of options, ascending by the best grid's step."""
     problem, joint = question.problem, question.joint
     results = _JointResults(
         best_s=grid.certificate.best_s if grid else OPEN_LIMIT,

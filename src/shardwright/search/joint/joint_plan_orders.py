@@ -203,7 +203,7 @@ def with_found_order(
 def with_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int
 ) -> OrderedPlan | None:
-    """The plan with `table`, or that with moved weight gradients if faster; None if both overflow.
+    """The plan with `table`, or with moved weight gradients if faster; None if neither fits memory.
 
     Weight gradients move to where the gradient reductions end first.
     """

@@ -92,7 +92,7 @@ def splits_of(
     pipeline: PipelineShape,
     facts: ProblemNumbers,
 ) -> Splits:
-    """Seconds and bytes of every layer position under each split of a pipeline.
+    """Prefix sums of seconds and bytes over the layer positions, for each split of a pipeline.
 
     With several chunks a rank holds positions from all over the chain: every position is then
     priced as the cheapest one, in each quantity.

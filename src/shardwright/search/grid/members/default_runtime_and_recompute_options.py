@@ -95,7 +95,7 @@ def without_modules(
     *,
     runtime_values: Mapping[str, str],
 ) -> tuple[Options, ...]:
-    """The module sets in which option `name` has none of the given values."""
+    """The module sets in which option `name` (else the runtime's value) is none of `values`."""
     return tuple(
         module_set
         for module_set in sets

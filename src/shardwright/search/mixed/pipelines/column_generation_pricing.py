@@ -139,7 +139,7 @@ class PricedPipelines:
     def refine(
         self, values: ShapeMicrobatches, shape_indices: IntArray, *, above: IntArray | None = None
     ) -> None:
-        """Make the microbatches of some shapes exact, in place.
+        """Make microbatches of some shapes exact, in place, unless they are at most `above`.
 
         Args:
             shape_indices: the shapes.
@@ -172,7 +172,7 @@ class PricedPipelines:
         start: ShapeMicrobatches | None = None,
         thorough: bool = False,
     ) -> tuple[Dual, ShapeMicrobatches]:
-        """Dual prices of a subspace at a limit, and its shape values, by column generation.
+        """Dual prices of a subspace at a limit, its shape values; lowest bound if `thorough`.
 
         The prices bound the samples of all plans as low as possible. Unless `thorough`, the first
         prices that close the subspace are returned, or the first under which plans may complete the

@@ -275,7 +275,7 @@ def _cheapest_composition(
 
 
 def _simulate_cheapest(record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines]) -> None:
-    """Simulate the cheapest waiting plans that no known plan beats in time and value; drop all."""
+    """Simulate cheapest waiting plans that no known plan beats in time and value; drop others."""
     state = record.state
     some: list[tuple[float, float, int, MixedCandidate]] = []
     for one in state.waiting:
