@@ -97,7 +97,7 @@ def _overlapped_part(space: Space) -> Space | None:
 
 
 def _rescheduled_grid(members: Members, name: str, place: int) -> Grid:
-    """The grid of a member with its schedule replaced by `name`."""
+    """The grid of a member with schedule `name` and that schedule's chunks a rank as vpp."""
     return replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
 
 
@@ -169,7 +169,7 @@ def search_paired(
 def _simulate_and_rank(
     problem: Problem, grid: Grid, *, capacity: float, top: int, result: PairedSearch
 ) -> None:
-    """Simulate a grid and insert it among the `top` ranked members if it fits in memory."""
+    """Simulate a grid, count it in `result`, and rank it among the `top` if it fits in memory."""
     simulated = Simulated(grid=grid, result=simulate_grid(problem, grid))
     if not simulated.result.fits_in(capacity):
         result.infeasible += 1

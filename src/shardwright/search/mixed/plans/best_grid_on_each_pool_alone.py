@@ -57,7 +57,7 @@ class PoolResult:
     stopped_at: int = 0
 
     def for_certificate(self, worth_s: float | None) -> PoolAlone:
-        """The entry of the pool in a certificate."""
+        """The entry of the pool in a certificate; `worth_s` = seconds one device more saves."""
         return PoolAlone(
             name=self.pool.name,
             devices=self.pool.devices,
