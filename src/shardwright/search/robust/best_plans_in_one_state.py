@@ -152,7 +152,7 @@ def _rank_grids(search: GridQuestion, top: int) -> Ranking:
 
 
 def _rank_mixed_plans(search: MixedQuestion, top: int) -> Ranking:
-    """Rank the best mixed plans of a state, all with the lower bound of the whole space.
+    """Rank the best mixed plans found in a state, beside the lower bound of its whole space.
 
     Their order is not proven.
     """
