@@ -125,7 +125,7 @@ def ranked(questions: Sequence[StateQuestion], task: RankTask) -> Ranking | None
 
 
 def _rank_grids(search: GridQuestion, top: int) -> Ranking:
-    """Rank the best grids of a state with proof.
+    """Rank the `top` best grids of a state, with a proven lower bound of all other grids.
 
     No other grid is faster than the last ranked grid, or than the bound of a stopped search.
     """

@@ -135,7 +135,7 @@ def zero_of(table: StageTable, lane: MixedLane) -> int:
 
 
 def state_sharers_of(table: StageTable, plan: MixedPlan) -> StateSharers:
-    """Numbers of replicas and members that share optimizer states in a plan.
+    """Numbers of replicas and, at the fewest, members that share a plan's optimizer states.
 
     Of each lane's runs the one with the fewest members counts, so that the plan fits wherever each
     layer is. The same holds for two lanes of one row that shard each for itself.

@@ -19,7 +19,7 @@ from shardwright.search.mixed_cluster_certificate import RunnerUp
 def runners_up(
     state: SearchState, stage_costs_of: Mapping[Options, MixedStageCosts], *, top: int
 ) -> tuple[RunnerUp, ...]:
-    """Up to `top` simulated plans, each of a composition not seen before, the fastest first.
+    """Up to `top` simulated plans of other compositions than the best and each other, by seconds.
 
     A composition is a plan's pipelines and replica counts, without layer cuts and microbatches.
     """
