@@ -59,7 +59,7 @@ def placed_in(
         known_s: step seconds of the last ranked strategy; a grid with a larger bound is bounded
             away.
     """
-    axis_part, missing = _part_withaxis_values(space, grid, facts)
+    axis_part, missing = _part_with_axis_values(space, grid, facts)
     option_part = _part_with_options(problem, axis_part, grid) if axis_part is not None else None
     if option_part is None:
         return LocatedGrid(
@@ -110,7 +110,7 @@ def _fate_after_longest_path(
     return LocatedGrid(fate=fate, reason="the longest path through its order", bound_s=path)
 
 
-def _part_withaxis_values(
+def _part_with_axis_values(
     space: Space, grid: Grid, facts: GridFacts
 ) -> tuple[Space | None, tuple[str, ...]]:
     """Part of `space` with only the axis values of `grid`, and (); or None and the reasons."""
