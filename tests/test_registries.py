@@ -84,6 +84,18 @@ def test_every_collective_algorithm_is_run_by_a_library() -> None:
     )
 
 
+def test_every_schedule_has_a_test_of_its_own() -> None:
+    """The tests of all schedules accept any order without a deadlock: one must know this order."""
+    files = ("tests/schedules/test_papers.py", "tests/schedules/test_schedules.py")
+    text = "".join((ROOT / file).read_text(encoding="utf-8") for file in files)
+    require_members(
+        (name for name in SCHEDULES if f'"{name}"' in text),
+        SCHEDULES,
+        f"{place(files[0])}: a test of its idle time, or of a table that you write by hand (as"
+        f" {place(files[1], 'test_rows_of_1f1b_by_hand')})",
+    )
+
+
 def test_every_export_target_has_tests() -> None:
     tested = {
         name

@@ -31,6 +31,7 @@ from tests.registries import place, require_members
 GENERATIONS = place(
     "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
 )
+ENTRIES = place("src/shardwright/hardware/catalog")
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 
 
@@ -41,8 +42,15 @@ def test_there_are_enough_and_each_has_a_node() -> None:
 
 
 def test_no_name_or_alias_is_taken_twice() -> None:
-    keys = [name_key(n) for a in ACCELERATORS for n in {name_key(x) for x in (a.name, *a.aliases)}]
-    assert sorted(keys) == sorted(set(keys))
+    owners: dict[str, list[str]] = {}
+    for device in ACCELERATORS:
+        for key in {name_key(name) for name in (device.name, *device.aliases)}:
+            owners.setdefault(key, []).append(device.name)
+    twice = [f"{key} ({' and '.join(names)})" for key, names in owners.items() if len(names) > 1]
+    assert not twice, (
+        f"two entries have the name or alias {', '.join(twice)}: remove it from the aliases of one"
+        f" entry in {ENTRIES}"
+    )
 
 
 @EVERY
@@ -79,6 +87,21 @@ def test_every_dtype_and_every_attention_kernel_of_a_device_has_a_rate(device: A
     peaks = dict(device.peak_flops)
     order = [peaks[d] for d in (Dtype.FP32, Dtype.BF16, Dtype.FP8, Dtype.FP4) if d in peaks]
     assert order == sorted(order)
+
+
+@EVERY
+def test_number_formats_are_those_of_the_compute_capability(device: Accelerator) -> None:
+    """bf16 and tf32 from 8.0 on (Ampere), fp8 from 8.9 (Ada, Hopper), fp4 from 10.0 (Blackwell)."""
+    if device.vendor != "NVIDIA":
+        return
+    generation = generation_of(device)
+    formats = {dtype for dtype, _ in device.peak_flops}
+    for dtype, least in ((Dtype.BF16, 8), (Dtype.TF32, 8), (Dtype.FP4, 10)):
+        assert (dtype in formats) == (generation >= least), (
+            f"{device.name} has compute capability {generation}, and {dtype} is from {least} on:"
+            f" change `peaks` of its entry in {ENTRIES}, or its number in {GENERATIONS}"
+        )
+    assert Dtype.FP8 in formats or generation < 9, f"`peaks` of {device.name} in {ENTRIES}: no fp8"
 
 
 @EVERY
