@@ -28,9 +28,7 @@ from tests.hardware.assumed import assumptions
 from tests.hardware.catalog_rows import NODES, node_of
 from tests.registries import place, require_members
 
-GENERATIONS = place(
-    "src/shardwright/hardware/catalog/compute_capability_by_gpu.py", "_GENERATION_BY_PREFIX"
-)
+LISTED = place("src/shardwright/hardware/catalog/multiprocessors_and_gemm_tiles.py", "_LISTED")
 ENTRIES = place("src/shardwright/hardware/catalog")
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 
@@ -99,7 +97,7 @@ def test_number_formats_are_those_of_the_compute_capability(device: Accelerator)
     for dtype, least in ((Dtype.BF16, 8), (Dtype.TF32, 8), (Dtype.FP4, 10)):
         assert (dtype in formats) == (generation >= least), (
             f"{device.name} has compute capability {generation}, and {dtype} is from {least} on:"
-            f" change `peaks` of its entry in {ENTRIES}, or its number in {GENERATIONS}"
+            f" change `peaks` of its entry in {ENTRIES}, or its kind in {LISTED}"
         )
     assert Dtype.FP8 in formats or generation < 9, f"`peaks` of {device.name} in {ENTRIES}: no fp8"
 
@@ -234,12 +232,10 @@ def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
         names = {rates.generation for rates in device.attention}
         ampere = device.vendor == "NVIDIA" and generation_of(device) >= 8
         if device.vendor == "NVIDIA":
-            require_members(
-                [device.name] if generation_of(device) else [], [device.name], GENERATIONS
-            )
+            require_members([device.name] if generation_of(device) else [], [device.name], LISTED)
         told = (
             f"{device.name} has the kernels {sorted(names)}: change `kernels` or `attention` of its"
-            f" entry in src/shardwright/hardware/catalog, or its number in {GENERATIONS}"
+            f" entry in src/shardwright/hardware/catalog, or its kind in {LISTED}"
         )
         assert ("cudnn" in names) == ampere, told
         assert ("flash-2" in names) == (ampere or device.vendor == "AMD"), told
