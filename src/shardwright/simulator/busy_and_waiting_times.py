@@ -83,7 +83,7 @@ def _busy_and_waiting(
     num_device_kinds: int,
 ) -> tuple[FloatArray, FloatArray]:
     """(classes,) busy seconds, and (classes, kinds + 1) waits for each device kind and links."""
-    klass = program.templates.klass[program.instances.template]
+    klass = program.instances.klass
     is_action = program.instances.stream == int(Stream.COMPUTE)
     last_before = last_predecessors(program, finish)
     cause = np.where(is_action, device_kind_of_class[klass], num_device_kinds)

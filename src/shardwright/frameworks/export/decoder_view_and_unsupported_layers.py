@@ -37,6 +37,12 @@ class Decoder:
         assert core.attention is not None, "a core has a shape"
         return core.attention
 
+    @property
+    def ties_embedding(self) -> bool:
+        """True if the weight of the logits is the embedding's."""
+        head = self.model.blocks[self.model.runs[-1].block]
+        return any(p.tied_to for o in head.operators for p in o.parameters)
+
 
 def decoder_of(model: Model) -> Decoder:
     """Decoder view of a model: the model, and one block for each layer, in order."""

@@ -112,8 +112,7 @@ def model_flags(model: Model, *, length: int) -> Flags:
         flags.append(("squared-relu", ""))
     if not biased:
         flags.append(("disable-bias-linear", ""))
-    head = model.blocks[model.runs[-1].block]
-    if not any(p.tied_to for o in head.operators for p in o.parameters):
+    if not decoder.ties_embedding:
         flags.append(("untie-embeddings-and-output-weights", ""))
     return flags
 

@@ -301,8 +301,8 @@ NOT_RENTED: Final = frozenset(
         "trainium-3",
     ]
 )
-"""Accelerators without a public price an hour in dollars: used in one laboratory or one country, or
-sold by reservation alone.
+"""Accelerators without a public price an hour in dollars: used in one laboratory or one country,
+sold by reservation alone, or without a seller whose price is known here.
 """
 GIVE_A_PRICE: Final = "dollars_per_device_hour: 2.5 in a cluster file"
 """Hint of an error where no public price is known: the form of a price."""

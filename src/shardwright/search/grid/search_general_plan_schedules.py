@@ -61,8 +61,12 @@ class PairedSearch:
     infeasible: int = 0
     bounded_b0: int = 0
     bounded_b1: int = 0
-    simulated: int = 0
     lower_bound_s: float = float("inf")
+
+    @property
+    def simulated(self) -> int:
+        """Number of members that were simulated and fit."""
+        return len(self.fitting)
 
 
 def _overlapped_part(space: Space) -> Space | None:
@@ -174,7 +178,6 @@ def _simulate_and_rank(
     if not simulated.result.fits_in(capacity):
         result.infeasible += 1
         return
-    result.simulated += 1
     result.fitting.append(member_of(simulated))
     result.ranked = sorted([*result.ranked, simulated], key=lambda s: s.step_time_s)[:top]
 
