@@ -231,7 +231,7 @@ def _fills(
 
 
 def _terms(holdings: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
-    """(holding, box, add to others): boxes that give or sum the value held at each index.
+    """(holding number, box, add): copies and sums that make each value once from the holdings.
 
     Full values stand alone. Of equal parts of a sum, one counts.
     """

@@ -59,7 +59,7 @@ WINDOW, CHUNK = 5, 3
 
 
 def short_windows_model(model: Model) -> Model:
-    """The model with windows and scan chunks that are shorter than short texts."""
+    """The model with windows of at most 5 keys and scan chunks of at most 3 tokens."""
     return with_short_windows(
         model, {block.sequence: ShortReach(window=WINDOW, chunk=CHUNK) for block in model.blocks}
     )

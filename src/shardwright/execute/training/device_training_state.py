@@ -130,7 +130,7 @@ class DeviceState:
     passes: Mapping[int, int] = field(default_factory=dict)
 
     def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
-        """Iterate over (first, end, states) of the device's piece of a bucket, host part first."""
+        """Iterate over (first, end, states): bucket elements of its piece, host part first."""
         low, _ = bucket.sharing(self.device).piece(self.device, bucket.elements, 1)
         for states_by_bucket in (self.host, self.states):
             if bucket.number in states_by_bucket:
@@ -173,7 +173,7 @@ def prepare_training(
     islands: Units | None = None,
     bias_rate: float | None = None,
 ) -> PreparedTraining:
-    """Prepare a training run: its plan, buckets, precision and settings.
+    """Prepare a training run, shared by all devices; `bias_rate` None freezes router biases.
 
     Args:
         dtype: format of all tensors, where no `precision` is given.

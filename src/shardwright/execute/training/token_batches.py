@@ -121,7 +121,7 @@ def open_tokens(
     seed: int | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> TokenBatches:
-    """Open token files as batches, after checks against the model and job.
+    """Open token files as batches, after checks; `share` (i, n) checks every n-th piece from i on.
 
     Args:
         files: the file of every sequence, or of the text alone.

@@ -38,7 +38,7 @@ class Residual(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Add the inputs, with the stream and the sum times their factors.
+        """Sum of the inputs' first extents: the stream x its factor, the sum x its learned scale.
 
         See `Numerics`.
         """

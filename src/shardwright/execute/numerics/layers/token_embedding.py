@@ -65,7 +65,7 @@ class Embedding:
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
-        """Gradients of the token table and of position and type tables.
+        """Gradients of token, position and type tables; lookups give the padding row no gradient.
 
         See `Numerics`.
         """

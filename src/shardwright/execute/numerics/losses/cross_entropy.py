@@ -43,7 +43,7 @@ class CrossEntropy(WithoutParameters):
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Loss of every token, and the saved logarithms of the denominators.
+        """Loss of every token, 0 at negative labels, and the saved logarithms of the denominators.
 
         See `Numerics`.
         """
@@ -92,9 +92,9 @@ def _target(place: OperatorShare, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return torch.where(inside, labels - low, 0), inside
 
 
-def _label_logits(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Logits at columns `rows`, one a token; zeros on a device without vocabulary."""
-    return logits.gather(-1, rows) if logits.shape[-1] else logits.new_zeros(rows.shape)
+def _label_logits(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Logits at `columns`, one a token; zeros on a device without vocabulary."""
+    return logits.gather(-1, columns) if logits.shape[-1] else logits.new_zeros(columns.shape)
 
 
 def is_fused_loss(place: OperatorShare, logits: torch.Tensor) -> bool:

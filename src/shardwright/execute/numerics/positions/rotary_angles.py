@@ -35,7 +35,7 @@ def rotated_pair_count(settings: Settings, width: int) -> int:
 def rotary_rates(
     settings: Settings, half: int, *, length: int = 0, device: torch.device
 ) -> torch.Tensor:
-    """(half,) radians per position of each pair: base^(-i / half), lower for extended contexts.
+    """(half,), or (axes, half), radians per position of each pair: base^(-i / half), or lower.
 
     In float64. For positions of several axes (axes, half), with 0 for axes that do not rotate a
     pair.
