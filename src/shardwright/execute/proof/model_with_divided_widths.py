@@ -22,7 +22,7 @@ VOCAB = 64
 
 
 def narrower_model(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
-    """Model of widths over the largest power of two, or `most` (0: any), and a small vocabulary.
+    """Model with widths divided by the largest power of two (<= `most` if not 0); small vocabulary.
 
     Divided are hidden, feed-forward, head and latent widths.
 

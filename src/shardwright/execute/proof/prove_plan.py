@@ -53,7 +53,7 @@ def prove_plan(
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> PlanProof:
-    """Compare loss and gradients of `plan` with the undivided model's, on a small model.
+    """Compare loss and gradients of `plan` with the undivided model's in float64, at small widths.
 
     Both have the same parameters and tokens.
 

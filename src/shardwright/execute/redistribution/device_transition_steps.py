@@ -132,7 +132,7 @@ def device_moves(
     collectives: bool,
     islands: Units | None,
 ) -> DeviceMoves:
-    """Copies, sends and receives with which `device` changes a tensor's layout.
+    """Copies, sends and receives of `device` in a layout change (`across`: between two stages).
 
     See `program.transition.cheapest_layout_transition`.
 

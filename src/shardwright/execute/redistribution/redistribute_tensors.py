@@ -99,7 +99,7 @@ def send_edge(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> Task[EdgeState | None]:
-    """Sending side of a stage edge: collectives, then sends; EdgeState if in `target`, else None.
+    """Sending side of a stage edge: collectives, then sends; EdgeState, or None if not in `target`.
 
     It never waits for the other stage.
 

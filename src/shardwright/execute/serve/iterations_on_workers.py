@@ -61,7 +61,7 @@ class Server:
         return tuple(d for worker in self.workers for d in worker.stores)
 
     def iterate(self, worker: int, ranks: Sequence[Sequence[RequestPart]]) -> None:
-        """Run one iteration on each rank's request parts; greedy requests at their end get a token.
+        """Run an iteration on each rank's parts; greedy requests, once all cached, get a token.
 
         A greedy request whose tokens are all cached after it gets one more token.
         """

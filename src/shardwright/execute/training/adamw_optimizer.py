@@ -78,7 +78,7 @@ class Moments:
 
 
 def moments(piece: torch.Tensor, *, precision: RunPrecision, host: bool = False) -> Moments:
-    """Create zero AdamW moments of a flat piece, and a master copy if kept; `host`: off-device."""
+    """Create zero AdamW moments of a flat piece, with any master copy; in CPU memory if `host`."""
 
     def empty_like(dtype: torch.dtype) -> torch.Tensor:
         """Empty tensor of the piece's shape in `dtype`, in host or device memory."""

@@ -70,7 +70,7 @@ class TokenBatches:
         return windows
 
     def batch(self, step: int) -> Batch:
-        """Token ids and labels (and images) of a step's windows; the first step is 0.
+        """Token ids, next-token labels (and images) of the windows of `step`, counted from 0.
 
         After the last window a new pass begins, within a batch if necessary.
         """

@@ -80,7 +80,7 @@ def operator_block(block: Block, name: str) -> Block:
 
 
 def _standalone_operators(operator: Operator) -> tuple[Operator, ...]:
-    """Operators of a one-operator block: a routed one between ``.scatter`` and ``.gather``."""
+    """Operators of a one-operator block: expert layers between ``.scatter`` and ``.gather``."""
     if operator.kind is OperatorKind.ROUTE:
         return (replace(operator, writes=stream_extents(operator)),)
     if not is_routed(operator):

@@ -55,7 +55,7 @@ class Residual(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradients of all inputs: the output's gradient times the factors.
+        """Gradients of all inputs: the output's x the scale, the first's also x the stream factor.
 
         See `Numerics`.
         """

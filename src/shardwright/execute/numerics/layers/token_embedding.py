@@ -36,7 +36,7 @@ class Embedding:
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """Embeddings of token ids (0 for ids on other devices), plus position and type rows.
+        """Token embeddings x embedding factor (0 for ids elsewhere), plus position and type rows.
 
         See `Numerics`.
         """

@@ -66,7 +66,7 @@ class CrossEntropy(WithoutParameters):
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradient of the logits: (softmax - one-hot) x the loss's gradient.
+        """Gradient of the logits: (softmax - one-hot) x the loss's gradient; 0 at negative labels.
 
         See `Numerics`. Every device of the vocabulary group has the gradient of the full value.
         """
@@ -106,7 +106,7 @@ def is_fused_loss(place: OperatorShare, logits: torch.Tensor) -> bool:
 def fused_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(-log softmax(logits)[label], log denominator), (samples, positions, 1) each.
+    """(-log softmax(logits)[label] or 0 if negative, log denominator), (samples, positions, 1).
 
     Both are at least float32.
 
