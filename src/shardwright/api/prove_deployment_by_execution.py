@@ -106,7 +106,7 @@ def prove_deployment(request: ServingRequest, *, progress: Progress | None = Non
         [side.state(requests) for side in sides],
         arrivals=requests.arrival_s.astype(np.int64).tolist(),
         stages=[worker.pp for worker in workers],
-        turns=TRANSFER_TURNS,
+        transfer_turns=TRANSFER_TURNS,
         simulated=log,
         seed=request.seed,
     )
