@@ -235,7 +235,7 @@ class Communicators:
     def _all_to_all(
         self, request: GroupExchange, device: int, dtype: torch.dtype, beside: bool
     ) -> dict[int, torch.Tensor]:
-        """Exchange tensors of any sizes with the group's members by one all-to-all of bytes."""
+        """Exchange tensors with a group's other members by an all-to-all of bytes; by sender."""
         peers = [peer for peer in request.group if peer != device]
         sends = {
             peer: request.sends[peer].detach().reshape(-1)
