@@ -233,7 +233,7 @@ def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
 
 
 def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Pairs of an object: largest first if any number is a float, else in file order."""
+    """Pairs of an object: largest absolute value first if any is a float, else in file order."""
     largest = (
         sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
         if any(isinstance(v, float) for v in values.values())
