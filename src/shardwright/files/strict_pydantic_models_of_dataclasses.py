@@ -130,7 +130,7 @@ class DocumentModel(Generic[T]):
             raise document_error(error, document, self.schema, name=name, hint=hint) from None
 
     def _model(self, kind: type) -> Any:
-        """pydantic type that validates an object and builds the dataclass; a name inside itself."""
+        """pydantic type that validates an object and builds `kind`; a ForwardRef inside itself."""
         if kind in self._models:
             return self._models[kind]
         # By its own name pydantic finds the model without the validator that builds the dataclass.

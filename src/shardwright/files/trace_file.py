@@ -115,7 +115,7 @@ def trace_text(*traces: StepTrace) -> str:
 
 
 def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
-    """Yield the events of one device: names, spans and memory."""
+    """Yield the trace events of one device as process `pid`: names, spans and memory samples."""
     spans = [span for span in trace.spans if span.device == device.device]
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
     yield _metadata_event(

@@ -89,7 +89,7 @@ class Communicators:
     _side_tasks: SideTasks | None = None
 
     def connect(self) -> None:
-        """Create the process groups of messages; all ranks must call it."""
+        """Create two process groups of all ranks, one per message direction; all ranks call it."""
         self._directions = [
             dist.new_group(backend=self.backend, timeout=self._timeout) for _ in range(2)
         ]

@@ -164,7 +164,7 @@ MAMBA1 = {
 
 
 def t5_layer(last: int) -> dict[str, NamingRule]:
-    """Rules of a T5 layer of self-attention and feed-forward, the latter number `last` in it.
+    """Rules of a T5 layer whose sublayer 0 is self-attention and sublayer `last` feed-forward.
 
     `last`: number of the feed-forward part in the layer.
     """

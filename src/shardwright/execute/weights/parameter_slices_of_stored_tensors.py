@@ -108,7 +108,7 @@ def adapter_keys(model: Model) -> frozenset[Key]:
 
 
 def stored_tensor_of(model: Model, family: FamilyNames, key: Key) -> StoredTensor:
-    """The tensors of a checkpoint that hold a parameter, by the family's naming rules.
+    """Layout of the checkpoint tensors that hold a parameter, by the family's naming rules.
 
     Raises:
         DataError: the family has no rule for the parameter.
@@ -176,7 +176,7 @@ def _rule(
 def _tensor_layout(
     model: Model, block: int, rule: NamingRule, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Rows, ...]]:
-    """(our dim of each tensor dim, tensor shape, tensor indices of each of our dims)."""
+    """(our dim of each tensor dim or -1, tensor shape, tensor indices by our dim or None)."""
     operators = model.blocks[block].operators
     parameter = _parameter_named(operators, name)
     sizes = [e.size for e in parameter.extents]

@@ -265,7 +265,7 @@ def _locate_tensor(
 def _require_tied(
     folder: Path, model: Model, family: FamilyNames, headers: Mapping[str, _TensorHeader]
 ) -> None:
-    """Raise DataError if a file's head differs from the embedding that the model ties it to.
+    """Raise DataError if sampled rows of a file's head differ from the embedding it is tied to.
 
     Some rows are compared: after separate training every row differs.
     """
