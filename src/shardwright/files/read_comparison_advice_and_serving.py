@@ -97,7 +97,7 @@ def _read_advice(document: dict[str, Any], name: str) -> StoredAdvice:
 
 
 def _read_serving(document: dict[str, Any], name: str) -> StoredServing:
-    """Read a serving result, without the facts that options add."""
+    """Read a serving result; the fields that command options add are dropped."""
     body = {key: value for key, value in document.items() if key not in _FURTHER_SERVING}
     return _SERVING.read(body, name=name, hint=SERVE_HINT)
 

@@ -75,7 +75,7 @@ def unsupported_layer_shortfalls(decoder: Decoder, made: Collection[str]) -> Ite
 
 
 def unsupported_attention_shortfalls(decoder: Decoder) -> Iterator[Shortfall]:
-    """Yield shortfalls for attention that differs by layer or has sinks, caps or ALiBi."""
+    """Yield shortfalls for attention that differs by layer or is not plain (sinks, ALiBi, ..)."""
     if len({o.attention for o in decoder.operators_named("core")}) > 1:
         yield Shortfall(what="layers whose attention differs", hint="one kind of attention")
     shape = decoder.attention_shape
