@@ -51,7 +51,7 @@ def messages(trace: StepTrace) -> Iterator[Ends]:
 
 
 def _first_pieces(spans: Sequence[Span]) -> dict[tuple[str, int, int, int, int], list[Span]]:
-    """The first span of every action, by (kind, lane, chunk, microbatch, slice).
+    """Each device's first span of every action, by (kind, lane, chunk, microbatch, slice).
 
     Each list in the order of devices.
     """
