@@ -174,7 +174,7 @@ def _meets_targets(
     outputs: IntArray,
     e2e: FloatArray,
 ) -> BoolArray:
-    """(n,) True for requests that meet their latency targets.
+    """(n,) True for requests that meet all latency targets; all True without a promise.
 
     A request of one token has no TPOT.
     """

@@ -109,7 +109,7 @@ def parse_trace(content: bytes, *, source: str) -> Trace:
 
 
 def _numbered_lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text) of the lines that are not empty.
+    """Yield (line number from 1, stripped text) of non-empty lines; DataError unless short UTF-8.
 
     Without a copy of the whole content.
     """
@@ -136,7 +136,7 @@ def _read_lines(
     *,
     start: tuple[int, str] | None = None,
 ) -> None:
-    """Read each line into the columns by `read`; raises beyond `MAX_REQUESTS` lines."""
+    """Read `start` and each line into the columns by `read`; raises beyond `MAX_REQUESTS` lines."""
     if start is not None:
         read(columns, *start)
     for number, line in lines:
