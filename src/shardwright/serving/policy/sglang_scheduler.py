@@ -357,7 +357,7 @@ def decode_running(state: SchedulerState, rank: int, count: int) -> None:
 
 @inner
 def plan_prefill_first(state: SchedulerState, rank: int) -> None:
-    """Fill a rank's next iteration in SGLang's order: prompts first, else decode."""
+    """Fill a rank's next iteration in SGLang's order: prompts (mixed: plus decodes), or decodes."""
     running = state.ranks[rank, NUM_RUNNING]
     if may_add_prompts(state, rank):
         if state.settings[KNOWS_ENDS]:

@@ -229,7 +229,7 @@ def advance_simulation(simulation: ServingSimulation, *, until: float) -> None:
 
 
 def served_requests(simulation: ServingSimulation) -> ServedRequests:
-    """Outcome of a simulation's requests; raises InfeasibleError if some wait for ever."""
+    """Outcome of a run, in seconds from the first arrival; InfeasibleError if some wait forever."""
     run = simulation.run
     return collect_served_requests(
         simulation.state,

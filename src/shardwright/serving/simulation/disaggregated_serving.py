@@ -280,7 +280,7 @@ class _TwoPools:
             self.landed.append(request)
 
     def _newly_ended(self, pool: int) -> list[int]:
-        """Requests that ended in a pool (0 = prefill, 1 = decode) since the last call for it."""
+        """Pool-own indices of requests ended in pool 0 (prefill) or 1 (decode) since last call."""
         run = (self.prefill, self.decode)[pool].run
         num_seen, self.seen[pool] = self.seen[pool], int(run.numbers[ENDED])
         ended: list[int] = run.ended[num_seen : self.seen[pool]].tolist()

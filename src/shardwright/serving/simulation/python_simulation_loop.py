@@ -317,7 +317,7 @@ class _Run:
         return True
 
     def served(self) -> ServedRequests:
-        """Outcome of all requests from the first arrival on; InfeasibleError if some never run."""
+        """Outcome, in seconds from the first arrival; InfeasibleError if some wait for ever."""
         return collect_served_requests(
             self.state,
             arrival=self.arrival,

@@ -35,7 +35,7 @@ def set_time(soonest: FloatArray, row: int, worker: int, at: float) -> None:
 
 @inner
 def first_worker(soonest: FloatArray, row: int) -> int:
-    """The worker with the smallest event time; the first of several."""
+    """Index of the worker with the smallest event time in the tree of `row`; the lowest if tied."""
     leaves, node = soonest.shape[1] // 2, 1
     while node < leaves:
         node = 2 * node if soonest[row, 2 * node] == soonest[row, node] else 2 * node + 1

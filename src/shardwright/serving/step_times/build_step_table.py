@@ -341,7 +341,7 @@ class _ContextCost:
         return total
 
     def state(self, sequences: IntArray) -> FloatArray:
-        """(s,) seconds of the block's reads and writes of sequences' recurrent states."""
+        """(s,) seconds to read and write the recurrent states of `sequences` in a block."""
         device = self.machine.accelerator
         elements = sum(
             living.elements(self.worker.tp)

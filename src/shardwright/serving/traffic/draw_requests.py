@@ -135,7 +135,7 @@ def _prefixes(
 
 
 def _trace_requests(trace: Trace, *, block_tokens: int) -> Requests:
-    """Requests of a trace, with its arrival times, lengths and block hashes."""
+    """Requests of a trace from time 0; hashed blocks kept if `block_tokens` divides their size."""
     if trace.blocks and trace.block_tokens % block_tokens == 0:
         counts = np.array([len(row) for row in trace.blocks], dtype=np.int64)
         # A last block that is not full is never shared.
