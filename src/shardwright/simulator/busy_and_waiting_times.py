@@ -123,7 +123,7 @@ def _waits_by_cause(
     *,
     num_kinds: int,
 ) -> FloatArray:
-    """(kinds + 1,) picoseconds from `low` to `high` by the kind that computed then; links last.
+    """(kinds + 1,) picoseconds of waits `low` to `high` by the kind that computed then; links last.
 
     Each wait ends with a task in `task`, whose chain of last predecessors is followed.
     """

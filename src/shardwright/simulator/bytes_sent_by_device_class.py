@@ -313,7 +313,7 @@ def _add_gradients_and_gathers(
 def _add_owner_exchange(
     sums: TrafficCounter, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
 ) -> None:
-    """Add all-to-alls of gradients (`wire` bytes each) to state owners and of values back.
+    """Add all-to-alls of gradients (`wire` bytes an element) to state owners, of values back.
 
     Both run once a step.
     """

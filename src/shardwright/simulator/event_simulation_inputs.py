@@ -97,7 +97,7 @@ def _sends(problem: Problem, program: Program) -> _Sends:
 def _units_of_classes(
     classes: tuple[DeviceClass, ...], units: tuple[Units, ...], total: int
 ) -> tuple[IntArray, IntArray]:
-    """(levels, classes) unit of a class's first device; (..., 2) devices of the class, and all.
+    """(levels, classes) unit with a class's first device; (..., 2) its devices of the class, all.
 
     Shapes are (levels, classes) and (levels, classes, 2): the class's devices in the unit of its
     first device, then all devices of that unit.

@@ -130,7 +130,7 @@ def model_counts(model: Model) -> Counted:
 def _stages(
     problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]
 ) -> tuple[StageMemory, ...]:
-    """Memory of each device class, with capacity and kind if the cluster is mixed, else 0."""
+    """Memory of each device class; capacity and kind set in a mixed cluster, else capacity 0."""
     if problem.cluster.is_uniform:
         return tuple(replace(class_memory, capacity=0) for class_memory in memory)
     names = kind_names(problem.cluster)

@@ -301,7 +301,7 @@ def retract_one(state: SchedulerState, rank: int) -> None:
 
 @inner
 def reset_expected_share(state: SchedulerState, rank: int) -> None:
-    """After a retraction, set the expected share: (tokens given + GRANTED each) / answer tokens.
+    """After a retraction, set the expected answer share: (tokens given + GRANTED each) / answers.
 
     (tokens given + GRANTED steps of each) / (longest answers), over the running requests.
     """

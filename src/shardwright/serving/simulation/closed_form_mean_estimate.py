@@ -350,7 +350,7 @@ def _decode_interval(
 
 @inner
 def _num_decoding(numbers: FloatArray, running: float, inputs: float, answer: float) -> float:
-    """Decoding ones of `running` requests, by bisection; `answer` = decode iterations of each."""
+    """Number of `running` requests that decode, by bisection; `answer` = decode iterations each."""
     low, high = 0.0, running
     for _ in range(STEPS):
         middle = (low + high) / 2.0

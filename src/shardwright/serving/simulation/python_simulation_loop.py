@@ -179,11 +179,11 @@ class _Run:
         return True
 
     def _may_begin(self, worker: _Worker) -> bool:
-        """True if a worker has work to plan and fewer iterations under way than stages."""
+        """True if a worker is not blocked and has fewer iterations under way than stages."""
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
 
     def _next_end(self, worker: _Worker) -> float:
-        """Seconds at which a worker handles its oldest end; inf if none runs or it begins first.
+        """Seconds at which a worker handles its oldest iteration's end; inf if none or not next.
 
         Infinity if no iteration runs, or if it may begin another one first (pipeline stages).
         """

@@ -285,7 +285,7 @@ class _ContextCost:
         ]
 
     def decoding(self, sequences: IntArray) -> dict[int, tuple[FloatArray, FloatArray]]:
-        """Decode seconds by window (0 = none), as (start, slope): (s,), and (s,) a context token.
+        """Decode seconds by window (0 = none): (start, slope), (s,) each, slope a context token.
 
         (s,) seconds, and (s,) seconds a context token. Keys chosen by a scorer count as a window of
         as many tokens.

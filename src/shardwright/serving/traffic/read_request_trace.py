@@ -109,7 +109,7 @@ def parse_trace(content: bytes, *, source: str) -> Trace:
 
 
 def _numbered_lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, stripped text) of non-empty lines; DataError unless short UTF-8.
+    """Yield (line number from 1, stripped text) unless empty; DataError if long or not UTF-8.
 
     Without a copy of the whole content.
     """
@@ -253,7 +253,7 @@ def _read_mooncake(columns: _TraceColumns, number: int, line: str) -> None:
 
 
 def _hashes(columns: _TraceColumns, number: int, hashes: object, inputs: int) -> tuple[int, ...]:
-    """Block hashes of a prompt as a tuple; DataError unless integers, at most one a 512 tokens."""
+    """Block hashes of a prompt as a tuple; DataError unless integers, up to one per 512 tokens."""
     if not isinstance(hashes, list) or any(
         isinstance(block_hash, bool) or not isinstance(block_hash, int) or abs(block_hash) >= 2**63
         for block_hash in hashes

@@ -55,7 +55,7 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
 
 
 def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
-    """Lowest ZeRO stage of equal effect where one device holds all states; 0 if none has any.
+    """Lowest ZeRO stage of equal effect where one device holds all parameters; 0 = no effect.
 
     A stage has an effect there only if it keeps states in host memory.
     """
@@ -65,7 +65,7 @@ def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
 
 
 def _by_rule(grid: Grid, *, layers: int) -> Grid:
-    """Replace a grid's list of layers per chunk by first= and last=, or by the default.
+    """Replace a grid's layers= by first= and last=, or by nothing, if that gives equal chunks.
 
     The list stays where they give other chunks.
     """
