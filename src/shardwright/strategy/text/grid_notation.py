@@ -60,7 +60,7 @@ _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 
 
 def name_and_value(word: str) -> tuple[str, str]:
-    """Split one word of the grid notation into name and value: ``tp8`` gives ("tp", "8").
+    """Lower-case (name, value) of a grid word: ``tp8`` is ("tp", "8"), a flag "1", others "".
 
     ``tp=8`` and ``TP=8`` give the same; the flag ``sp`` gives ("sp", "1"); other words have an
     empty value.
@@ -81,7 +81,7 @@ def is_word(word: str) -> bool:
 
 
 def print_grid(grid: Grid, *, defaults: bool = True) -> str:
-    """Print a grid's words in a fixed order; most words at their defaults are left out.
+    """Print a grid's non-default words and dp in one line; `defaults`: mbs, zero, recompute too.
 
     Degrees of 1, flags that are off and keys at their default are left out, except those that are
     always printed: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
@@ -310,7 +310,7 @@ def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
 
 
 def parse_grid(text: str, *, devices: int = 0) -> Grid:
-    """Parse a grid from its one-line notation; words in any order, each at most once.
+    """Parse a grid from its one-line notation; without a dp, dp fills `devices` (0 = dp is 1).
 
     Words left out have their defaults; ``vpp`` above 1 without a schedule means
     ``interleaved-1f1b``, and a schedule in waves without ``vpp`` has two chunks a rank.
@@ -337,7 +337,7 @@ _LAYER_WORDS: Final = ("first", "last", "layers")
 
 
 def changed_grid(grid: Grid, text: str) -> Grid:
-    """Change the axes of a grid that a text names, such as ``zero3`` or ``tp4 dp16``.
+    """Change what a text names in a grid (``tp4``), dp refilled; a complete text replaces all.
 
     Where `text` has no dp, dp is as large as the grid's devices allow. Settings that depend on a
     changed axis follow: sp ends with tp, layers by number with pp and vpp, an interleaved schedule

@@ -42,7 +42,7 @@ def read_order(reader: PlanLineReader, *, all_lanes: tuple[str, ...]) -> NamedOr
 
 
 def _read_rows(reader: PlanLineReader, *, lanes: tuple[str, ...]) -> Table:
-    """Parse the rows ``0: down/0F0 (down/1F0|up/2B0) ..`` of an order table."""
+    """Parse an order table's rows ``0: down/0F0 ..``: lowest device of a class, its actions."""
     rows: list[tuple[int, tuple[Entry, ...]]] = []
     while (line := reader.next(_ROW)) is not None:
         reader.place -= 1
@@ -65,7 +65,7 @@ def _entry(reader: PlanLineReader, word: str, *, lanes: tuple[str, ...]) -> Entr
 
 
 def _action(reader: PlanLineReader, word: str, *, lanes: tuple[str, ...]) -> Action:
-    """Parse one action: lane/chunk, a letter of F I W B R, microbatch[.slice]."""
+    """Parse an action: [lane/]chunk, a letter of F I W B R, microbatch[.slice]; lane if several."""
     match = _ACTION.fullmatch(word)
     if match is None:
         raise reader.error(
