@@ -1,6 +1,6 @@
 """Catalog of vision-language models, and of language models that come with an image tower.
 
-`other_models` explains the counts.
+`dense_models` explains the counts.
 """
 
 from __future__ import annotations

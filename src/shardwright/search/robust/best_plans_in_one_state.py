@@ -86,11 +86,11 @@ class RankTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The fastest plans of a state, with bounds.
+    """The fastest plans of a state, with a lower bound on all others.
 
     Args:
         plans: best first.
-        steps_s: lower bound in seconds of each plan's step in the state.
+        steps_s: simulated seconds of each plan's step in the state.
         beyond_s: lower bound in seconds of every other plan of the space; inf = no other plan fits.
         certificate: certificate of the search.
         more: True if a longer ranking would add plans.

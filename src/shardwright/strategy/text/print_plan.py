@@ -58,7 +58,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
         for lane in plan.lanes:
             lines += _lane_lines(lane)
         for order in plan.orders:
-            lines += _order_lines(order, lanes=tuple(lane.name for lane in plan.lanes))
+            lines += _order_lines(order)
     return "\n".join(lines) + "\n"
 
 
@@ -221,7 +221,7 @@ def _keep_line(keep: Keep, *, is_open: bool) -> str:
     return f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {operators}"
 
 
-def _order_lines(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
+def _order_lines(order: NamedOrder | Table) -> list[str]:
     """Print a pipeline order as one line, and a table's rows as further lines."""
     lane_list = f"({', '.join(_legal_name(lane) for lane in order.lanes)})"
     if isinstance(order, NamedOrder):
