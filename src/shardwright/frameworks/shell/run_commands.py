@@ -125,7 +125,7 @@ def _run_builtin(state: ScriptState, statement: Statement, words: list[str]) -> 
 
 
 def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None:
-    """Run an arithmetic statement ``((NAME += EXPRESSION))``: set the variable."""
+    """Run ``((NAME += EXPRESSION))``: set the variable, or unset it if the value is unknown."""
     before = value_of(state.variables, name)
     text = "1" if mark in ("++", "--") else one_word(text, state.variables)
     expression = (

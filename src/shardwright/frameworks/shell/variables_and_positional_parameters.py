@@ -50,7 +50,7 @@ def is_number(text: str) -> bool:
 
 
 def variables_of(given: Mapping[str, str]) -> Variables:
-    """Variables before a script runs; names that are numbers are positional parameters."""
+    """Variables that the user gives, fixed for the script; numbers are positional parameters."""
     numbers = {
         int(name): value for name, value in given.items() if is_number(name) and len(name) < 4
     }
