@@ -304,7 +304,7 @@ def _reader_of_files(documents: Sequence[Document], framework: str) -> LaunchRea
 
 
 def _launch_documents(documents: Sequence[Document], reader: LaunchReader) -> list[Document]:
-    """Documents claimed by a reader's frameworks or by none; DataError for another's given file.
+    """Documents claimed by a reader's frameworks, or given and by none; DataError if another's.
 
     Raises:
         DataError: a file that the user names is claimed by another framework alone.

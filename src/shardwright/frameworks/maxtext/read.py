@@ -149,7 +149,7 @@ def _samples_of_all_devices(values: Mapping[str, Any], devices: int) -> int:
 
 
 def _axis_order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Axis order of the grid, innermost first: tp, cp, ep, then of dp and pp that in a slice.
+    """Axis order of the grid, innermost first: tp, cp, ep, then dp and pp, inside a slice first.
 
     The axis inside a slice is the inner one; of two others, the inner axis of the mesh.
     """

@@ -47,7 +47,7 @@ WITHOUT_ARGUMENT: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def megatron_shortfalls(export: PlanToExport, *, chunks: bool = True) -> Iterator[Shortfall]:
-    """Parts of a plan that Megatron-LM's arguments cannot express; vpp > 1 is one unless `chunks`.
+    """Parts of a plan that Megatron-LM's arguments cannot express; without `chunks`, vpp > 1, too.
 
     Args:
         chunks: a pipeline rank may have several chunks.
@@ -98,7 +98,7 @@ def rank_mapping(grid: Grid) -> str | None:
 
 
 def written_arguments(values: Mapping[str, Any]) -> Flags:
-    """(argument, text) for values by field of the settings table, in the table's order."""
+    """(argument, text) of fields' values in the table's order, without None and most defaults."""
     return [
         (name, f"{value:g}" if isinstance(value, float) else str(value))
         for name, value in written_settings(SETTINGS, values)

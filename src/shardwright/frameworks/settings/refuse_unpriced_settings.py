@@ -16,7 +16,7 @@ Refusal = tuple[str, frozenset[str]]
 
 
 def refused(what: str, *harmless: str) -> Refusal:
-    """(effect that is not priced, values without it): off values and `harmless`, in lower case."""
+    """(effect that is not priced, values that lack it): off values and lower-case `harmless`."""
     return what, OFF | frozenset(harmless)
 
 

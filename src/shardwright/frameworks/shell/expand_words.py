@@ -200,7 +200,7 @@ def _parts_with_values(text: str, variables: Variables, depth: int) -> Iterator[
 
 
 def _dollar_expansion(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
-    """(index behind, value, own text if unknown) of the expansion at the ``$`` at index `n`.
+    """(index behind, value or else own text) of the expansion that starts at the ``$`` at `n`.
 
     An end equal to the start means that there is no expansion.
     """

@@ -67,7 +67,7 @@ def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value |
 def _value_at_index(
     name: str, index: str | None, variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Value of a variable, or with `index` of its array's item (``@``: all); None = not known."""
+    """Value of a variable or its array's item at `index` (``@``: all, past: ""); None = unknown."""
     if index is None:
         return scalar_of(variables, name)
     if index in ("@", "*"):
@@ -150,7 +150,7 @@ def _substring_or_replaced(
 
 
 def _without_pattern(value: str, mark: str, pattern: str) -> str:
-    """Value without the prefix (``#``) or suffix (``%``) that a pattern matches.
+    """Value without the shortest (``#``, ``%``) or longest (``##``, ``%%``) matching start or end.
 
     A single mark cuts the shortest match, a double mark the longest.
     """

@@ -38,7 +38,7 @@ _LEAVING: Final = frozenset({"exit", "return", "break", "continue"})
 
 
 def run_text(state: ScriptState, text: str) -> None:
-    """Run the statements of a shell text."""
+    """Interpret a shell text's statements: change `state`, record commands, start nothing."""
     statements: list[Statement] = []
     for statement in statements_of(text):
         statements.append(statement)

@@ -115,7 +115,7 @@ def assign(variables: Variables, name: str, value: Value) -> None:
 
 
 def shift(variables: Variables, number: int) -> None:
-    """Remove the first `number` positional parameters, as ``shift`` does."""
+    """Remove the first `number` positional parameters, as ``shift`` does; more empties them."""
     old = variables.positional
     variables.positional = replace(old, shifted=min(old.shifted + number, 1000))
 
