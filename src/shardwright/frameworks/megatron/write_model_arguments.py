@@ -77,7 +77,7 @@ def _hyperparameter_shortfalls(decoder: Decoder) -> Iterator[Shortfall]:
 
 
 def model_flags(model: Model, *, length: int) -> Flags:
-    """Megatron-LM's arguments of a model, as (name, value).
+    """Megatron-LM's arguments (name, value) of a model at a sequence length in tokens.
 
     The model must have no fatal shortfall.
 

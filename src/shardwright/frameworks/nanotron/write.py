@@ -192,7 +192,7 @@ def _comma_separated(numbers: tuple[int, ...]) -> str:
 
 
 def stage_layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron divides them: equal shares of GEMM elements.
+    """Layers of each stage as nanotron divides them: equal shares of weights of layers and head.
 
     A stage ends with the layer at which the sum of costs exceeds the stage's share. The cost of a
     layer is the number of elements of its GEMM weights, that of the head vocabulary x width, that

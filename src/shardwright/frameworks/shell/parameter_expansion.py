@@ -34,7 +34,7 @@ ExpandWord = Callable[[str], str]
 
 
 def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value | None:
-    """Value of the parameter expansion ``${body}``; None = not known.
+    """Value of ``${body}``; an unset ``${NAME}`` gives ``$NAME``, other unknown expansions None.
 
     ``:=`` assigns the value to the variable. An unset variable is empty where the script asks
     whether it is set.
@@ -67,7 +67,7 @@ def parameter_of(body: str, variables: Variables, filled: ExpandWord) -> Value |
 def _value_at_index(
     name: str, index: str | None, variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Value of a variable, or with `index` of its array's item (``@``: all); None = not known."""
+    """Value of a variable or its array's item at `index` (``@``: all, past: ""); None = unknown."""
     if index is None:
         return scalar_of(variables, name)
     if index in ("@", "*"):
@@ -85,7 +85,7 @@ def _value_at_index(
 
 
 def _length(value: Value | None, index: str | None) -> str | None:
-    """Number of a value's characters or an array's items, as text; None if not known."""
+    """Number of characters of a text, or items of an array at ``@``, as text; None if not known."""
     if value is None:
         return None
     return (
@@ -98,7 +98,7 @@ def _length(value: Value | None, index: str | None) -> str | None:
 def _with_default(
     name: str, value: Value | None, match: re.Match[str], variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Expansion with ``-``, ``=``, ``+`` or ``?``: default, assignment, alternative or error.
+    """Expansion with ``-``, ``=``, ``+`` (default, assignment, alternative) or ``?`` (``$NAME``).
 
     With a colon, an empty value counts as unset.
     """
@@ -119,7 +119,7 @@ def _with_default(
 def _substring_or_replaced(
     value: Value, rest: str, variables: Variables, filled: ExpandWord
 ) -> Value | None:
-    """Value after ``:begin:length``, ``#``, ``%``, ``/`` or case marks; None if unknown."""
+    """Text, or each array item, cut by ``:begin:length``, ``#``, ``%``, ``/`` or case; or None."""
     if isinstance(value, tuple):
         made = [_substring_or_replaced(item, rest, variables, filled) for item in value[:1000]]
         texts = tuple(text for text in made if isinstance(text, str))
@@ -150,7 +150,7 @@ def _substring_or_replaced(
 
 
 def _without_pattern(value: str, mark: str, pattern: str) -> str:
-    """Value without the prefix (``#``) or suffix (``%``) that a pattern matches.
+    """Value without the shortest (``#``, ``%``) or longest (``##``, ``%%``) matching start or end.
 
     A single mark cuts the shortest match, a double mark the longest.
     """

@@ -38,7 +38,7 @@ _LEAVING: Final = frozenset({"exit", "return", "break", "continue"})
 
 
 def run_text(state: ScriptState, text: str) -> None:
-    """Run the statements of a shell text."""
+    """Interpret a shell text's statements: change `state`, record commands, start nothing."""
     statements: list[Statement] = []
     for statement in statements_of(text):
         statements.append(statement)
@@ -125,7 +125,7 @@ def _run_builtin(state: ScriptState, statement: Statement, words: list[str]) -> 
 
 
 def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None:
-    """Run an arithmetic statement ``((NAME += EXPRESSION))``: set the variable."""
+    """Run ``((NAME += EXPRESSION))``: set the variable, or unset it if the value is unknown."""
     before = value_of(state.variables, name)
     text = "1" if mark in ("++", "--") else one_word(text, state.variables)
     expression = (

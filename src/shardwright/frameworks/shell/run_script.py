@@ -145,7 +145,7 @@ def _run_if(state: ScriptState, node: If) -> None:
 
 
 def _set_unset_variables_empty(state: ScriptState, nodes: Sequence[Node]) -> None:
-    """Set variables to the empty text that only unreached nodes assign and have no value.
+    """Set to the empty text the variables that these nodes assign and that have no value.
 
     They are the script's own variables, so the environment does not set them.
     """
