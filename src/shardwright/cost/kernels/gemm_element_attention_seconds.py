@@ -161,7 +161,7 @@ def element_seconds(
     one_pass: bool = False,
     by_row: bool = False,
 ) -> FloatArray:
-    """Seconds of an element-wise kernel of `traffic` minimal bytes, with its launch.
+    """Seconds of an element-wise kernel: `traffic` bytes x passes / achieved bandwidth, + launch.
 
     traffic x passes / (achieved bandwidth) + launch.
 
