@@ -146,7 +146,7 @@ def _at_clock(rates: GemmRates, *, accelerator: Accelerator, constants: Constant
 
 
 def sixteen_bit_machine(machine: Machine) -> Machine:
-    """`machine` with 16-bit GEMM rates, for GEMMs that no recipe quantises.
+    """`machine` with 16-bit GEMM rates if it computes in another dtype of as many bits or fewer.
 
     (`stays_wide`).
     """

@@ -164,7 +164,7 @@ def _contiguous_sides(
 
 
 def linear_gemms(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
-    """GEMMs of a block's linear operators, by operator and phase."""
+    """GEMMs of a block's linear operators, without adapters', by (operator, phase)."""
     return {
         (w.operator, w.phase): w
         for w in program.works

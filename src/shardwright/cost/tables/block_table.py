@@ -222,7 +222,7 @@ def local_degrees(rows: DegreeRows, *, sequence: int) -> dict[str, IntArray]:
 def _wait_for_host(
     seconds: FloatArray, clock: HostClock, pair: PairedLayer | None, *, launches_free: bool
 ) -> FloatArray:
-    """Add launch waits to `seconds` in place, hide a pair's traffic; return hidden seconds."""
+    """Set launch waits and hide a pair's expert traffic in `seconds`; return hidden seconds."""
     if not launches_free:
         seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
     if pair is None:
