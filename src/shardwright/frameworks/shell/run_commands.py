@@ -12,6 +12,7 @@ from shardwright.frameworks.shell.arithmetic import arithmetic
 from shardwright.frameworks.shell.conditions import holds
 from shardwright.frameworks.shell.expand_words import expanded, one_word, words_of
 from shardwright.frameworks.shell.interpreter_state import ASSIGNED, ScriptState, tell
+from shardwright.frameworks.shell.parameter_expansion import parameter_of
 from shardwright.frameworks.shell.parse_control_flow import structure_of
 from shardwright.frameworks.shell.split_statements import (
     Statement,
@@ -299,7 +300,12 @@ def _run_assignment(variables: Variables, match: re.Match[str]) -> None:
     """Run an assignment to a variable, an array or an array's element."""
     name, index, more, text = match.groups()
     if index is not None:
-        assign(variables, f"{name}[{one_word(index, variables)}]", one_word(text, variables))
+        item = f"{name}[{one_word(index, variables)}]"
+        present = (
+            parameter_of(item, variables, lambda word: one_word(word, variables)) if more else None
+        )
+        start = present if isinstance(present, str) else ""
+        assign(variables, item, start + one_word(text, variables))
         return
     before = value_of(variables, name) or ""
     if text.startswith("(") and text.endswith(")"):
