@@ -66,7 +66,7 @@ class Series:
     flag: str = ""
 
     def hint_texts(self, fitting: list[str]) -> list[str]:
-        """Hint texts of the fitting changes, joined behind one flag if the series has one.
+        """Hint texts of fitting changes; with a flag one text, as in ``--runtime a, b or c``.
 
         For example ``--runtime deepspeed-0.16 or maxtext``.
         """
@@ -127,7 +127,7 @@ def series_of(request: InfeasibleRequest) -> tuple[Series, ...]:
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """True if a least-memory member of a changed request fits device and host; False on errors."""
+    """True if a least-memory member fits `capacity` bytes a device and hosts; False on errors."""
     try:
         facts = facts_of(change.problem)
         bounded = bound_space(
@@ -320,7 +320,7 @@ def _adapter_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 
 def _smaller_batches(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Yield changes that halve the global batch repeatedly while it stays whole."""
+    """Yield changes that halve the global batch 1 to DOUBLINGS times, while it stays whole."""
     batch = request.problem.job.global_batch
     for power in range(1, DOUBLINGS + 1):
         if batch % 2**power:
@@ -338,7 +338,7 @@ def _smaller_batches(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 
 def _shorter_sequences(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Yield changes that halve the sequence length repeatedly while it stays whole."""
+    """Yield changes that halve the sequence length 1 to DOUBLINGS times, while it stays whole."""
     job = request.problem.job
     for power in range(1, DOUBLINGS + 1):
         if job.sequence_length % 2**power:
