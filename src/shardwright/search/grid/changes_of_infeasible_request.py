@@ -152,10 +152,12 @@ def least_memory_space(space: Space) -> Space:
     return replace(space.option_parts()[0], values=tuple((axis, values[axis]) for axis in AXES))
 
 
-def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Problem) -> Space:
-    """The space of the same kind for a changed problem, with the pins and exclusions of `space`."""
-    build = _BUILDERS[space.name]
-    default, changed_default = build(problem, facts), build(changed, facts_of(changed))
+def same_choices(
+    space: Space, facts: GridFacts, problem: Problem, changed: Problem, *, kind: str = ""
+) -> Space:
+    """Space of a `kind` (default: the same) for a changed problem, with the pins of `space`."""
+    default = _BUILDERS[space.name](problem, facts)
+    changed_default = _BUILDERS[kind or space.name](changed, facts_of(changed))
     values = tuple(
         (axis, changed_default.of(axis) if space.of(axis) == default.of(axis) else space.of(axis))
         for axis in AXES
@@ -270,7 +272,7 @@ def _may_need_less(request: InfeasibleRequest, changed: Problem, name: str, valu
 def _wider_space(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """Yield the change to the exhaustive space."""
     exhaustive = same_choices(
-        replace(request.space, name="exhaustive"), request.facts, request.problem, request.problem
+        request.space, request.facts, request.problem, request.problem, kind="exhaustive"
     )
     yield ChangedRequest(text="--space exhaustive", problem=request.problem, space=exhaustive)
 
