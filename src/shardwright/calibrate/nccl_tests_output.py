@@ -178,7 +178,7 @@ def _unprefixed_lines(text: str) -> Iterator[str]:
 
 
 def _required_kind(kind: str, name: str) -> str:
-    """Collective that an nccl-tests program measures; DataError for an unknown program."""
+    """Collective of an nccl-tests program like `all_reduce`; DataError if the program is empty."""
     if not kind:
         known = ", ".join(f"{k}_perf" for k in KINDS)
         raise DataError(

@@ -96,7 +96,7 @@ def _links_between_units(
     inside: tuple[tuple[int, ...], ...],
     rates: tuple[PairRates, PairRates] | None,
 ) -> Between | None:
-    """Bandwidth and latency between each two units of the group; None where all are equal."""
+    """Rates and latencies of each two units of the last tier but one; None if all are equal."""
     if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
         return None
     units_there = distinct(units[-2].of(places)).tolist()
