@@ -156,7 +156,7 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
 def points_by_group(
     points: Iterable[NcclPoint],
 ) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
-    """(collective, devices) -> (bytes, seconds) points, out-of-place if there are any.
+    """(collective, devices) -> (bytes, seconds) points, in-place only if none is out-of-place.
 
     In-place points count only where there are no others.
     """

@@ -225,7 +225,7 @@ def per_tier(quantities: SpanQuantities, shares: dict[int, FloatArray]) -> tuple
 
 
 def along_ring(quantities: SpanQuantities, sent: FloatArray) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links if each member sends `sent` bytes to the next in a ring.
+    """Bytes over each tier's links, shared by a unit's members, if each sends `sent` on in a ring.
 
     In rank order, rings turned so that all share evenly.
 

@@ -102,7 +102,7 @@ def _edges_within(layout: Layout, seconds: float) -> tuple[list[FloatArray], lis
 
 
 def _least_seconds(layout: Layout, *, connected: bool) -> float:
-    """Least seconds a byte at which links have room for spanning trees, by Newton's method.
+    """Least seconds a byte at which links fit spanning trees, `connected` in each unit or not.
 
     Every condition is a concave rising function with few corners, so the steps end at the root.
 
