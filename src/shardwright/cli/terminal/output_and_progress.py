@@ -118,7 +118,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def output_ending(path: Path | None, *, forms: Sequence[str], what: str) -> str:
-    """File format of an output path: the ending among `forms` in lower case; empty without a path.
+    """Ending of an output path in lower case; first of `forms` for a pipe; UsageError if no form.
 
     Args:
         forms: endings such as ``.svg``; a pipe or a device without an ending has the first.
