@@ -57,7 +57,7 @@ class _Level:
 def path_record(
     facts: Mapping[FactKind, FoundFact], *, base: NodeKind, devices: int, island: int
 ) -> PathRecord:
-    """Keys for islands and tiers of a node in which PCIe paths differ; empty if all are alike.
+    """Keys of islands and tiers where PCIe paths differ; NVLinks join `island` devices (1 = none).
 
     Empty where all devices reach each other in the same way.
 
