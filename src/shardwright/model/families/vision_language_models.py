@@ -259,8 +259,8 @@ def build_gemma4_vl(fields: Fields) -> Model:
         hidden=language.hidden,
         source=INPUT,
         merge=merge,
-        factor=sqrt(hidden),
-        standard=standard,
+        mean_factor=sqrt(hidden),
+        shift_and_scale=standard,
     )
     return with_vision_tower(
         with_image_attention(language, text), vision=shape, projector=projector

@@ -261,7 +261,7 @@ def _row_precision(
 ) -> tuple[Precision, bool]:
     """(formats of checkpoint and cache, True if the row states them, False if bf16 is assumed)."""
     name = _format_name(row.precision or row.model_name)
-    checkpoint = find_checkpoint(_entry_name(model), words=name, name=row.checkpoint)
+    checkpoint = find_checkpoint(_entry_name(model), number_format=name, name=row.checkpoint)
     if checkpoint is not None:
         known = bool(name or row.checkpoint)
         has_fp4 = cluster.node.accelerator.peak(Dtype.FP4) > 0
