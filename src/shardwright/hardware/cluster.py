@@ -115,8 +115,8 @@ class NodeKind:
     def network_per_device(self) -> Link:
         """Link of one device: its equal share of the node's cards while all `sharing` devices send.
 
-        A device has at most one card's bandwidth. Each of 8 devices with 4 cards has half a card;
-        with 3 of them at work each has a whole card.
+        Where there are fewer cards than devices, a device has at most one card. Each of 8 devices
+        with 4 cards has half a card; with 3 of them at work each has a whole card.
         """
         share = max(self.nics / self.num_devices, min(1.0, self.nics / self.sharing))
         return replace(
