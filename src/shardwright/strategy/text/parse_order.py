@@ -22,7 +22,7 @@ _INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def read_order(reader: PlanLineReader, *, all_lanes: tuple[str, ...]) -> NamedOrder | Table | None:
-    """Parse ``order 1f1b(main) seed=0``, or ``order table(a, b)`` with its rows; else None."""
+    """Parse ``order 1f1b(main) seed=0`` or a table; else None; `all_lanes`: for ``order table``."""
     if reader.next(_TABLE) is not None:
         return _read_rows(reader, lanes=all_lanes)
     line = reader.next(_ORDER, first="order ")
@@ -42,7 +42,7 @@ def read_order(reader: PlanLineReader, *, all_lanes: tuple[str, ...]) -> NamedOr
 
 
 def _read_rows(reader: PlanLineReader, *, lanes: tuple[str, ...]) -> Table:
-    """Parse an order table's rows ``0: down/0F0 ..``: lowest device of a class, its actions."""
+    """Parse rows ``0: down/0F0 ..``: lowest of the devices with equal stages, their actions."""
     rows: list[tuple[int, tuple[Entry, ...]]] = []
     while (line := reader.next(_ROW)) is not None:
         reader.place -= 1

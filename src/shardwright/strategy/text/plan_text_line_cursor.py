@@ -35,7 +35,7 @@ class PlanLineReader:
     def next(
         self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
     ) -> re.Match[str] | None:
-        """Match the next line and pass it; None if it lacks `first`, StrategyError if malformed.
+        """Match the next line and pass it; else None, or StrategyError if it begins with `first`.
 
         None if the line does not start with `first`.
 
@@ -84,7 +84,7 @@ def read_count(
 
 
 def read_names(reader: PlanLineReader, text: str) -> tuple[str, ...]:
-    """Split names at commas; ``all`` gives an empty tuple."""
+    """Split names at commas, ``all`` alone to an empty tuple; StrategyError for an illegal name."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if not DOTTED.fullmatch(name):

@@ -138,7 +138,7 @@ def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
 
 
 def _keep_line_forms(stage: Stage) -> list[Pattern]:
-    """The two forms of a stage's keep lines: ranges to the last block open, or all closed."""
+    """Forms of a stage's keep lines: ranges to the last block open, and if unlike, all closed."""
     last_block = num_blocks(stage.items) - 1
     open_ranges = tuple(
         (keep, keep.blocks[1] == last_block and 0 <= keep.blocks[0] <= last_block)
@@ -149,7 +149,7 @@ def _keep_line_forms(stage: Stage) -> list[Pattern]:
 
 
 def _stage_groups(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
-    """Group neighbouring stages with equal split trees that share keep lines, with these lines."""
+    """Group neighbouring stages of equal placements that share keep lines, with the lines."""
     runs: list[tuple[list[Stage], list[Pattern]]] = []
     for stage in stages:
         fitting = _shared_keep_lines(*runs[-1], stage) if runs else []
