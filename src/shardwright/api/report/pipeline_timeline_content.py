@@ -148,7 +148,7 @@ def _cause_shares(mean: FloatArray, end_s: float) -> tuple[IdleShare, ...]:
 def _imbalances(
     mean: FloatArray, stages: Sequence[str], end_s: float
 ) -> tuple[tuple[IdleShare, ...], IntArray]:
-    """(shares of the stages with the largest imbalance, place of each stage in that list)."""
+    """(imbalances of the worst stages, then of all others; each stage's index in that list)."""
     seconds = mean[int(IdleCause.IMBALANCE) :]
     order = [stage for stage in np.argsort(-seconds, kind="stable").tolist() if seconds[stage] > 0]
     listed, others = order[:_MOST_STAGES], order[_MOST_STAGES:]

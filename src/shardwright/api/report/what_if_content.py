@@ -98,7 +98,7 @@ def what_if_axes(
 
 
 def _base_of(found: WhatIf) -> int | None:
-    """Number of the request's own position; None if it was not searched."""
+    """Index of the request's own position; None if it was not searched."""
     same = [at for at, one in enumerate(found.positions) if one.is_base]
     return same[0] if same else None
 
@@ -217,7 +217,7 @@ def _ticks(amounts: Sequence[float]) -> tuple[float, ...]:
 
 
 def _spread(axis: AxisOfPositions) -> float | None:
-    """Largest change of the rate along an axis, as a fraction; None if nothing fits."""
+    """Largest relative change of the rate from the own position's on an axis; None if none fits."""
     if axis.lowest is None or axis.highest is None:
         return None
     low, high = axis.positions[axis.lowest].rate, axis.positions[axis.highest].rate
@@ -234,6 +234,6 @@ def _highest_rate(axis: AxisOfPositions) -> float | None:
 
 
 def _largest(values: Sequence[float | None]) -> int | None:
-    """Number of the axis with the largest value; None if no axis has one."""
+    """Index of the axis with the largest value; None if no axis has one."""
     known = {at: value for at, value in enumerate(values) if value is not None}
     return max(known, key=lambda at: known[at], default=None)
