@@ -153,7 +153,7 @@ def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> Servi
 
 
 def deployment_plan(simulated: SimulatedDeployment) -> GuidePlan:
-    """Contents of the guide for a simulated deployment; its step is the time of a token."""
+    """Guide contents of a simulated deployment; step = mean seconds of a further token (TPOT)."""
     command = serving_command(simulated.request)
     if simulated.answer is None:
         return GuidePlan(command=command, simulated=True, why=simulated.why)

@@ -98,7 +98,7 @@ def idle_pieces(program: Program, timeline: Timeline) -> IdlePieces:
 
 
 def _gaps(program: Program, timeline: Timeline, predecessor: IntArray) -> _Gaps:
-    """Stretches in which a class runs no action and no update, sorted by class and start."""
+    """Stretches from 0 to the step's end without action or update of a class; by class, start."""
     instances, kind = program.instances, program.templates.kind[program.instances.template]
     start, finish = timeline.start, timeline.finish
     computes = (kind <= int(TaskKind.R)) | (kind == int(TaskKind.STEP))

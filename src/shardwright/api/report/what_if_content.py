@@ -137,7 +137,7 @@ def _axis(found: WhatIf) -> AxisOfPositions:
 
 
 def _amount(position: WhatIfPosition) -> float:
-    """Quantity of a position; the factor where the quantity differs between devices."""
+    """Quantity of a position; its whole number or factor where the quantity has no single value."""
     return position.value if position.amount is None else position.amount
 
 
@@ -183,7 +183,7 @@ def _chart(
     positions: Sequence[AxisPosition],
     changes: Sequence[PlanChange],
 ) -> LineChart | None:
-    """Curve of tokens/s of a device, or of cost on the axis of prices, by position; else None."""
+    """Curve of tokens/s of a device, or of cost by price; None for one position or no values."""
     priced = axis.name == "price"
     values = tuple(one.usd_per_million_tokens if priced else one.rate for one in positions)
     known = [value for value in values if value is not None]
