@@ -23,7 +23,7 @@ def compare(
     prices: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Compared, ...]:
-    """Simulate each strategy on each cluster; without strategies, each cluster's best plan.
+    """Simulate each strategy on each cluster, with training costs; no strategies = the best plans.
 
     Args:
         request: values that all strategies and clusters share; its cluster is ignored.

@@ -17,7 +17,7 @@ UNITS: Final = {
 
 
 def find_break_even(question: BreakEvenQuestion, searches: PlanSearches) -> BreakEven:
-    """Neighbouring values between which the best plan gets a property, or the end that decides.
+    """Bisect for neighbouring values where the best plan gains a property; one None at an end.
 
     The ends are searched first. The property may come and go in between; then this is one of its
     changes. A value at which nothing fits does not have the property.

@@ -37,7 +37,7 @@ _READ_FIELDS: Final = frozenset({"model", "cluster", "seq_len", "global_batch"})
 def serving_guide_of_request(
     request: Request, *, answer: int | None = None, progress: Progress | None = None
 ) -> Guide:
-    """The serving guide of a request: its batch is the number of requests in flight.
+    """Serving guide: batch = requests in flight, seq_len = prompt + answer, answer None = 1/8.
 
     Args:
         request: its sequence length is the tokens of a prompt and its answer.
@@ -78,7 +78,7 @@ def make_serving_guide(
     concurrency: int,
     progress: Progress | None = None,
 ) -> Guide:
-    """The serving guide of a model on a cluster: the best of a few deployments, and the rules.
+    """Serving guide for requests of `tokens` (prompt + answer): best of a few deployments; rules.
 
     The deployments are simulated, not searched.
 

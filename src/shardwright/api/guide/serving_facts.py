@@ -82,7 +82,7 @@ class ServingFacts:
     topk: int
 
     def simulated(self, deployment: str, *, concurrency: int = 0) -> SimulatedDeployment:
-        """The simulation of a deployment, at the request's load or another."""
+        """The cached simulation of a deployment text; `concurrency` 0 = the request's own load."""
         request = replace(self.request, deployment=deployment)
         if concurrency:
             request = replace(request, concurrency=concurrency)
@@ -95,7 +95,7 @@ class ServingFacts:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Deployments on all devices that the guide compares: replicas of each width.
+        """Deployments on all devices to compare: TP replicas; with experts also EP, DP attention.
 
         None has pipeline stages: the simulator lets a request begin its next token before the last
         one has left the pipeline.
@@ -129,7 +129,7 @@ class ServingFacts:
 
 
 def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> ServingFacts:
-    """The facts of a serving request whose prompts and answers have fixed lengths."""
+    """Numbers of a serving request that rules read: devices, island, FLOP/s, bytes/s, experts."""
     problem, _ = serving_problem(request)
     accelerator = problem.cluster.node.accelerator
     shape = expert_shape(problem.model)
@@ -153,7 +153,7 @@ def serving_facts(request: ServingRequest, *, prompt: int, answer: int) -> Servi
 
 
 def deployment_plan(simulated: SimulatedDeployment) -> GuidePlan:
-    """Contents of the guide for a simulated deployment; its step is the time of a token."""
+    """Guide contents of a simulated deployment; step = mean seconds of a further token (TPOT)."""
     command = serving_command(simulated.request)
     if simulated.answer is None:
         return GuidePlan(command=command, simulated=True, why=simulated.why)

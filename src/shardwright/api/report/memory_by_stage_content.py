@@ -160,7 +160,7 @@ def _curve(step: SimulatedStep, number: int, capacity: int) -> LineChart:
 def _largest_by_interval(
     times_s: np.ndarray, held: np.ndarray, end_s: float
 ) -> tuple[list[float], list[int]]:
-    """Positions from 0 to the end, and the largest bytes that are held from each to the next.
+    """Positions from 0 to the end; largest bytes held from each to the next, last the final bytes.
 
     Equal intervals where there are more samples than positions.
     """

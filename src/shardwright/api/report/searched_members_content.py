@@ -105,7 +105,7 @@ class _Space:
 
 
 def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedMembers:
-    """The members of the space that a stored plan's search went through.
+    """A stored search's members by fate; also as points if its grid search repeats equally.
 
     The search of a grid space is repeated, which gives the bounds of its members. Of other spaces
     the certificate has the counts.
@@ -368,5 +368,5 @@ def _stairs(ordered: list[tuple[float, int]]) -> tuple[tuple[float, float], ...]
 
 
 def _rounded(value: float) -> float:
-    """A value with `_DIGITS` significant digits."""
+    """A value with 5 significant digits."""
     return float(f"{value:.{_DIGITS}g}")

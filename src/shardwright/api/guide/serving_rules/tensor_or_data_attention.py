@@ -7,7 +7,7 @@ from shardwright.api.guide.serving_rule import ServingAdvice, ServingRule
 
 
 def advise(facts: ServingFacts) -> ServingAdvice:
-    """Data-parallel attention with expert parallelism over a domain, against TP there."""
+    """Advice of DP attention with EP over up to 8 devices of a domain, against TP there."""
     width = min(facts.island, facts.devices, 8)
     count = facts.devices // width
     return ServingAdvice(
