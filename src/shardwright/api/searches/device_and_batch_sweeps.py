@@ -52,9 +52,11 @@ def plan_device_counts(
     highest X^2 / n.
 
     Raises:
-        UsageError: the cluster has fewer devices than the most.
+        UsageError: no number is given, or the cluster has fewer devices than the most.
         ShardwrightError: as `plan`; a number on which nothing fits is a trial without a plan.
     """
+    if not devices:
+        raise UsageError("no number of devices", hint="name at least one: devices=(8, 16)")
     size = problem_of(request).cluster.num_devices
     if max(devices) > size:
         raise UsageError(
