@@ -68,7 +68,7 @@ _CLUSTER_TEXT: Final = Path("cluster.txt")
 
 
 def answer_question(verb: str, body: Any, *, progress: Progress) -> AnswerTexts:
-    """Answer the question of a verb; the texts of its files are kept in the current folder.
+    """Answer a verb's question as JSON and any HTML page; its files go to the current folder.
 
     Raises:
         ShardwrightError: the errors of the verb on the command line.
@@ -77,7 +77,7 @@ def answer_question(verb: str, body: Any, *, progress: Progress) -> AnswerTexts:
 
 
 def _plan(body: PlanBody, progress: Progress) -> AnswerTexts:
-    """Search the best plan of a request."""
+    """JSON of the best plan of a request, seconds of its search, and options not searched."""
     request = _request_of(body, body.request)
     method = method_of(request)
     if method is SearchMethod.GRID:
@@ -107,7 +107,7 @@ def _simulate(body: SimulateBody, progress: Progress) -> AnswerTexts:
 
 
 def _compare(body: CompareBody, progress: Progress) -> AnswerTexts:
-    """Simulate strategies, or search the best plan of each cluster, with costs of training."""
+    """JSON of strategies simulated, or the best plan, on each cluster, with costs of training."""
     for strategy in body.strategies:
         require_no_strategy_file(strategy)
     request = _request_of(body, body.request)
@@ -126,7 +126,7 @@ def _compare(body: CompareBody, progress: Progress) -> AnswerTexts:
 
 
 def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
-    """Judge rules of thumb for a request, as JSON and as a page.
+    """Judge rules of thumb for training or serving a request, as JSON and as an HTML page.
 
     Raises:
         UsageError: the tokens of an answer are given for a guide that is not for serving.
@@ -144,7 +144,7 @@ def _guide(body: GuideBody, progress: Progress) -> AnswerTexts:
 
 
 def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
-    """Simulate a launch and search its best strategy."""
+    """Simulate a launch, given as texts, and search faster changes and its best strategy; JSON."""
     request = _request_of(body, body.request)
     launch, request = launch_advice.read_texts(
         list(body.launch.items()),
@@ -158,7 +158,7 @@ def _advise(body: AdviseBody, progress: Progress) -> AnswerTexts:
 
 
 def _report(body: ReportBody, progress: Progress) -> AnswerTexts:
-    """Make the report of a file, as JSON and as a page."""
+    """Make the report of a file, with what-if searches if asked, as JSON and as an HTML page."""
     progress("make the report", 0, 0)
     if parse_other_answer(body.plan, name=str(_PLAN_FILE)) is None:
         _saved_of(body)
@@ -172,14 +172,14 @@ def _report(body: ReportBody, progress: Progress) -> AnswerTexts:
 
 
 def _explain(body: PlanFileBody, progress: Progress) -> AnswerTexts:
-    """Read a plan file strictly; the answer is its document."""
+    """JSON document of a plan file, read strictly; its parts of the step must add up."""
     saved = _saved_of(body)
     require_breakdown_sum(saved)
     return AnswerTexts(document=to_text(document_of(saved)))
 
 
 def _why(body: WhyBody, progress: Progress) -> AnswerTexts:
-    """Compare another strategy with the plan of a file."""
+    """Compare another strategy with the plan of a file, as JSON."""
     require_no_strategy_file(body.strategy)
     saved = _saved_of(body)
     require_breakdown_sum(saved)
@@ -188,7 +188,7 @@ def _why(body: WhyBody, progress: Progress) -> AnswerTexts:
 
 
 def _cluster(body: ClusterBody, progress: Progress) -> AnswerTexts:
-    """Read a cluster from a text, with the facts found and the assumptions."""
+    """Read a cluster from a tool's output; JSON with the facts found and the assumptions."""
     reading = _read_inventory(body.text, nodes=body.nodes, accelerator=body.accelerator)
     return AnswerTexts(document=to_text(cluster_facts_document(reading)))
 
@@ -208,7 +208,7 @@ VERBS: Final[Mapping[str, Callable[[Any, Progress], AnswerTexts]]] = {
 
 
 def _request_of(body: QuestionBody, request: Request) -> Request:
-    """Write a question's files; returns the request with their names, after its checks."""
+    """Write a question's files; the request with their names, checked for conflicts and paths."""
     given: dict[str, Any] = {field: FILE_NAMES[field] for field in body.files}
     for field in given:
         if getattr(request, field):
@@ -229,7 +229,7 @@ def _request_of(body: QuestionBody, request: Request) -> Request:
 
 
 def _write_files(body: QuestionBody) -> None:
-    """Write the texts of a question's files under their fixed names."""
+    """Write a question's files under fixed names; a tool's output becomes a cluster file first."""
     for field, text in body.files.items():
         if field == "cluster" and any(form.found_in(text) for form in ALL_FORMATS):
             reading = _read_inventory(
@@ -240,7 +240,7 @@ def _write_files(body: QuestionBody) -> None:
 
 
 def _read_inventory(text: str, *, nodes: int, accelerator: str) -> ClusterRead:
-    """Read a cluster from the output of a tool."""
+    """Read a cluster from a tool's output; `nodes` (0: unknown), `accelerator` if it names none."""
     _CLUSTER_TEXT.write_text(text, encoding="utf-8")
     return read_cluster(
         [_CLUSTER_TEXT], nodes=nodes, accelerators=[accelerator] if accelerator else []

@@ -45,7 +45,7 @@ _HEARTBEAT_S: Final = 10.0
 
 
 def status_of(failed: FailedQuestion) -> int:
-    """HTTP status of a failed question."""
+    """HTTP status of a failed question: 429 for too many questions, else by its exit code."""
     return 429 if failed.kind == TooManyQuestionsError.__name__ else STATUS[failed.exit_code]
 
 
@@ -55,7 +55,7 @@ def error_response(
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Response with the JSON document of an error.
+    """JSON response of an error; its HTTP status is `status_of` the error unless given.
 
     Args:
         status: HTTP status; None = that of the exit code.
@@ -69,7 +69,7 @@ def error_response(
 
 
 def response_of(last: LastEvent, *, as_page: bool = False) -> Response:
-    """Response with a whole answer: JSON, or the page of a report."""
+    """Response of a last event: its error, its HTML page if wanted and there, else its JSON."""
     if isinstance(last, FailedQuestion):
         return error_response(last)
     if as_page and last.page:
@@ -95,7 +95,7 @@ class AnswerResponse(Response):
         """Wait for the answer and send it."""
 
         async def answer() -> None:
-            """Send the answer or the error."""
+            """Send the response of the last event; progress events are skipped."""
             async for event in self._events:
                 if not isinstance(event, ProgressEvent):
                     await response_of(event, as_page=self._as_page)(scope, receive, send)
@@ -125,11 +125,11 @@ class EventStream(Response):
         )
 
         async def write(text: str) -> None:
-            """Send a part of the body."""
+            """Send a text as a part of the response body, with more to follow."""
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
         async def stream() -> None:
-            """Send each event when it comes, and a comment where none comes for long."""
+            """Send each event as it comes, comments while none comes, and the body's end."""
             beats = asyncio.create_task(_beat(write))
             try:
                 await write(": the answer follows\n\n")
@@ -143,14 +143,14 @@ class EventStream(Response):
 
 
 async def _beat(write: Any) -> None:
-    """Write an empty comment every few seconds."""
+    """Write an empty server-sent comment every `_HEARTBEAT_S` seconds until cancelled."""
     while True:
         await asyncio.sleep(_HEARTBEAT_S)
         await write(":\n\n")
 
 
 def event_text(event: Event, *, digest: str) -> str:
-    """Text of a server-sent event."""
+    """Server-sent text of an event; an answer is without its page and has `digest` as its id."""
     if isinstance(event, ProgressEvent):
         return _event("progress", json.dumps(asdict(event)))
     if isinstance(event, FailedQuestion):
@@ -165,7 +165,7 @@ def _event(name: str, data: str) -> str:
 
 
 async def _until_gone(answer: Coroutine[Any, Any, None], events: Events, receive: Receive) -> None:
-    """Run `answer` until it ends, or cancel it when the client is gone."""
+    """Run `answer` until it ends or the client disconnects; then cancel it and close `events`."""
 
     async def gone() -> None:
         """Wait until the client closes the connection."""

@@ -26,7 +26,7 @@ _SHOWN: Final = 60
 
 
 def require_no_path(request: Request, *, given: Iterable[str] = ()) -> None:
-    """Raise an error if a field of a request would be read as a path.
+    """Raise an error if a request names a file not `given`, or a model not in the catalog.
 
     Args:
         given: fields whose text came with the question; they hold their name of `FILE_NAMES`.

@@ -103,7 +103,7 @@ class RequestGuard:
             self._open -= 1
 
     def _check(self, scope: Scope, headers: dict[str, str]) -> None:
-        """Raise RefusedRequestError for a request that may not ask."""
+        """Raise RefusedRequestError for a wrong Host, a foreign page, no token, or overload."""
         host = headers.get("host", "")
         if self._access.hosts and _host_name(host) not in self._access.hosts:
             raise RefusedRequestError(
@@ -136,7 +136,7 @@ class RequestGuard:
             )
 
     def _has_token(self, headers: dict[str, str]) -> bool:
-        """True if the header Authorization or the cookie has the token."""
+        """True if the Authorization header's bearer token or the cookie is the server's token."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(TOKEN)
@@ -147,7 +147,7 @@ class RequestGuard:
         return any(hmac.compare_digest(one.encode(), expected) for one in given)
 
     async def _signed_in(self, scope: Scope, headers: dict[str, str], send: Send) -> bool:
-        """Answer a page's address with the token: a cookie, and the address without it."""
+        """Redirect a GET with the token in its query to ``/`` with a cookie; False without it."""
         if not self._access.token or scope["method"] != "GET":
             return False
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -172,7 +172,7 @@ class RequestGuard:
         return True
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        """Read the whole body of a request.
+        """Read the whole body of a request; raise if it is encoded, too large, slow or cut off.
 
         Raises:
             RefusedRequestError: it is compressed, too large, or slow.
@@ -212,7 +212,7 @@ class RequestGuard:
 
 
 def _host_name(host: str) -> str:
-    """Name in a header Host, without the port, in lower case."""
+    """Name in a header Host, without the port, in lower case; empty if malformed."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -259,7 +259,7 @@ class _Sending:
 async def _send_error(
     send: Send, error: RefusedRequestError, *, unread: Receive | None = None
 ) -> None:
-    """Send an error as JSON and close the connection.
+    """Send an error as JSON, drop the rest of an `unread` body, and close the connection.
 
     Args:
         unread: connection whose body may not be read to its end. Some of it is dropped before the
@@ -284,7 +284,7 @@ async def _send_error(
 
 
 async def _drop_body(receive: Receive) -> None:
-    """Read the rest of a body for a moment and drop it."""
+    """Read and drop the rest of a body, for at most `_DROP_S` seconds and `_DROP_BYTES` bytes."""
     dropped = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(_DROP_S):

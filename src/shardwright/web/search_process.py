@@ -59,7 +59,7 @@ class EventSender:
 
 
 def run_search_process(connection: Connection, folder: str, limits: ServerLimits) -> None:
-    """Wait for a question on the connection, send the events of its answer, and end.
+    """Restrict this process, answer one question of the connection with events, and return.
 
     Args:
         connection: receives (verb, body), sends events; the last one is the answer or the error.
@@ -81,7 +81,7 @@ def run_search_process(connection: Connection, folder: str, limits: ServerLimits
 
 
 def _last_event(connection: Connection, verb: str, body: Any, limits: ServerLimits) -> LastEvent:
-    """Answer a question; returns its answer or its error."""
+    """Answer a question, sending its progress events; returns its answer or its error."""
     try:
         answer: LastEvent = load_target(ANSWER_FUNCTION)(
             verb, body, progress=EventSender(connection)

@@ -67,7 +67,7 @@ class SearchProcesses:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def events(self, verb: str, body: Any) -> Events:
-        """Events of a question's answer; the last one is the answer or the error.
+        """Yield events of a question's answer once a process is free; raise if too many wait.
 
         The process is killed when the iteration ends early.
 
@@ -95,7 +95,7 @@ class SearchProcesses:
             self._running.release()
 
     async def _events_of(self, process: SearchProcess, verb: str, body: Any) -> Events:
-        """Send a question to a process and receive its events until the last one."""
+        """Yield a process's events of a question up to its answer, or an error after a limit."""
         received: asyncio.Queue[Event | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         Thread(
@@ -121,7 +121,7 @@ class SearchProcesses:
             )
 
     async def _take(self) -> SearchProcess:
-        """A process that waits for a question; another one is started in its place."""
+        """Take a live spare process and start another in its place; else start a new process."""
         while self._spare:
             process = self._spare.pop()
             self._start_spare()
@@ -131,7 +131,7 @@ class SearchProcesses:
         return await asyncio.to_thread(self._new_process)
 
     def _start_spare(self) -> None:
-        """Start a spare process beside the questions that run."""
+        """Start a spare process in the background, beside the questions that run."""
 
         async def start() -> None:
             """Start one process and keep it."""
@@ -170,7 +170,7 @@ def _receive(
     received: asyncio.Queue[Event | None],
     loop: asyncio.AbstractEventLoop,
 ) -> None:
-    """Send a question, then pass its events on until the process closes the connection."""
+    """Send a question, then queue its events, and None once the process closes the connection."""
     try:
         connection.send((verb, body))
         while True:

@@ -45,14 +45,14 @@ class SharedAnswers:
         self._running: dict[str, _Running] = {}
 
     def kept(self, digest: str) -> LastEvent | None:
-        """The answer that is kept for a question; None if there is none."""
+        """Kept answer or error of a question, now the most recently used; None if there is none."""
         answer = self._kept.get(digest)
         if answer is not None:
             self._kept.move_to_end(digest)
         return answer
 
     async def events(self, digest: str, verb: str, body: Any) -> Events:
-        """Events of a question's answer, from the first one on; the last one ends it."""
+        """Yield a question's events: only the kept answer, or all of a shared or new search."""
         answer = self.kept(digest)
         if answer is not None:
             yield answer
@@ -77,7 +77,7 @@ class SharedAnswers:
                 await self._cancel(digest, running)
 
     async def _cancel(self, digest: str, running: _Running) -> None:
-        """End the search of a question that nobody follows."""
+        """Cancel the search of a question that nobody follows, and wait for its end."""
         self._running.pop(digest, None)
         if running.task is not None:
             running.task.cancel()
@@ -85,7 +85,7 @@ class SharedAnswers:
                 await asyncio.shield(asyncio.wait({running.task}))
 
     async def _follow(self, digest: str, running: _Running, verb: str, body: Any) -> None:
-        """Collect the events of a search and keep its answer."""
+        """Search and add each event for the followers; an exception is added as an error event."""
         events = self._search(verb, body)
         try:
             async for event in events:
@@ -96,7 +96,7 @@ class SharedAnswers:
             await events.aclose()
 
     def _add(self, digest: str, running: _Running, event: Event) -> None:
-        """Add an event and wake all who follow; the last one is kept before they read it."""
+        """Add an event and wake all followers; the last one ends the search and may be kept."""
         running.events.append(event)
         if isinstance(event, LastEvent):
             self._keep(digest, event)
@@ -106,7 +106,7 @@ class SharedAnswers:
         running.changed = asyncio.Event()
 
     def _keep(self, digest: str, last: LastEvent) -> None:
-        """Keep an answer, and drop the oldest ones beyond the size of the cache."""
+        """Keep an answer or lasting error; drop the least recently used beyond the cache size."""
         if isinstance(last, FailedQuestion) and last.exit_code in _NOT_KEPT:
             return
         self._kept[digest] = last
@@ -117,7 +117,7 @@ class SharedAnswers:
 
 
 def _size(last: LastEvent) -> int:
-    """Bytes of an answer's texts, about."""
+    """Approximate bytes of an answer or error: the characters of its texts, and 256."""
     if isinstance(last, FailedQuestion):
         return len(last.message) + len(last.hint) + 256
     return len(last.document) + len(last.page) + 256

@@ -115,7 +115,7 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        """Processes of searches while the server runs."""
+        """Start the search processes before the server runs, and end them after it."""
         await processes.start()
         yield
         await processes.close()
@@ -145,7 +145,7 @@ def web_application(*, limits: ServerLimits, access: Access) -> RequestGuard:
 
 
 def _add_file(app: FastAPI, address: str) -> None:
-    """Add the address of a file of the page."""
+    """Add a GET route at `address` that sends a packaged file of the page."""
     package, name, media_type = FILES[address]
     text = files(package).joinpath(name).read_text(encoding="utf-8")
 
@@ -155,7 +155,7 @@ def _add_file(app: FastAPI, address: str) -> None:
 
 
 def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -> None:
-    """Add the address of a verb, which answers with JSON, a page or a stream of events."""
+    """Add the route POST ``/api/VERB``, which answers with JSON, a page or a stream of events."""
     described: dict[str, Any] = {
         "application/json": {"schema": {"type": "object"}},
         STREAM: {"schema": {"type": "string"}},
@@ -184,7 +184,7 @@ def _add_verb(app: FastAPI, answers: SharedAnswers, verb: str, body_type: Any) -
 
 
 def _add_catalog(app: FastAPI) -> None:
-    """Add the address with the names that a question may have."""
+    """Add the route GET ``/api/catalog`` with the names of the catalogs as JSON."""
     text = json.dumps(catalog_document())
 
     @app.get(
@@ -204,7 +204,7 @@ def _add_catalog(app: FastAPI) -> None:
 
 
 def _add_report_page(app: FastAPI, answers: SharedAnswers) -> None:
-    """Add the address of the page of a report or a guide, by the digest of its question."""
+    """Add the route GET ``/report/DIGEST``: kept page of a report or guide, 404 if not kept."""
 
     @app.get(
         "/report/{digest}",
@@ -234,7 +234,7 @@ def question_digest(verb: str, body: Any) -> str:
 
 
 async def _wrong_body(_: Request, error: Exception) -> Response:
-    """Response to a body that the schema does not allow: its first fault."""
+    """Error response to a body that the schema does not allow; it tells the first fault alone."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
@@ -246,7 +246,7 @@ async def _wrong_body(_: Request, error: Exception) -> Response:
 
 
 async def _refused_by_framework(_: Request, error: Exception) -> Response:
-    """Response to an address or a method that the server does not have, or to a body of no form."""
+    """JSON error response instead of the framework's: unknown address or method, bad body."""
     status: int = getattr(error, "status_code", 404)
     fault = UsageError(
         str(getattr(error, "detail", error))[:200], hint="the addresses are in /openapi.json"

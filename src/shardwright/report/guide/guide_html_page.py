@@ -35,7 +35,7 @@ def guide_html(document: Any) -> str:
 
 
 def _best_view(document: Any) -> View:
-    """The view of the best plan, or of why there is none."""
+    """View of the best plan, or of why there is none, with the rules skipped for lack of time."""
     searched = (
         "{/searches:count} plans were searched for this guide."
         if document["kind"] == "training"
@@ -59,7 +59,7 @@ def _best_view(document: Any) -> View:
 
 
 def _rule_view(document: Any, place: int) -> View:
-    """The view of one rule: advice and outcome, or its notes."""
+    """View of the rule at index `place`: statement, any advice, outcome, break-even, and notes."""
     rule, at = document["rules"][place], f"/rules/{place}"
     parts = [f"Rule: {{{at}/statement}}"]
     verdict = rule["verdict"]
