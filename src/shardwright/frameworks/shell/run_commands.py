@@ -300,12 +300,14 @@ def _run_assignment(variables: Variables, match: re.Match[str]) -> None:
     """Run an assignment to a variable, an array or an array's element."""
     name, index, more, text = match.groups()
     if index is not None:
-        item = f"{name}[{one_word(index, variables)}]"
+        item_name = f"{name}[{one_word(index, variables)}]"
         present = (
-            parameter_of(item, variables, lambda word: one_word(word, variables)) if more else None
+            parameter_of(item_name, variables, lambda word: one_word(word, variables))
+            if more
+            else None
         )
         start = present if isinstance(present, str) else ""
-        assign(variables, item, start + one_word(text, variables))
+        assign(variables, item_name, start + one_word(text, variables))
         return
     before = value_of(variables, name) or ""
     if text.startswith("(") and text.endswith(")"):

@@ -53,7 +53,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
         f'<text x="{MARGIN}" y="{MARGIN - 24}" font-size="15">{escape(title)}</text>',
         f'<g transform="translate({MARGIN},{MARGIN})">',
         f'<rect width="{SIZE}" height="{SIZE}" fill="none" stroke="#999"/>',
-        _band(low, span),
+        _band(span),
         *_ticks(low, low + span),
         *(_dot(p, place=place, colour=colour[p.group]) for p in points),
         (
@@ -70,7 +70,7 @@ def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str
     return "\n".join(parts) + "\n"
 
 
-def _band(low: float, span: float) -> str:
+def _band(span: float) -> str:
     """SVG of the diagonal predicted = measured and its 10 % band; `span`: decades of an axis."""
     wide = log10(1 + BAND) / span * SIZE
     corners = (
