@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shardwright.search.grid.find_best_grid import certify
 from shardwright.search.grid.sample_members_by_bound import (
     MembersByBound,
+    at_ranks,
     by_memory,
     even_sample,
     front_members,
@@ -129,6 +130,25 @@ def test_sample_is_even_by_rank(
             assert (ranks[0], ranks[-1]) == (0, len(ordered) - 1)
             gaps = {after - before for before, after in itertools.pairwise(ranks)}
             assert max(gaps) - min(gaps) <= 1
+
+
+@given(
+    st.lists(
+        st.floats(0.0, math.inf, allow_nan=False) | st.sampled_from([0.5, 1.0, 1.0 + 2**-52]),
+        min_size=1,
+        max_size=300,
+    ),
+    st.lists(st.integers(0, 299), max_size=20),
+    st.integers(0, 2**17),
+)
+def test_values_at_ranks_are_those_of_a_stable_sort(
+    values: list[float], ranks: list[int], further: int
+) -> None:
+    """Also where many values share a bucket of bit patterns."""
+    many_values = np.concatenate([values, 1.0 + np.arange(further) % 7 * 2.0**-40])
+    ordered = np.argsort(many_values, kind="stable")
+    chosen = np.array([*ranks, len(many_values) - 1], dtype=np.int64) % len(many_values)
+    assert at_ranks(many_values, chosen).tolist() == ordered[chosen].tolist()
 
 
 @given(VALUES, st.integers(0, 10))

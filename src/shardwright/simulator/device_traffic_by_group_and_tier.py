@@ -53,6 +53,7 @@ class TrafficCounter:
         self.problem, self.own, self.device = problem, kind_problem(problem, device), device
         self.units = plan_units(problem)
         self._sent: dict[tuple[str, DeviceList], FloatArray] = {}
+        self._sent_once: dict[tuple[Collective, DeviceList, float], FloatArray] = {}
 
     def add(self, part: str, group: DeviceList, sent: FloatArray) -> None:
         """Add `sent` bytes over each tier to the traffic of a part and group."""
@@ -64,11 +65,20 @@ class TrafficCounter:
     ) -> None:
         """Add bytes sent in `times` runs of a collective of `volume` bytes; none for one device."""
         if len(group) > 1 and volume > 0.0 and times > 0.0:
+            self.add(part, group, self._bytes_of_collective(kind, group, volume) * times)
+
+    def _bytes_of_collective(
+        self, kind: Collective, group: DeviceList, volume: float
+    ) -> FloatArray:
+        """Bytes over each tier of one collective; equal chunks of a device run equal ones."""
+        key = kind, group, volume
+        if key not in self._sent_once:
             network = network_of_devices(self.problem, group)
             sent = wire_bytes(
                 kind, volume=np.array([volume]), span=group_span(group, network), network=network
             )
-            self.add(part, group, self._padded(sent) * times)
+            self._sent_once[key] = self._padded(sent)
+        return self._sent_once[key]
 
     def move(self, move: Move, group: DeviceList, *, volume: float, times: float) -> None:
         """Add the bytes sent in `times` runs of a block's collective, ring or expert dispatch."""

@@ -15,7 +15,8 @@ from shardwright.api.searches.grid_search import plan
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, stored_answer
 from shardwright.program.problem_with_free_part import REMOVABLE_PARTS, with_free_part
 from shardwright.report.screens.step_time_table import part_name
-from shardwright.search.search_request import Request
+from shardwright.search.grid.search_by_mesh import search
+from shardwright.search.search_request import Choices, Request
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.simulator.step_breakdown import breakdown
 from tests.api.report.stored_plans import KINDS, SEARCHED, simulated, stored
@@ -93,6 +94,32 @@ def test_the_searched_step_is_the_least_of_all_members() -> None:
         assert found.searched
         assert found.step_s == pytest.approx(least, rel=1e-12)
         assert found.strategy != SAME_PLAN or found.step_s == found.same_plan_s
+
+
+@pytest.mark.parametrize("pins", [(), (("pp", ("3",)),)])
+def test_the_plan_without_jitter_is_the_best_of_a_search(pins: Choices) -> None:
+    """Of plans on all devices, and of three stages, which leave devices idle."""
+    request = Request(
+        model="llama-3.1-8b", cluster="h100-sxm:32", seq_len=2048, global_batch=64, pins=pins
+    )
+    saved = stored_answer(plan(request))
+    assert bool(saved.prediction.idle_devices) == bool(pins)
+    step = simulate_stored(saved)
+    found = plan_if_free(saved, step, "jitter")
+    assert found is not None
+    facts = facts_of(step.problem)
+    searched = search(
+        with_free_part(step.problem, "jitter"),
+        space_of(saved.request, step.problem, facts),
+        facts,
+        capacity=capacity_of(saved.request, step.problem),
+        top=1,
+    )
+    best = searched.outcome.ranked[0]
+    assert found.searched
+    assert found.step_s == pytest.approx(best.step_time_s, rel=1e-12)
+    assert found.step_s < saved.prediction.step_time_s * (1 - 1e-4)
+    assert (found.strategy == SAME_PLAN) == (best.grid == saved.grid)
 
 
 def test_waiting_is_not_removed() -> None:

@@ -24,11 +24,17 @@ from shardwright.api.simulate_strategy import simulation
 from shardwright.cli.parsing.shared_options import read_choices
 from shardwright.files.canonical_json import to_text
 from shardwright.files.dataclass_to_json import to_json_value
-from shardwright.files.plan_and_simulation_file_contents import stored_answer
+from shardwright.files.plan_and_simulation_file_contents import (
+    StoredPlan,
+    file_text,
+    stored_answer,
+)
+from shardwright.report.page.markup.sentences import sentence_text
 from shardwright.report.page.report_page import report_html, report_views
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.canonical_grid import canonical
 from shardwright.strategy.text.grid_notation import parse_grid
+from tests.api.report.stored_plans import stored
 from tests.files.saved import KINDS, REQUEST
 from tests.report.page.page_numbers import require_numbers_of_document
 from tests.search.brute import count
@@ -62,6 +68,39 @@ def test_page_of_any_kind_has_the_numbers_of_its_json(kind: str, tmp_path: Path)
     if members is not None:
         _assert_counts(members, certificate)
         assert (members["chart"] is None) == bool(members["note"]) == (kind != "grid")
+
+
+def test_a_file_of_a_mixed_search_lists_its_other_plans(tmp_path: Path) -> None:
+    """Those of other compositions and the best grid of each pool, against the best plan."""
+    saved = stored("mixed")
+    assert isinstance(saved, StoredPlan)
+    members = searched_members(saved)
+    mixed = saved.certificate.mixed
+    assert mixed is not None
+    steps = [
+        *(runner.step_time_s for runner in mixed.runners),
+        *(pool.step_time_s for pool in mixed.alone if pool.step_time_s is not None),
+    ]
+    assert [one.step_s for one in members.candidates] == sorted(steps)
+    assert len(steps) > len(mixed.alone)
+    for one in members.candidates:
+        assert one.slower == pytest.approx(one.step_s / saved.prediction.step_time_s - 1)
+    file = tmp_path / "best.json"
+    file.write_text(file_text(saved, file))
+    document = json.loads(to_text(report_document(make_report(file))))
+    view = next(view for view in report_views(document) if view.name == "members")
+    change = sentence_text(document, view.next_change)
+    assert members.candidates[0].strategy in change
+    assert members.candidates[0].kind in change
+    assert "no other plan" not in sentence_text(document, view.reading)
+
+
+def test_a_file_without_other_plans_says_so(tmp_path: Path) -> None:
+    document = _document(tmp_path, "joint")
+    assert not document["members"]["candidates"]
+    view = next(view for view in report_views(document) if view.name == "members")
+    assert "The file holds no other plan than the best." in sentence_text(document, view.reading)
+    assert not view.next_change
 
 
 def _assert_counts(members: Any, certificate: Any) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.api.report.bubble_causes import IdleCause, IdlePieces
-from shardwright.api.report.changes.simulate_changes import best_grid_change
+from shardwright.api.report.changes.simulate_changes import best_grid_change, best_option_change
 from shardwright.api.report.simulate_stored_plan import SimulatedStep
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.hardware.cluster import Cluster
@@ -42,6 +42,8 @@ _KINDS: Final = {
 }
 _AXES_OF_GROUPS: Final = ("tp", "cp", "ep", "order")
 """Words of a grid that decide which devices send to each other."""
+_OPTIONS_OF_GROUPS: Final = ("tp_overlap", "collectives", "dispatcher")
+"""Runtime options that decide how groups send: overlap, algorithms and the experts' transport."""
 
 
 def communication_groups(
@@ -178,10 +180,10 @@ def groups_change(
     """Fastest fitting change of TP, CP, EP or axis order of a stored grid; None if there is none.
 
     Members of the space that differ in these axes alone, and that a search has ranked next, are
-    simulated too.
+    simulated too. Of a general plan, the algorithms and overlap of collectives are changed.
     """
     if saved.grid is None:
-        return None
+        return best_option_change(saved, step, path, _OPTIONS_OF_GROUPS)
     ranked = saved.alternatives if isinstance(saved, StoredPlan) else ()
     texts = [_changed_words(saved.grid, alternative.grid) for alternative in ranked]
     words = [

@@ -6,16 +6,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import shardwright
 from shardwright.api.report.answer_card_content import answer_card
 from shardwright.api.report.bubble_causes import idle_pieces
 from shardwright.api.report.changes.change_that_shortens_idle_time import timeline_change
 from shardwright.api.report.communication_groups_content import communication_groups, groups_change
-from shardwright.api.report.comparison_advice_and_serving_report import (
-    report_of_other_answer,
-)
 from shardwright.api.report.memory_by_stage_content import memory_by_stage
 from shardwright.api.report.pipeline_timeline_content import pipeline_timeline
 from shardwright.api.report.prediction_accuracy_content import prediction_accuracy
@@ -25,12 +22,12 @@ from shardwright.api.report.step_time_content import step_time_parts
 from shardwright.api.report.what_if_content import what_if_axes
 from shardwright.api.what_if.search_best_plans_along_axis import can_repeat_search
 from shardwright.errors import UsageError
-from shardwright.files.canonical_json import canonical_value, read_text
+from shardwright.files.canonical_json import canonical_value, parse_json, read_text
 from shardwright.files.dataclass_to_json import to_json_value
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan
-from shardwright.files.read_comparison_advice_and_serving import parse_other_answer
 from shardwright.files.read_plan_and_simulation_files import parse_saved, read_saved
 from shardwright.progress_callback import Progress
+from shardwright.registry import load_target
 from shardwright.report.page.view_data.report_content import (
     REPORT_SCHEMA,
     REPORT_VERSION,
@@ -38,7 +35,13 @@ from shardwright.report.page.view_data.report_content import (
 )
 from shardwright.search.parallel.engine_protocol import Engine
 
-_HINT = "`shardwright plan ... -o FILE` writes one"
+_HINT: Final = "`shardwright plan ... -o FILE` writes one"
+_PARSE_OTHER: Final = "shardwright.files.read_comparison_advice_and_serving:parse_other_answer"
+_REPORT_OTHER: Final = (
+    "shardwright.api.report.comparison_advice_and_serving_report:report_of_other_answer"
+)
+"""Functions for files without a schema. They import the serving simulation, so that they are
+imported for such a file alone."""
 
 
 def make_report(
@@ -61,14 +64,17 @@ def make_report(
         UsageError: tokens or prices for a file that is neither a plan nor a simulation.
     """
     text = read_text(path, what="answer file", hint=_HINT)
-    other = parse_other_answer(text, name=str(path))
+    document = parse_json(text, name=str(path), hint=_HINT)
+    has_schema = not isinstance(document, dict) or "schema" in document
+    other = None if has_schema else load_target(_PARSE_OTHER)(text, name=str(path))
     if other is not None:
         if tokens or prices:
             raise UsageError(
                 f"--tokens and --price are for plans and simulations, and {path.name} is neither",
                 hint="give them to `shardwright compare`, which stores the costs",
             )
-        return report_of_other_answer(other, path)
+        report: Report = load_target(_REPORT_OTHER)(other, path)
+        return report
     saved = parse_saved(text, name=str(path), folder=path.parent)
     request, step = saved.request, simulate_stored(saved)
     pieces = idle_pieces(step.simulated.program, step.simulated.timeline)

@@ -33,6 +33,7 @@ from shardwright.report.page.view_data.searched_members import (
     NearMembers,
     SearchedMember,
     SearchedMembers,
+    StoredCandidate,
 )
 from shardwright.search.grid.best_first_search import SimulatedMember
 from shardwright.search.grid.bounds.load_kernels import load_kernels
@@ -118,6 +119,7 @@ def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedM
         note=_NOT_ENUMERATED,
         strategies=certificate.strategies,
         counts=_counts_by_fate(certificate),
+        candidates=_stored_candidates(saved),
     )
     if saved.answer is None or method_of(saved.request) is not SearchMethod.GRID:
         return counted
@@ -125,6 +127,45 @@ def searched_members(saved: StoredPlan, *, most: int = MOST_POINTS) -> SearchedM
     if listed is None:
         return replace(counted, note=_OTHER_VERSION)
     return _with_points(saved, counted, listed, most=most)
+
+
+def _stored_candidates(saved: StoredPlan) -> tuple[StoredCandidate, ...]:
+    """Simulated plans that a file holds beside the best one, the fastest first.
+
+    These are the next plans in rank and, of a mixed search, the fastest plans of other
+    compositions, the best grid of each pool alone, and the front of time and cost.
+    """
+    best_s = saved.prediction.step_time_s
+    found = [
+        ("next in rank", print_grid(one.grid), one.step_time_s) for one in saved.alternatives
+    ] + _candidates_of_mixed(saved)
+    return tuple(
+        StoredCandidate(strategy=strategy, kind=kind, step_s=seconds, slower=seconds / best_s - 1.0)
+        for kind, strategy, seconds in sorted(found, key=lambda one: one[2])
+    )
+
+
+def _candidates_of_mixed(saved: StoredPlan) -> list[tuple[str, str, float]]:
+    """(kind, strategy, step seconds) of the plans in the certificate of a mixed search."""
+    mixed = saved.certificate.mixed
+    if mixed is None:
+        return []
+    return [
+        *(
+            ("the fastest found of another composition", one.pipelines, one.step_time_s)
+            for one in mixed.runners
+        ),
+        *(
+            (f"the best grid on {pool.name} alone", pool.strategy, pool.step_time_s)
+            for pool in mixed.alone
+            if pool.step_time_s is not None and pool.strategy != saved.name
+        ),
+        *(
+            ("on the front of time and cost", one.pipelines, one.step_time_s)
+            for one in (() if mixed.valued is None else mixed.valued.front)
+            if one.plan != saved.plan
+        ),
+    ]
 
 
 def _listed_space(request: Request, certificate: Certificate) -> _Space | None:
@@ -213,6 +254,7 @@ def _with_points(
     return replace(
         counted,
         note="",
+        candidates=(),
         plotted=len(chart.points.x),
         bounded_singly=len(members.seconds),
         bounded_together=counted.strategies - len(members.seconds),

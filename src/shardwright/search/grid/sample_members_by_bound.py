@@ -132,30 +132,51 @@ def even_sample(members: MembersByBound, *, count: int, without: IntArray) -> In
     """
     is_free = np.ones(len(members.seconds), dtype=np.bool_)
     is_free[without] = False
-    fitting = _by_seconds(members, is_free & members.fits)
-    others = _by_seconds(members, is_free & ~members.fits)
+    fitting = np.flatnonzero(is_free & members.fits)
+    others = np.flatnonzero(is_free & ~members.fits)
     num_others = min(len(others), max(count // 4, count - len(fitting)))
     chosen = [
-        _evenly(fitting, min(len(fitting), count - num_others)),
-        _evenly(others, num_others),
+        _evenly(members, fitting, min(len(fitting), count - num_others)),
+        _evenly(members, others, num_others),
     ]
     sample: IntArray = np.sort(np.concatenate(chosen))
     return sample
 
 
-def _by_seconds(members: MembersByBound, is_chosen: BoolArray) -> IntArray:
-    """Numbers of the chosen members by ascending time bound."""
-    numbers = np.flatnonzero(is_chosen)
-    ordered: IntArray = numbers[np.argsort(members.seconds[numbers], kind="stable")]
-    return ordered
+def _evenly(members: MembersByBound, numbers: IntArray, count: int) -> IntArray:
+    """`count` of the members at equal distances by rank of their time bound, with both ends.
+
+    Members with equal bounds rank in the order of `numbers`.
+    """
+    if not count:
+        return numbers[:0]
+    places = np.arange(count) * (len(numbers) - 1) // max(count - 1, 1)
+    chosen: IntArray = numbers[at_ranks(members.seconds[numbers], places)]
+    return chosen
 
 
-def _evenly(ordered: IntArray, count: int) -> IntArray:
-    """`count` of the ordered numbers at equal distances, with the first and the last."""
-    if count < 2:
-        return ordered[:count]
-    places = np.arange(count) * (len(ordered) - 1) // (count - 1)
-    return ordered[places]
+def at_ranks(values: FloatArray, ranks: IntArray) -> IntArray:
+    """``np.argsort(values, kind="stable")[ranks]``, without sorting values between the ranks.
+
+    Values are counted in up to 2^16 buckets of ascending bit patterns, and only the buckets with a
+    requested rank are sorted: a tenth of the time for a million values and a thousand ranks.
+
+    Args:
+        values: (n,) numbers from 0 to inf.
+    """
+    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
+    low, high = int(bits.min()), int(bits.max())
+    shift = max((high - low).bit_length() - 16, 0)
+    bucket = ((bits - np.uint64(low)) >> np.uint64(shift)).astype(np.uint16)
+    sizes = np.bincount(bucket)
+    bucket_of_rank = np.searchsorted(np.cumsum(sizes), ranks, side="right")
+    is_sorted = np.zeros(len(sizes), dtype=np.bool_)
+    is_sorted[bucket_of_rank] = True
+    places = np.flatnonzero(is_sorted[bucket])
+    places = places[np.argsort(values[places], kind="stable")]
+    left_out_below = np.cumsum(np.where(is_sorted, 0, sizes))
+    found: IntArray = places[ranks - left_out_below[bucket_of_rank]]
+    return found
 
 
 def near_members(members: MembersByBound, near_s: float) -> IntArray:

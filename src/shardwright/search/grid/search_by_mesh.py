@@ -100,7 +100,7 @@ def search(
         )
 
     run(first).search(first_part=first)
-    if others and found.outcome.ranked:
+    if len(others) > 1 and found.outcome.ranked:
         others = fastest_first(problem, others, found.outcome.ranked[0].grid)
     for part in others:
         run(part).search(first_part=first)

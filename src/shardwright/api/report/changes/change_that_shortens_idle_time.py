@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from shardwright.api.report.changes.simulate_changes import (
     best_grid_change,
+    best_option_change,
     doubled_batch,
     proven_best,
 )
@@ -15,6 +17,9 @@ from shardwright.files.plan_and_simulation_file_contents import StoredSimulation
 from shardwright.report.page.view_data.simulated_change import SimulatedChange
 from shardwright.strategy.grid.parallelism_grid import Grid
 
+OPTIONS_OF_WAITS: Final = ("p2p_overlap", "grad_overlap", "param_overlap")
+"""Runtime options that decide which messages, reductions and gathers a device waits for."""
+
 
 def timeline_change(
     saved: StoredSimulation, step: SimulatedStep, path: Path
@@ -22,11 +27,13 @@ def timeline_change(
     """Fastest gaining pipeline change, else the doubled batch, else any fitting change, else None.
 
     More sequences a step are simulated where a search has proven the pipeline best, or where no
-    change of the pipeline is faster.
+    change of the pipeline is faster. Of a general plan, the options of overlap are changed.
     """
+    if saved.grid is None:
+        return best_option_change(saved, step, path, OPTIONS_OF_WAITS)
     changed = (
         None
-        if saved.grid is None or proven_best(saved)
+        if proven_best(saved)
         else best_grid_change(
             saved, step, path, pipeline_words(saved.grid, step.problem.runtime.schedules)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,9 @@ from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_and_simulation_file_contents import StoredPlan, StoredSimulation
 from shardwright.report.page.view_data.simulated_change import SimulatedChange
+from shardwright.runtime.runtime_registry import options_in_text
+from shardwright.search.grid.neighbour_strategies import option_changes, simulated_change
+from shardwright.search.orders.search_orders_of_plan import has_searched_orders
 from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.parallelism_grid import Grid
@@ -62,6 +65,48 @@ def best_grid_change(
                     change=text,
                     strategy=print_grid(grid),
                     command=shlex.join(["shardwright", "why", path.name, text]),
+                    step_s=simulated.step_time_s,
+                    sequences=saved.request.global_batch,
+                    gain=1.0 - simulated.step_time_s / step.prediction.step_time_s,
+                    difference=simulated.step_time_s / step.prediction.step_time_s - 1.0,
+                    simulated=0,
+                )
+            )
+    if not found:
+        return None
+    return replace(max(found, key=lambda change: change.gain), simulated=len(found))
+
+
+def best_option_change(
+    saved: StoredSimulation, step: SimulatedStep, path: Path, names: Collection[str]
+) -> SimulatedChange | None:
+    """The fastest other value of a runtime option for a general plan; None if there is none.
+
+    None too for a plan that is a grid, whose orders are searched again for each change, or if no
+    short command repeats the simulation. Options that the plan or its request sets keep their
+    values.
+
+    Args:
+        names: options to change; those that change numerics are left out.
+    """
+    if saved.plan is None or saved.grid is not None or has_searched_orders(saved.plan):
+        return None
+    found: list[SimulatedChange] = []
+    tasks, chosen = 0, {*dict(step.plan.options), *options_in_text(saved.runtime)}
+    free = [name for name in names if name not in chosen]
+    for name, value, changed in option_changes(step.problem, step.plan, names=free):
+        request = replace(saved.request, runtime=f"{saved.runtime} {name}={value}")
+        command = _simulate_command(request, path)
+        if changed == step.plan or not command:
+            continue
+        tasks += len(step.simulated.program.instances)
+        simulated = None if tasks > MOST_TASKS else simulated_change(step.problem, changed)
+        if simulated is not None:
+            found.append(
+                SimulatedChange(
+                    change=f"{name}={value}",
+                    strategy=saved.name,
+                    command=command,
                     step_s=simulated.step_time_s,
                     sequences=saved.request.global_batch,
                     gain=1.0 - simulated.step_time_s / step.prediction.step_time_s,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from shardwright.files.canonical_json import to_text
+from shardwright.files.canonical_json import to_compact_text
 from shardwright.report.page.markup.browser_files import browser_file
 from shardwright.report.page.markup.sentences import append_sentence, value_element
 from shardwright.report.page.markup.view import View, append_view
@@ -74,5 +74,5 @@ def _append_footer(body: Element, document: Any) -> None:
 def _compressed(document: Any) -> str:
     """The JSON text, compressed with raw DEFLATE (RFC 1951), in base 64."""
     compressor = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
-    data = compressor.compress(to_text(document).encode()) + compressor.flush()
+    data = compressor.compress(to_compact_text(document).encode()) + compressor.flush()
     return base64.b64encode(data).decode()

@@ -78,6 +78,23 @@ class FrontNeighbour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCandidate:
+    """A simulated plan that a file holds beside the best one.
+
+    Args:
+        strategy: the grid in notation, or the pipelines in words.
+        kind: what the search found it as.
+        step_s: seconds of its step, of the search.
+        slower: seconds of its step beyond those of the best plan, as a share of them.
+    """
+
+    strategy: str
+    kind: str
+    step_s: float
+    slower: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedMembers:
     """The members of the searched space by time and memory.
 
@@ -96,6 +113,7 @@ class SearchedMembers:
         simulated: strategies of the front and others that were simulated, the fastest first.
         near: None without a chart.
         neighbour: None where the best strategy is the last of the front.
+        candidates: plans of the file, the fastest first; empty where it has none, or with a chart.
     """
 
     note: str
@@ -110,3 +128,4 @@ class SearchedMembers:
     simulated: tuple[SearchedMember, ...] = ()
     near: NearMembers | None = None
     neighbour: FrontNeighbour | None = None
+    candidates: tuple[StoredCandidate, ...] = ()

@@ -24,6 +24,13 @@ _SIMULATED_COLUMNS: Final = (
     Column(field="found_by", heading="simulated by the"),
 )
 
+_CANDIDATE_COLUMNS: Final = (
+    Column(field="strategy", heading="plan"),
+    Column(field="kind", heading="found as"),
+    Column(field="step_s", heading="step", form="seconds"),
+    Column(field="slower", heading="against the best", form="signed_percent"),
+)
+
 
 def searched_members_view(document: Any) -> View:
     """View of the searched space: strategies near the best, next on the front, scatter chart."""
@@ -41,7 +48,11 @@ def searched_members_view(document: Any) -> View:
 def _reading(members: Any) -> str:
     """Template: number of strategies near the best, and the simulated one of least memory."""
     if not members["chart"]:
-        return "The search accounted for {/members/strategies:count} strategies. {/members/note}"
+        others = "" if members["candidates"] else " The file holds no other plan than the best."
+        return (
+            "The search accounted for {/members/strategies:count} strategies."
+            f" {{/members/note}}{others}"
+        )
     unlisted = (
         ""
         if not members["near"]["unlisted"]
@@ -64,7 +75,17 @@ def _reading(members: Any) -> str:
 
 
 def _next_change(members: Any) -> str:
-    """Template of the front's next strategy: memory saved and time added; empty without one."""
+    """Template of the sentence that names the front's next strategy, or the fastest candidate.
+
+    Empty without either.
+    """
+    if members["candidates"]:
+        return (
+            "of the other plans that the file holds, the fastest takes"
+            " {/members/candidates/0/step_s:seconds}"
+            " ({/members/candidates/0/slower:signed_percent}): {/members/candidates/0/strategy}"
+            " ({/members/candidates/0/kind})."
+        )
     if members["neighbour"] is None:
         return ""
     neighbour = members["neighbour"]
@@ -112,6 +133,14 @@ def _append_tables(parent: Element, document: Any) -> None:
         _COUNT_COLUMNS,
         caption="Combinations of the axes by outcome, as the certificate counts them",
     )
+    if document["members"]["candidates"]:
+        append_table(
+            parent,
+            document,
+            "/members/candidates",
+            _CANDIDATE_COLUMNS,
+            caption="Other plans that the file holds, simulated by the search, the fastest first",
+        )
     if not document["members"]["chart"]:
         return
     append_table(

@@ -30,17 +30,25 @@ def rule_out_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArra
     if not len(seconds) or not (offloads.any() or problem.runtime.parameters_on_host):
         return
     if np.isfinite(_host_memory(problem.cluster, prepared.members.meshes.devices)).any():
-        seconds[excess_over_hosts(problem, prepared) > 0.0] = np.inf
+        excess, group_of_option = _excess_by_option(problem, prepared)
+        # Most spaces have no member that is ruled out: the check of each member takes longer.
+        if (excess > 0.0).any():
+            seconds[_by_member(prepared, excess, group_of_option) > 0.0] = np.inf
 
 
 def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
     """(members,) lower bound of offloaded bytes beyond all host memory; negative = fits."""
+    result: FloatArray = _by_member(prepared, *_excess_by_option(problem, prepared))
+    return result
+
+
+def _excess_by_option(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
+    """Bound of `excess_over_hosts` by (ZeRO group, outer, offload); each ZeRO option's group."""
     room = _host_memory(problem.cluster, prepared.members.meshes.devices)[
         prepared.members.outers.columns["mesh"]
     ]
     least, group_of_option = _offloaded_bytes(problem, prepared)
-    result: FloatArray = _by_member(prepared, least - room[:, None], group_of_option)
-    return result
+    return least - room[:, None], group_of_option
 
 
 def _host_memory(cluster: Cluster, devices: IntArray) -> FloatArray:
