@@ -81,11 +81,15 @@ class ServingFacts:
     experts: int
     topk: int
 
-    def simulated(self, deployment: str, *, concurrency: int = 0) -> SimulatedDeployment:
-        """The simulation of a deployment, at the request's load or another."""
+    def simulated(
+        self, deployment: str, *, concurrency: int = 0, prompt: int = 0
+    ) -> SimulatedDeployment:
+        """The simulation of a deployment, at the request's load and prompts or others."""
         request = replace(self.request, deployment=deployment)
         if concurrency:
             request = replace(request, concurrency=concurrency)
+        if prompt:
+            request = replace(request, isl=str(prompt))
         return self.simulations.simulate(request)
 
     @property
